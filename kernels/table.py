@@ -1,0 +1,124 @@
+"""The ops a decoder is written over: the one interface that every implementation gives.
+
+`Ops` is generic in its tensor: `torch.Tensor` (reference, Triton), `numpy.ndarray` (native, eager)
+or `PlanTensor` (native, recorded into a plan). Which one serves is decided once, at engine start;
+a model never asks. Activations are float32 on a CPU. Dimensions: T tokens of the step, R rows
+(requests) with tokens in the step, S sampled rows, W model width, H and K query and KV heads,
+D head dim, F feed-forward width, V vocabulary, B cache blocks, P tokens of a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from penstock.kernels.weights import Linear, Matrix
+
+Tensor = TypeVar("Tensor")
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs(Generic[Tensor]):
+    """What a step computes, as int32 tensors. Chunk r owns tokens
+    query_starts[r] : query_starts[r + 1], which are the last ones of its context."""
+
+    tokens: Tensor  # [T] token ids
+    positions: Tensor  # [T] position of each token in its sequence
+    slots: Tensor  # [T] where the token's key and value go: block * P + offset
+    query_starts: Tensor  # [R + 1]
+    context_lens: Tensor  # [R] tokens of the sequence up to and with this chunk
+    block_tables: Tensor  # [R, max_blocks]; entries past the context are undefined
+    sample_rows: Tensor  # [S] indices into the T tokens whose logits are wanted
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache(Generic[Tensor]):
+    """The paged cache of one layer, float16 or float32.
+
+    Keys lie transposed inside a block, so that one vector holds the same component of P keys and
+    a score needs no horizontal sum; values lie plainly, so that an output vector holds components.
+    """
+
+    keys: Tensor  # [B, K, D, P]
+    values: Tensor  # [B, K, P, D]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorm:
+    """RMSNorm over each head of q and of k before the rotation (Qwen3). Weights: [D] float32."""
+
+    q_weight: Any
+    k_weight: Any
+    eps: float
+
+
+class Ops(Protocol[Tensor]):
+    """All results are new tensors; only `rope_cache` writes to an argument, the cache.
+
+    A row of any result depends on that row's inputs alone, bit for bit: never on the batch.
+    """
+
+    def pack_linear(self, weight: Linear) -> Any:
+        """Prepare a weight once, at load. The result goes to `linear`."""
+
+    def pack_embedding(self, table: Matrix) -> Any:
+        """Prepare an embedding table [V, W] once, at load. The result goes to `embedding`. A tied
+        head is a `pack_linear` of the same matrix."""
+
+    def constant(self, array: Any) -> Tensor:
+        """A numpy array (norm weights, the rope table) as a tensor of this implementation."""
+
+    def embedding(self, table: Any, tokens: Tensor) -> Tensor:
+        """Rows of the table: [T] -> [T, W] float32."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x / sqrt(mean(x^2) + eps) * weight: [T, W] -> [T, W]."""
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """s = x + residual; returns (rms_norm(s), s)."""
+
+    def linear(self, x: Tensor, weight: Any) -> Tensor:
+        """x @ w.T + bias: [T, K] -> [T, N] float32.
+
+        Float weights: float32 accumulation. Integer weights: x is quantized per row and group of
+        32 to int8, symmetric, scale = absmax / 127, round half to even; products are summed
+        exactly per weight group; groups are summed in order in float32.
+        """
+
+    def rope_cache(
+        self,
+        qkv: Tensor,
+        rope: Tensor,
+        inputs: StepInputs[Tensor],
+        cache: LayerCache[Tensor],
+        heads: tuple[int, int, int],
+        head_norm: HeadNorm | None,
+    ) -> Tensor:
+        """Normalise (if asked) and rotate q and k, store k and v in the cache, return q.
+
+        `qkv: [T, (H + 2 K) * D]`, `heads` = (H, K, D), `rope: [positions, rotated]` float32: cosines
+        then sines of the rotated half-dimensions, so rotated <= D and element i pairs with
+        i + rotated / 2; components past `rotated` pass through. Returns [T, H * D].
+        """
+
+    def attention(
+        self,
+        q: Tensor,
+        inputs: StepInputs[Tensor],
+        cache: LayerCache[Tensor],
+        heads: tuple[int, int, int],
+        scale: float,
+        window: int,
+    ) -> Tensor:
+        """Causal attention of each token over its own sequence's cache: [T, H * D] -> [T, H * D].
+
+        `window` 0: all positions up to the token's own; w: only the last w of them.
+        """
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up for gate_up = [gate | up]: [T, 2 F] -> [T, F]."""
+
+    def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor:
+        """x[rows]: [T, W], [S] -> [S, W]."""

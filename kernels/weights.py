@@ -1,0 +1,76 @@
+"""The weights that ops take, as plain arrays: one dense kind and one affine integer kind.
+
+Every integer format of every file is loaded into `Affine`; kernels know no other. `Linear` adds
+the bias. Implementations pack them once at load (`Ops.pack_linear`) into what their instructions
+want; the packed form is theirs alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+FloatName = Literal["f32", "f16", "bf16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """`data: [N, K]` float32 or float16; bfloat16 is held as its bits in uint16."""
+
+    data: npt.NDArray[np.generic]
+    dtype: FloatName
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.data.shape[0], self.data.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """w[n, k] = scale[n, k // group] * q[n, k] + minimum[n, k // group], exactly in real numbers.
+
+    `bits` 4: `q: [N, K / 2]` uint8, element k in the low nibble of byte k // 2 for even k, in the
+    high one for odd k. `bits` 8: `q: [N, K]` uint8, 0..255 (a signed source is stored + 128 with
+    its -128 * scale in `minimum`; 5- and 6-bit sources are held in 8 bits).
+    `group` is 16 or 32 (coarser sources repeat their scales); K is a multiple of it.
+
+    The scales come in one of two exact forms:
+      direct:    `scale`, `minimum`: [N, K / group] float16 or float32; `super_scale` is None.
+      two-level: `scale`, `minimum`: [N, K / group] int8 or uint8 multipliers, with
+                 scale = super_scale * multiplier and minimum = super_minimum * multiplier, where
+                 `super_scale`, `super_minimum`: [N, ceil(K / 256)] float16 (the K-quants).
+    A `minimum` of None means -zero_point * scale with `zero_point` (8 for Q4_0, 16 for Q5_0,
+    32 for Q6_K, 128 for Q8_0): nothing to store, nothing to read.
+    """
+
+    bits: Literal[4, 8]
+    group: Literal[16, 32]
+    q: npt.NDArray[np.uint8]
+    scale: npt.NDArray[np.generic]
+    minimum: npt.NDArray[np.generic] | None = None
+    zero_point: int = 0
+    super_scale: npt.NDArray[np.float16] | None = None
+    super_minimum: npt.NDArray[np.float16] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.q.shape[0], self.q.shape[1] * (2 if self.bits == 4 else 1)
+
+
+Matrix: TypeAlias = "Dense | Affine"
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """y = x @ concat(parts).T + bias. `parts` share K (q, k, v of one layer; gate and up) and may
+    differ in kind. `bias: [sum N]` float32 or None."""
+
+    parts: tuple[Matrix, ...]
+    bias: npt.NDArray[np.float32] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return sum(part.shape[0] for part in self.parts), self.parts[0].shape[1]

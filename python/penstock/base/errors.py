@@ -1,0 +1,80 @@
+"""The one exception tree of what a client or an operator can cause.
+
+    ServiceError                an answer to give: status, code, message, field
+      InvalidRequest            400: a field is missing, of the wrong type, out of range, unsupported
+      ContextLengthExceeded     400: the prompt does not fit the context
+      NotFound                  404: model, response, file, ...
+      PayloadTooLarge           413
+      Overloaded                429: the queue is full; carries Retry-After
+      EngineFault               500: our fault; the engine failed this request
+      Unavailable               503: the engine is starting or restarting, metrics are off
+    ModelError                  a model or its files cannot be loaded (start-up; names file and key)
+
+An invariant of ours that breaks is an `assert`, never one of these.
+"""
+
+from __future__ import annotations
+
+
+class ServiceError(Exception):
+    """An error with an answer. `message` is for the client: no stack, no path, no foreign text."""
+
+    status = 500
+    kind = "server_error"
+    code = "internal_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.code = code or type(self).code
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequest(ServiceError):
+    status = 400
+    kind = "invalid_request_error"
+    code = "invalid_value"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    code = "context_length_exceeded"
+
+
+class NotFound(ServiceError):
+    status = 404
+    kind = "invalid_request_error"
+    code = "not_found"
+
+
+class PayloadTooLarge(ServiceError):
+    status = 413
+    kind = "invalid_request_error"
+    code = "payload_too_large"
+
+
+class Overloaded(ServiceError):
+    status = 429
+    kind = "rate_limit_error"
+    code = "queue_full"
+
+
+class EngineFault(ServiceError):
+    status = 500
+    code = "engine_fault"
+
+
+class Unavailable(ServiceError):
+    status = 503
+    code = "unavailable"
+
+
+class ModelError(Exception):
+    """A model cannot be loaded. The message names the file and the key or tensor at fault."""

@@ -1,0 +1,48 @@
+"""The settings of one engine and of the server."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class EngineSettings(msgspec.Struct, frozen=True):
+    """Of one loaded model.
+
+    `dtype`: "auto" computes in the weights' own format (integers, bf16); "f32" dequantizes
+    everything. `cache_dtype` "auto": f16, or f32 with dtype f32. `context_tokens` None: the
+    model's own, clamped to what the cache holds. `cache_mb`: memory of the KV cache in MiB, None:
+    enough for `max_seqs` sequences of 1,024 tokens and for one of the full context. `threads`
+    None: the cores this process may use. `prefix_cache_n` 0 turns prefix caching off.
+    """
+
+    model: str = "smollm2-135m-instruct"
+    dtype: Literal["auto", "f32"] = "auto"
+    cache_dtype: Literal["auto", "f16", "f32"] = "auto"
+    context_tokens: int | None = None
+    cache_mb: int | None = None
+    block_tokens: int = 16
+    max_seqs: int = 32
+    max_queue: int = 1024
+    token_budget: int = 512
+    prefix_cache_n: int = 16
+    no_kv_cache: bool = False
+    threads: int | None = None
+    kernels: Literal["auto", "native", "reference"] = "auto"
+
+
+class ServerSettings(msgspec.Struct, frozen=True):
+    """Of the HTTP side. `workers` API processes share one engine."""
+
+    host: str = "0.0.0.0"
+    port: int = 1234
+    workers: int = 1
+    keep_alive_interval_ms: int = 10_000
+    body_limit_bytes: int = 50 * 1024 * 1024
+    disable_metrics: bool = False
+    disable_access_log: bool = False
+    access_log_format: Literal["text", "json"] = "text"
+    access_log_health: bool = False
+    disable_request_id_header: bool = False
+    drain_timeout_s: float = 30.0

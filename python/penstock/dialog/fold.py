@@ -1,0 +1,89 @@
+"""The non-streamed answer is the fold of the events: there is no second path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from penstock.base.errors import ServiceError
+from penstock.dialog.events import (
+    Event,
+    Finish,
+    PartEnded,
+    RunEnded,
+    RunFailed,
+    RunStarted,
+    TextDelta,
+    TokenLogprob,
+    TurnEnded,
+    Usage,
+)
+from penstock.dialog.message import Part
+
+
+class Choice(msgspec.Struct):
+    """One finished answer."""
+
+    index: int
+    parts: list[Part] = msgspec.field(default_factory=list)
+    logprobs: list[TokenLogprob] = msgspec.field(default_factory=list)
+    finish: Finish = "stop"
+    stop_sequence: str | None = None
+
+
+class Answer(msgspec.Struct):
+    """A finished run: its choices in order of index."""
+
+    model: str = ""
+    created: int = 0
+    choices: list[Choice] = msgspec.field(default_factory=list)
+    usage: Usage = Usage()
+    status: str = "completed"
+
+
+class FailedRun(ServiceError):
+    """A RunFailed as an exception, with the status the event carries."""
+
+    def __init__(self, event: RunFailed) -> None:
+        super().__init__(event.message, field=event.field, code=event.code)
+        self.status = event.status
+        self.kind = event.kind
+
+
+class Fold:
+    """Accumulates events one at a time. Raises `FailedRun` on RunFailed."""
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+        self._choices: dict[int, Choice] = {}
+
+    def add(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self.answer.model, self.answer.created = event.model, event.created
+            case TextDelta():
+                self._choice(event.choice).logprobs.extend(event.logprobs)
+            case PartEnded():
+                self._choice(event.choice).parts.append(event.value)
+            case TurnEnded():
+                choice = self._choice(event.choice)
+                choice.finish, choice.stop_sequence = event.finish, event.stop_sequence
+            case RunEnded():
+                self.answer.usage, self.answer.status = event.usage, event.status
+                self.answer.choices = [self._choices[i] for i in sorted(self._choices)]
+            case RunFailed():
+                raise FailedRun(event)
+            case _:
+                pass
+
+    def _choice(self, index: int) -> Choice:
+        return self._choices.setdefault(index, Choice(index))
+
+
+def fold(events: Iterable[Event]) -> Answer:
+    """The answer that a run's events amount to."""
+    state = Fold()
+    for event in events:
+        state.add(event)
+    return state.answer

@@ -1,0 +1,93 @@
+"""One request for a generation, whatever dialect it came in."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.dialog.message import Message
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """How a token is drawn. None means: the model's own default, else off.
+
+    Order of the pipeline: bias, penalties, mask, temperature, top-k, top-p, min-p, draw.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_sequence_breakers: tuple[str, ...] | None = None
+
+
+class FunctionTool(msgspec.Struct, frozen=True):
+    """A function of the client. `parameters` is its JSON Schema, kept as decoded."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool = False
+
+
+class ToolPolicy(msgspec.Struct, frozen=True):
+    """Which tools may or must be called; `names` empty means all of them."""
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    names: tuple[str, ...] = ()
+
+
+class Constraint(msgspec.Struct, frozen=True):
+    """A grammar the answer must match."""
+
+    kind: Literal["json_schema", "regex", "lark", "llguidance"]
+    value: str
+    strict: bool = True
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """`max_tokens` None: up to the context length. `truncate`: drop the start of a long prompt."""
+
+    max_tokens: int | None = None
+    max_rounds: int | None = None
+    truncate: bool = False
+
+
+class ReasoningPolicy(msgspec.Struct, frozen=True):
+    """`enabled` None leaves the choice to the template."""
+
+    enabled: bool | None = None
+    effort: str | None = None
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Exactly one of `messages` and `prompt` is given.
+
+    `prompt`: text as is, or token ids. `top_logprobs` None: no logprobs; 0: of the chosen token
+    only. `echo`: completions only, the prompt precedes the answer.
+    """
+
+    model: str | None = None
+    adapter: str | None = None
+    messages: tuple[Message, ...] | None = None
+    prompt: str | tuple[int, ...] | None = None
+    tools: tuple[FunctionTool, ...] = ()
+    tool_policy: ToolPolicy = ToolPolicy()
+    sampling: Sampling = Sampling()
+    constraint: Constraint | None = None
+    limits: Limits = Limits()
+    reasoning: ReasoningPolicy = ReasoningPolicy()
+    stop: tuple[str, ...] = ()
+    n: int = 1
+    top_logprobs: int | None = None
+    ignore_eos: bool = False
+    echo: bool = False

@@ -1,0 +1,82 @@
+"""What crosses the wall between the engine and its callers: TokenRequest in, TokenChunk out."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from penstock.dialog import Sampling
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class TokenRequest(msgspec.Struct, frozen=True):
+    """One sequence to generate. `n` choices are `n` TokenRequests: the prefix cache shares the
+    prompt. `sampling` is resolved: no None that the model's defaults would fill.
+
+    `stop_token_ids` end the sequence and are not part of the answer. `max_tokens` >= 1 is already
+    clamped to the context. `cache_salt` keeps prefix blocks of different tenants apart.
+    """
+
+    id: str
+    token_ids: tuple[int, ...]
+    sampling: Sampling
+    seed: int
+    max_tokens: int
+    stop_token_ids: frozenset[int] = frozenset()
+    top_logprobs: int | None = None
+    cache_salt: bytes = b""
+
+
+class TokenDelta(msgspec.Struct, frozen=True):
+    """One generated token."""
+
+    token_id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class TokenChunk(msgspec.Struct, frozen=True):
+    """What one step made for one request. The last chunk has `finish`; after it none follows.
+    The first one says how many prompt tokens came from the prefix cache. `step_time_s`:
+    `time.monotonic()` at the end of the step, the same clock in all processes of a machine."""
+
+    id: str
+    tokens: tuple[TokenDelta, ...]
+    step_time_s: float
+    cached_tokens: int | None = None
+    finish: FinishReason | None = None
+    error: str | None = None
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """What a caller must know of a loaded engine."""
+
+    model_id: str
+    context_tokens: int
+    vocab_size: int
+    max_seqs: int
+    cache_blocks: int
+    block_tokens: int
+    weight_bytes: int
+    fingerprint: str
+
+
+class EngineGauges(msgspec.Struct):
+    """A snapshot for /metrics; counters only grow while the engine process lives."""
+
+    sequences_running: int = 0
+    sequences_waiting: int = 0
+    sequences_capacity: int = 0
+    kv_cache_blocks_used: int = 0
+    kv_cache_blocks_total: int = 0
+    tokens_processed: int = 0
+    prefix_cache_lookups: int = 0
+    prefix_cache_hits: int = 0
+    prefix_cache_evictions: int = 0
+    preemptions: int = 0
+    completed_stop: int = 0
+    completed_length: int = 0
+    completed_abort: int = 0
+    completed_error: int = 0

@@ -1,0 +1,74 @@
+"""What crosses the wall between the scheduler and the runtime: StepPlan out, StepResult back.
+
+A request keeps one *row* of the runtime's fixed table from admission to release. A plan says only
+what changed since the plan before: rows admitted and released, blocks appended to a row's table,
+and which span of each row's tokens to compute. No tensors, no torch.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.dialog import Sampling
+
+
+class Admit(msgspec.Struct, frozen=True):
+    """A request takes `row`. `token_ids`: all known tokens: the prompt, and after a preemption
+    what was generated before it. `prompt_tokens`: how many of them are prompt."""
+
+    row: int
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    sampling: Sampling
+    seed: int
+    top_logprobs: int | None
+
+
+class AppendBlocks(msgspec.Struct, frozen=True):
+    """`blocks` follow the blocks that `row` has; the first time they may hold a cached prefix."""
+
+    row: int
+    blocks: tuple[int, ...]
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Compute tokens [start, start + length) of `row`. With `samples` the chunk ends at the last
+    known token, and the runtime draws the next one and appends it to the row."""
+
+    row: int
+    start: int
+    length: int
+    samples: bool
+
+
+class StepPlan(msgspec.Struct, frozen=True):
+    """Applied in this order: releases, admissions, blocks, chunks. At most one chunk a row.
+    sum(length) <= the token budget. Never empty of chunks."""
+
+    step: int
+    releases: tuple[int, ...]
+    admissions: tuple[Admit, ...]
+    blocks: tuple[AppendBlocks, ...]
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(chunk.length for chunk in self.chunks)
+
+
+class Drawn(msgspec.Struct, frozen=True):
+    """A token drawn for `row`. `top`: (token id, logprob), best first. `logprob` None unless the
+    row asked. `failed`: the row's logits were not finite; the token is meaningless."""
+
+    row: int
+    token_id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    failed: bool = False
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """One `Drawn` for each chunk with `samples`, in the plan's order."""
+
+    step: int
+    drawn: tuple[Drawn, ...]

@@ -1,0 +1,24 @@
+"""Fixtures that every suite may use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--weights-dir",
+        default=None,
+        help="folder with further models (see bench/peers.md); tests that need one skip without it",
+    )
+
+
+@pytest.fixture(scope="session")
+def weights_dir(request: pytest.FixtureRequest) -> Path:
+    """The folder given by --weights-dir; skips the test where none is given."""
+    value = request.config.getoption("--weights-dir")
+    if value is None:
+        pytest.skip("needs --weights-dir")
+    return Path(str(value))
