@@ -1,7 +1,7 @@
 """The one exception tree of what a client or an operator can cause.
 
     ServiceError                an answer to give: status, code, message, field
-      InvalidRequest            400: a field is missing, of the wrong type, out of range, unsupported
+      InvalidRequest            400: a field is missing, mistyped, out of range or unsupported
       ContextLengthExceeded     400: the prompt does not fit the context
       NotFound                  404: model, response, file, ...
       PayloadTooLarge           413

@@ -84,7 +84,7 @@ class PartEnded(msgspec.Struct, frozen=True, tag="part_ended"):
 
 
 class TurnEnded(msgspec.Struct, frozen=True, tag="turn_ended"):
-    """One choice of one model call is over. `stop_sequence`: the string that ended it, if one did."""
+    """One choice of one model call is over. `stop_sequence`: the string that ended it, if any."""
 
     choice: int
     finish: Finish

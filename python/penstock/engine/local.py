@@ -1,0 +1,114 @@
+"""An engine in a thread of the caller: embedded use and tests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable
+
+from penstock.base.errors import EngineFault, ServiceError
+from penstock.config import EngineSettings
+from penstock.engine.core import EngineCore
+from penstock.engine.mailbox import Mailboxes
+from penstock.engine.types import EngineGauges, EngineInfo, TokenChunk, TokenRequest
+
+log = logging.getLogger(__name__)
+
+Command = Callable[[EngineCore], None]
+
+
+class LocalEngine:
+    """Runs an EngineCore in one thread; its callers live in one asyncio loop.
+
+    Commands reach the thread through one queue, chunks come back through the loop. An exception in
+    a step fails every open request with EngineFault, and the engine refuses further ones.
+    """
+
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
+        self._loop = asyncio.get_running_loop()
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._mailboxes = Mailboxes(self._submit, self._abort)
+        self._fault: str | None = None
+        self._thread = threading.Thread(target=self._run, name="penstock-engine", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    async def start(cls, settings: EngineSettings) -> LocalEngine:
+        """Load a model and serve it. Raises ModelError."""
+        core = await asyncio.to_thread(EngineCore.load, settings)
+        return cls(core)
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._core.info
+
+    @property
+    def report(self) -> str:
+        """The memory formula with this model's numbers."""
+        return self._core.report
+
+    def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]:
+        return self._mailboxes.generate(request)
+
+    async def gauges(self) -> EngineGauges:
+        answer: asyncio.Future[EngineGauges] = self._loop.create_future()
+        self._commands.put(lambda core: self._call(_set_result_if_waiting, answer, core.gauges()))
+        return await answer
+
+    async def close(self) -> None:
+        """Stop after the step in progress; open requests end with EngineFault."""
+        self._commands.put(None)
+        await asyncio.to_thread(self._thread.join)
+        self._mailboxes.fail_all(lambda: EngineFault("the engine was closed"))
+        self._core.close()
+
+    def _submit(self, request: TokenRequest) -> None:
+        if self._fault is not None:
+            raise EngineFault(self._fault)
+
+        def command(core: EngineCore) -> None:
+            try:
+                core.submit(request)
+            except ServiceError as error:
+                self._call(self._mailboxes.fail, request.id, error)
+
+        self._commands.put(command)
+
+    def _abort(self, request_id: str) -> None:
+        self._commands.put(lambda core: core.abort(request_id))
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _run(self) -> None:
+        try:
+            while self._obey():
+                self._call(self._deliver, self._core.step())
+        except Exception:
+            log.exception("the engine failed in a step")
+            self._fault = "the engine failed and was stopped"
+            self._call(self._mailboxes.fail_all, lambda: EngineFault("the engine failed"))
+
+    def _obey(self) -> bool:
+        """Carry out what was asked; block while there is nothing to do. False: asked to end."""
+        while True:
+            try:
+                command = self._commands.get(block=not self._core.has_work)
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command(self._core)
+
+    def _deliver(self, chunks: list[TokenChunk]) -> None:
+        for chunk in chunks:
+            self._mailboxes.deliver(chunk)
+
+
+def _set_result_if_waiting(answer: asyncio.Future[EngineGauges], gauges: EngineGauges) -> None:
+    if not answer.done():
+        answer.set_result(gauges)

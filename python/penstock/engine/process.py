@@ -1,0 +1,57 @@
+"""The engine process: `python -m penstock.engine.process SOCKET`.
+
+Reads its settings as one line of JSON from standard input, writes status lines of JSON to standard
+output (`supervisor.StatusLine`), serves on SOCKET, and ends when standard input closes or on
+SIGTERM. Logs and progress go to standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Literal
+
+import msgspec
+
+from penstock.base.errors import ModelError
+from penstock.base.logs import configure_logging
+from penstock.config import EngineSettings
+from penstock.engine.core import EngineCore
+from penstock.engine.server import EngineServer
+from penstock.engine.supervisor import StatusLine
+
+
+def main(socket_path: str) -> int:
+    configure_logging()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the group; the parent drains
+    settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineSettings)
+    try:
+        core = EngineCore.load(settings)
+    except ModelError as error:
+        _say("failed", str(error))
+        return 1
+    _say("report", core.report)
+    server = EngineServer(core, socket_path)
+    signal.signal(signal.SIGTERM, lambda *_: server.stop())
+    threading.Thread(target=_stop_at_end_of_input, args=(server,), daemon=True).start()
+    _say("ready")
+    server.run()
+    core.close()
+    return 0
+
+
+def _say(event: Literal["report", "ready", "failed"], text: str = "") -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(StatusLine(event, text)) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _stop_at_end_of_input(server: EngineServer) -> None:
+    while os.read(0, 4096):
+        pass
+    server.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,218 @@
+"""The engine process's end of the socket: one thread, one loop, frames in, steps, frames out."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+from collections import defaultdict
+from typing import Protocol
+
+import msgspec
+
+from penstock.base.errors import ServiceError
+from penstock.engine.types import EngineGauges, EngineInfo, TokenChunk, TokenRequest
+from penstock.engine.wire import (
+    Abort,
+    AskGauges,
+    Chunks,
+    FrameReader,
+    FromEngine,
+    Gauges,
+    Hello,
+    Refused,
+    Submit,
+    frame,
+    to_engine_decoder,
+)
+
+log = logging.getLogger(__name__)
+
+READ_BYTES = 256 * 1024
+MAX_UNSENT_BYTES = 64 * 1024 * 1024
+
+
+class Core(Protocol):
+    """What the loop drives; `EngineCore` is the real one."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+    @property
+    def has_work(self) -> bool: ...
+    def submit(self, request: TokenRequest) -> None: ...
+    def abort(self, request_id: str) -> None: ...
+    def step(self) -> list[TokenChunk]: ...
+    def gauges(self) -> EngineGauges: ...
+
+
+class Connection:
+    """One API process. `open_ids`: the engine-wide ids of its unfinished requests."""
+
+    def __init__(self, number: int, sock: socket.socket) -> None:
+        self.number = number
+        self.sock = sock
+        self.frames = FrameReader()
+        self.unsent = bytearray()
+        self.open_ids: set[str] = set()
+
+    def engine_id(self, request_id: str) -> str:
+        """Request ids are unique within a connection; the engine needs them unique at large."""
+        return f"{self.number}:{request_id}"
+
+
+class EngineServer:
+    """Serves `core` on a Unix socket until `stop` is called (by a signal handler) or `wake` is
+    written to. Never spins: without work it blocks in select."""
+
+    def __init__(self, core: Core, socket_path: str) -> None:
+        self._core = core
+        self._connections: dict[int, Connection] = {}
+        self._accepted = 0
+        self._stopping = False
+        self._selector = selectors.DefaultSelector()
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
+        self._listener = _listen(socket_path)
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+
+    def stop(self) -> None:
+        """End `run` after the step in progress. Callable from any thread and signal handler."""
+        self._stopping = True
+        with contextlib.suppress(OSError):
+            self._wake_writer.send(b"\0")
+
+    def run(self) -> None:
+        while not self._stopping:
+            self._handle_sockets(timeout_s=0 if self._core.has_work else None)
+            if self._core.has_work and not self._stopping:
+                self._deliver(self._core.step())
+        for connection in list(self._connections.values()):
+            self._drop(connection)
+        self._listener.close()
+
+    def _handle_sockets(self, timeout_s: float | None) -> None:
+        for key, events in self._selector.select(timeout_s):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj is self._wake_reader:
+                self._wake_reader.recv(64)
+            else:
+                connection = key.data
+                if events & selectors.EVENT_WRITE:
+                    self._flush(connection)
+                if events & selectors.EVENT_READ:
+                    self._read(connection)
+
+    def _accept(self) -> None:
+        sock, _ = self._listener.accept()
+        sock.setblocking(False)
+        self._accepted += 1
+        connection = Connection(self._accepted, sock)
+        self._connections[connection.number] = connection
+        self._selector.register(sock, selectors.EVENT_READ, connection)
+        self._send(connection, Hello(self._core.info))
+
+    def _read(self, connection: Connection) -> None:
+        try:
+            data = connection.sock.recv(READ_BYTES)
+            bodies = connection.frames.feed(data)
+            for body in bodies:
+                self._handle(connection, body)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError, msgspec.DecodeError) as error:
+            log.warning("connection %d: %s", connection.number, error)
+            self._drop(connection)
+            return
+        if not data:
+            self._drop(connection)
+
+    def _handle(self, connection: Connection, body: bytes) -> None:
+        match to_engine_decoder.decode(body):
+            case Submit(request):
+                self._submit(connection, request)
+            case Abort(request_id):
+                self._core.abort(connection.engine_id(request_id))
+                connection.open_ids.discard(connection.engine_id(request_id))
+            case AskGauges():
+                self._send(connection, Gauges(self._core.gauges()))
+
+    def _submit(self, connection: Connection, request: TokenRequest) -> None:
+        engine_id = connection.engine_id(request.id)
+        try:
+            self._core.submit(msgspec.structs.replace(request, id=engine_id))
+        except ServiceError as error:
+            refusal = Refused(
+                request.id,
+                error.status,
+                error.kind,
+                error.code,
+                error.message,
+                error.field,
+                error.retry_after_s,
+            )
+            self._send(connection, refusal)
+        else:
+            connection.open_ids.add(engine_id)
+
+    def _deliver(self, chunks: list[TokenChunk]) -> None:
+        """One frame for each connection that the step made something for."""
+        by_connection: defaultdict[int, list[TokenChunk]] = defaultdict(list)
+        for chunk in chunks:
+            number, _, request_id = chunk.id.partition(":")
+            connection = self._connections.get(int(number))
+            if connection is None or chunk.id not in connection.open_ids:
+                continue
+            if chunk.finish is not None:
+                connection.open_ids.discard(chunk.id)
+            chunk = msgspec.structs.replace(chunk, id=request_id)
+            by_connection[connection.number].append(chunk)
+        for key, items in by_connection.items():
+            self._send(self._connections[key], Chunks(tuple(items)))
+
+    def _send(self, connection: Connection, message: FromEngine) -> None:
+        connection.unsent += frame(message)
+        self._flush(connection)
+
+    def _flush(self, connection: Connection) -> None:
+        try:
+            while connection.unsent:
+                sent = connection.sock.send(connection.unsent)
+                del connection.unsent[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._drop(connection)
+            return
+        if len(connection.unsent) > MAX_UNSENT_BYTES:
+            log.error("connection %d does not read; dropped", connection.number)
+            self._drop(connection)
+            return
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)
+        if self._selector.get_key(connection.sock).events != wanted:
+            self._selector.modify(connection.sock, wanted, connection)
+
+    def _drop(self, connection: Connection) -> None:
+        """Forget a connection and abort all that it asked for. Harmless when done twice."""
+        if self._connections.pop(connection.number, None) is None:
+            return
+        self._selector.unregister(connection.sock)
+        connection.sock.close()
+        for engine_id in connection.open_ids:
+            self._core.abort(engine_id)
+        connection.open_ids.clear()
+
+
+def _listen(path: str) -> socket.socket:
+    """A listening Unix socket that only this user may use."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    umask = os.umask(0o177)
+    try:
+        listener.bind(path)
+    finally:
+        os.umask(umask)
+    listener.listen(64)
+    listener.setblocking(False)
+    return listener

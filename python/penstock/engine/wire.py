@@ -1,0 +1,98 @@
+"""The frames between API processes and the engine process.
+
+A frame is a 4-byte little-endian length and that many bytes of msgpack (msgspec, never pickle).
+The socket is a Unix stream socket in a directory that only its user may enter.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TypeVar
+
+import msgspec
+
+from penstock.engine.types import EngineGauges, EngineInfo, TokenChunk, TokenRequest
+
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+_LENGTH = struct.Struct("<I")
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit"):
+    request: TokenRequest
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    id: str
+
+
+class AskGauges(msgspec.Struct, frozen=True, tag="ask_gauges"):
+    pass
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """The first frame on every connection: the engine is loaded and serves."""
+
+    info: EngineInfo
+
+
+class Chunks(msgspec.Struct, frozen=True, tag="chunks"):
+    """All that one step made for the requests of this connection."""
+
+    chunks: tuple[TokenChunk, ...]
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """A request was not admitted; `code` and the rest as of the ServiceError that says why."""
+
+    id: str
+    status: int
+    kind: str
+    code: str
+    message: str
+    field: str | None
+    retry_after_s: int | None
+
+
+class Gauges(msgspec.Struct, frozen=True, tag="gauges"):
+    gauges: EngineGauges
+
+
+ToEngine = Submit | Abort | AskGauges
+FromEngine = Hello | Chunks | Refused | Gauges
+
+_encoder = msgspec.msgpack.Encoder()
+_T = TypeVar("_T")
+
+
+def frame(message: ToEngine | FromEngine) -> bytes:
+    """The bytes to send for a message."""
+    body = _encoder.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+class FrameReader:
+    """Cuts a byte stream into frames. Raises ValueError on a frame over MAX_FRAME_BYTES."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The bodies of the frames that `data` completes."""
+        self._pending += data
+        bodies = []
+        at = 0
+        while len(self._pending) - at >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(self._pending, at)
+            if size > MAX_FRAME_BYTES:
+                raise ValueError(f"frame of {size} bytes")
+            end = at + _LENGTH.size + size
+            if len(self._pending) < end:
+                break
+            bodies.append(bytes(self._pending[at + _LENGTH.size : end]))
+            at = end
+        del self._pending[:at]
+        return bodies
+
+
+to_engine_decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
+from_engine_decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
