@@ -37,7 +37,9 @@ class SamplingRows:
 #   at the border by lowest id. top-p keeps the shortest prefix in (probability descending, id
 #   ascending) order whose mass of the top-k distribution reaches top_p, at least one. min-p keeps
 #   p >= min_p * max(p). The draw is the inverse CDF over the kept tokens in ascending id order at
-#   the row's uniform number.
+#   the row's uniform number: the first kept id whose cumulative mass exceeds u * (kept mass).
+#   u = (w0 >> 8) * 2^-24, w0 the first output word of Philox with key words (seed low, seed high)
+#   and counter words (position low, position high, 0, 0).
 #
 # top_logprobs(logits, token, count) -> (logprob of token, [(id, logprob)] best first)
 #   of one row of untouched logits: log_softmax before temperature.
