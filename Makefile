@@ -1,0 +1,60 @@
+# Penstock: set up, serve, test, measure. Options go through ARGS: make serve ARGS="--port 8080".
+
+PYTHON ?= python3
+# Pinned here so that a machine without a GPU pulls no CUDA build; pyproject declares the range.
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+NATIVE := $(shell find csrc CMakeLists.txt -type f 2>/dev/null)
+
+.PHONY: serve run setup test test-fast lint format bench wheel clean help
+
+help:  ## What can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+serve: $(VENV)/.runtime  ## Serve the default model on 0.0.0.0:1234
+	$(BIN)/penstock serve $(ARGS)
+
+run: $(VENV)/.runtime  ## Chat in the terminal
+	$(BIN)/penstock run $(ARGS)
+
+setup: $(VENV)/.dev  ## Everything that development needs, into .venv
+
+# What a server needs: no torch, no test tools.
+$(VENV)/.runtime: pyproject.toml $(NATIVE)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(BIN)/pip install -q --disable-pip-version-check $(TORCH)
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+test: $(VENV)/.dev lint  ## Everything that .ci/run runs
+	$(BIN)/python -m pytest $(ARGS)
+
+test-fast: $(VENV)/.dev  ## Without the slow suites
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+lint: $(VENV)/.dev  ## Linters, formatters in check mode, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $$(find csrc -name '*.h' -o -name '*.cc')
+	$(BIN)/mypy
+
+format: $(VENV)/.dev  ## Format all sources
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $$(find csrc -name '*.h' -o -name '*.cc')
+
+bench: $(VENV)/.dev  ## Measure; with PEERS=folder beside the peers (bench/peers.md)
+	$(BIN)/python -m bench $(ARGS)
+
+wheel:  ## Build a wheel into dist/
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist .
+
+clean:  ## Remove builds and the virtual environment
+	rm -rf build dist $(VENV)

@@ -1,0 +1,165 @@
+"""The walls of the house: who may import whom, and who may read the environment."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Lowest first: an import may only point down this list (or stay in its room).
+ROOMS = [
+    "base",
+    "config",
+    "dialog",
+    "kernels",
+    "quant",
+    "models",
+    "adapters",
+    "scheduler",
+    "runtime",
+    "engine",
+    "text",
+    "generation",
+    "store",
+    "sandbox",
+    "agent",
+    "llm",
+    "api",
+    "cli",
+]
+# Rooms that know only what is named, lower ones included.
+ONLY = {
+    "base": set(),
+    "dialog": {"base"},
+    "kernels": set(),
+    "scheduler": {"base", "dialog"},
+}
+NO_TORCH = ["base", "config", "dialog", "quant", "models", "scheduler", "engine", "text",
+            "generation", "agent", "llm", "api", "cli"]  # fmt: skip
+
+
+def sources() -> list[tuple[str, Path]]:
+    """(module name, path) of every Python file of the package."""
+    found = []
+    for folder, prefix in [("python/penstock", "penstock"), ("kernels", "penstock.kernels")]:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = [prefix, *path.relative_to(ROOT / folder).with_suffix("").parts]
+            found.append((".".join(p for p in parts if p != "__init__"), path))
+    return found
+
+
+def imports(module: str, path: Path) -> Iterator[tuple[str, int]]:
+    """(imported module, line) for every import of a file, those inside functions included."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            assert node.module is not None
+            yield node.module, node.lineno
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+def room(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == "penstock" and parts[1] in ROOMS else None
+
+
+def test_imports_only_point_down() -> None:
+    wrong = []
+    for module, path in sources():
+        here = room(module)
+        for target, line in imports(module, path):
+            there = room(target)
+            if here is None or there is None or here == there:
+                continue
+            allowed = ONLY.get(here)
+            if ROOMS.index(there) > ROOMS.index(here) or (allowed is not None and there not in allowed):
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {here} imports {target}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_codecs_know_only_the_vocabulary() -> None:
+    wrong = []
+    for module, path in sources():
+        if not module.startswith("penstock.api.codecs"):
+            continue
+        for target, line in imports(module, path):
+            if target.startswith("penstock.") and not target.startswith(
+                ("penstock.base", "penstock.dialog", "penstock.api.codecs")
+            ):
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {target}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_import_cycles() -> None:
+    modules = {module for module, _ in sources()}
+    edges: dict[str, set[str]] = defaultdict(set)
+    for module, path in sources():
+        edges[module] = {t for t, _ in imports(module, path) if t in modules and t != module}
+        # importing a submodule runs its packages; a package re-exporting its files is no cycle
+        edges[module] = {t for t in edges[module] if not t.startswith(module + ".")}
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, " -> ".join((*trail[trail.index(module) :], module))
+        if module in done:
+            return
+        for target in sorted(edges[module]):
+            visit(target, (*trail, module))
+        done.add(module)
+
+    for module in sorted(modules):
+        visit(module, ())
+
+
+@pytest.mark.parametrize("heavy", ["torch", "transformers", "triton"])
+def test_serving_rooms_import_nothing_heavy(heavy: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for module, path in sources()
+        if room(module) in NO_TORCH
+        for target, line in imports(module, path)
+        if target.split(".")[0] == heavy
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_config_reads_the_environment() -> None:
+    wrong = []
+    for module, path in sources():
+        if room(module) == "config":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv", "environb"}:
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_unsafe_deserialisation() -> None:
+    banned = {"pickle", "dill", "marshal", "shelve", "cloudpickle"}
+    wrong = []
+    for module, path in sources():
+        for target, line in imports(module, path):
+            if target.split(".")[0] in banned:
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {target}")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.load":
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: torch.load")
+            if isinstance(node, ast.keyword) and node.arg == "trust_remote_code":
+                wrong.append(f"{path.relative_to(ROOT)}:{node.value.lineno}: trust_remote_code")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_file_outgrows_one_subject() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}: {lines} lines"
+        for _, path in sources()
+        if (lines := path.read_text().count("\n")) > 500
+    ]
+    assert not long, "\n".join(long)
