@@ -1,0 +1,225 @@
+"""The socket between API processes and the engine, with a double at the token source only."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.base.errors import EngineFault, Overloaded, ServiceError, Unavailable
+from penstock.dialog import Sampling
+from penstock.engine.client import EngineClient
+from penstock.engine.server import EngineServer
+from penstock.engine.types import (
+    EngineGauges,
+    EngineInfo,
+    TokenChunk,
+    TokenDelta,
+    TokenRequest,
+)
+from penstock.engine.wire import MAX_FRAME_BYTES, Abort, FrameReader, frame
+
+INFO = EngineInfo("counting", 1000, 1000, 4, 10, 16, 0, "test")
+
+
+class CountingTokenSource:
+    """A token source (the one allowed double): counts up, one token per request and step.
+
+    Requests longer than `gate_after` tokens wait until `gate` is set, so that a test decides when
+    they go on.
+    """
+
+    info = INFO
+
+    def __init__(self) -> None:
+        self.active: dict[str, list[int]] = {}
+        self.aborted: list[str] = []
+        self.gate = threading.Event()
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.active)
+
+    def submit(self, request: TokenRequest) -> None:
+        if len(self.active) >= 4:
+            raise Overloaded("the queue is full", retry_after_s=3)
+        self.active[request.id] = [0, request.max_tokens]
+
+    def abort(self, request_id: str) -> None:
+        if self.active.pop(request_id, None) is not None:
+            self.aborted.append(request_id)
+
+    def step(self) -> list[TokenChunk]:
+        chunks = []
+        for request_id, state in list(self.active.items()):
+            if state[1] > 100 and state[0] >= 3 and not self.gate.wait(0.001):
+                continue
+            state[0] += 1
+            last = state[0] == state[1]
+            if last:
+                del self.active[request_id]
+            finish = "length" if last else None
+            chunks.append(TokenChunk(request_id, (TokenDelta(state[0]),), 0.0, finish=finish))
+        return chunks
+
+    def gauges(self) -> EngineGauges:
+        return EngineGauges(sequences_running=len(self.active))
+
+
+def request(request_id: str, max_tokens: int = 5) -> TokenRequest:
+    return TokenRequest(request_id, (1, 2), Sampling(), 0, max_tokens)
+
+
+async def tokens(stream: AsyncIterator[TokenChunk]) -> list[int]:
+    return [delta.token_id async for chunk in stream for delta in chunk.tokens]
+
+
+@asynccontextmanager
+async def serving(path: Path) -> AsyncIterator[tuple[CountingTokenSource, EngineServer]]:
+    source = CountingTokenSource()
+    server = EngineServer(source, str(path))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield source, server
+    finally:
+        source.gate.set()
+        server.stop()
+        await asyncio.to_thread(thread.join)
+        path.unlink(missing_ok=True)
+
+
+async def until(condition: object) -> None:
+    while not condition():  # type: ignore[operator]
+        await asyncio.sleep(0.001)
+
+
+async def test_concurrent_requests_get_their_own_tokens(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s"):
+        client = EngineClient(str(tmp_path / "s"))
+        assert await client.wait_ready() == INFO
+        answers = await asyncio.gather(
+            *(tokens(client.generate(request(str(n), n + 1))) for n in range(4))
+        )
+        assert answers == [list(range(1, n + 2)) for n in range(4)]
+        assert client.in_flight == 0
+        await client.close()
+
+
+async def test_two_connections_may_use_the_same_request_id(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s"):
+        clients = [EngineClient(str(tmp_path / "s")) for _ in range(2)]
+        for client in clients:
+            await client.wait_ready()
+        answers = await asyncio.gather(*(tokens(c.generate(request("same", 7))) for c in clients))
+        assert answers == [list(range(1, 8))] * 2
+        for client in clients:
+            await client.close()
+
+
+async def test_socket_is_private(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s"):
+        assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o600
+
+
+async def test_closing_a_stream_early_aborts_its_request(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s") as (source, _):
+        client = EngineClient(str(tmp_path / "s"))
+        await client.wait_ready()
+        stream = client.generate(request("long", 10_000))
+        async for _ in stream:
+            break
+        await stream.aclose()  # type: ignore[attr-defined]
+        await until(lambda: source.aborted)
+        assert not source.active
+        await client.close()
+
+
+async def test_requests_of_a_vanished_api_process_are_aborted(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s") as (source, _):
+        client = EngineClient(str(tmp_path / "s"))
+        await client.wait_ready()
+        streams = [client.generate(request(str(n), 10_000)) for n in range(3)]
+        for stream in streams:
+            await stream.__anext__()
+        assert client._writer is not None
+        client._writer.transport.abort()
+        await until(lambda: len(source.aborted) == 3)
+        assert not source.active
+        await client.close()
+
+
+async def test_refusal_reaches_its_request_with_status_and_code(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s"):
+        client = EngineClient(str(tmp_path / "s"))
+        await client.wait_ready()
+        held = [client.generate(request(str(n), 10_000)) for n in range(4)]
+        for stream in held:
+            await stream.__anext__()
+        with pytest.raises(ServiceError) as caught:
+            await tokens(client.generate(request("one too many")))
+        assert (caught.value.status, caught.value.code) == (429, "queue_full")
+        assert caught.value.retry_after_s == 3
+        await client.close()
+
+
+async def test_requests_in_flight_fail_when_the_engine_goes_and_work_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    client = EngineClient(str(tmp_path / "s"))
+    with pytest.raises(Unavailable):
+        await tokens(client.generate(request("early")))
+    async with serving(tmp_path / "s") as (_, server):
+        await client.wait_ready()
+        stream = client.generate(request("cut off", 10_000))
+        await stream.__anext__()
+        server.stop()
+        with pytest.raises(EngineFault):
+            await tokens(stream)
+    with pytest.raises(Unavailable):
+        await tokens(client.generate(request("between")))
+    async with serving(tmp_path / "s"):
+        await client.wait_ready()
+        assert await tokens(client.generate(request("after"))) == [1, 2, 3, 4, 5]
+        await client.close()
+
+
+async def test_garbage_on_the_socket_drops_that_connection_only(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s"):
+        client = EngineClient(str(tmp_path / "s"))
+        await client.wait_ready()
+        for garbage in [b"\xff" * 64, b"\x03\x00\x00\x00\xc1\xc1\xc1"]:
+            reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
+            writer.write(garbage)
+            while await reader.read(4096):
+                pass
+            writer.close()
+        assert await tokens(client.generate(request("still here"))) == [1, 2, 3, 4, 5]
+        await client.close()
+
+
+async def test_gauges_come_back(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s"):
+        client = EngineClient(str(tmp_path / "s"))
+        await client.wait_ready()
+        assert (await client.gauges()).sequences_running == 0
+        await client.close()
+
+
+def test_frames_survive_any_cut_of_the_stream() -> None:
+    data = b"".join(frame(Abort(str(n) * n)) for n in range(5))
+    whole = FrameReader().feed(data)
+    for size in range(1, 12):
+        reader = FrameReader()
+        pieces = [data[i : i + size] for i in range(0, len(data), size)]
+        assert [body for piece in pieces for body in reader.feed(piece)] == whole
+
+
+def test_oversized_frame_is_refused_before_it_is_stored() -> None:
+    with pytest.raises(ValueError):
+        FrameReader().feed((MAX_FRAME_BYTES + 1).to_bytes(4, "little"))
