@@ -1,0 +1,163 @@
+"""The one test double: an engine whose tokens are written down, behind the real Engine protocol.
+
+It keeps the contract of `penstock.engine.protocol.Engine`: stop tokens end a sequence and are not
+shown, `max_tokens` is obeyed, the last chunk has `finish`, closing early is an abort. What it
+generates is a script: the same tokens for every request, or a function of the request.
+
+    ScriptedEngine([5, 6, 7])                       # three tokens, then finish "stop"
+    ScriptedEngine(lambda request: request.token_ids)   # echoes the prompt
+    ScriptedEngine([5, gate, 6])                    # waits for an asyncio.Event before the 6
+    ScriptedEngine([5, EngineFault("died")])        # raises in the middle of the stream
+    ScriptedEngine([5, RowError("bad row")])        # ends with finish "error"
+    ScriptedEngine([(5, 6), 7])                     # two tokens in the first chunk
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.engine.types import (
+    EngineGauges,
+    EngineInfo,
+    FinishReason,
+    TokenChunk,
+    TokenDelta,
+    TokenRequest,
+)
+
+
+@dataclass(frozen=True)
+class RowError:
+    """Ends the sequence with finish "error" and this message."""
+
+    message: str
+
+
+Token = int | TokenDelta
+Step = Token | tuple[Token, ...] | asyncio.Event | Exception | RowError
+Script = Sequence[Step] | Callable[[TokenRequest], Sequence[Step]]
+
+INFO = EngineInfo(
+    model_id="scripted",
+    context_tokens=2048,
+    vocab_size=49152,
+    max_seqs=8,
+    cache_blocks=128,
+    block_tokens=16,
+    weight_bytes=0,
+    fingerprint="fp_scripted",
+)
+
+
+class ScriptedEngine:
+    """Implements `penstock.engine.protocol.Engine`.
+
+    Records for assertions: `requests` in order of their first step, `active` ids, `aborted` ids,
+    `finished` (id -> reason). With `top_logprobs` set, a bare token id gets the logprob -0.5 and
+    alternatives token+1, token+2, ... with -1.5, -2.5, ...
+    """
+
+    def __init__(self, script: Script, *, info: EngineInfo = INFO, cached_tokens: int = 0) -> None:
+        self._script = script
+        self._info = info
+        self._cached_tokens = cached_tokens
+        self.requests: list[TokenRequest] = []
+        self.active: set[str] = set()
+        self.aborted: list[str] = []
+        self.finished: dict[str, FinishReason] = {}
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    async def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]:
+        assert request.id not in self.active, "request ids are unique"
+        assert request.max_tokens >= 1
+        assert len(request.token_ids) + request.max_tokens <= self._info.context_tokens
+        self.requests.append(request)
+        self.active.add(request.id)
+        steps = self._script(request) if callable(self._script) else self._script
+        ended = False
+        try:
+            async for chunk in self._play(request, steps):
+                ended = chunk.finish is not None
+                if chunk.finish is not None:
+                    self.finished[request.id] = chunk.finish
+                yield chunk
+        except Exception:
+            ended = True
+            raise
+        finally:
+            self.active.discard(request.id)
+            if not ended:
+                self.aborted.append(request.id)
+
+    async def gauges(self) -> EngineGauges:
+        reasons = list(self.finished.values())
+        return EngineGauges(
+            sequences_running=len(self.active),
+            sequences_capacity=self._info.max_seqs,
+            kv_cache_blocks_total=self._info.cache_blocks,
+            completed_stop=reasons.count("stop"),
+            completed_length=reasons.count("length"),
+            completed_abort=len(self.aborted),
+            completed_error=reasons.count("error"),
+        )
+
+    async def _play(
+        self, request: TokenRequest, steps: Sequence[Step]
+    ) -> AsyncIterator[TokenChunk]:
+        cached: int | None = self._cached_tokens
+        made = 0
+        for step in steps:
+            await asyncio.sleep(0)
+            if isinstance(step, asyncio.Event):
+                await step.wait()
+                continue
+            if isinstance(step, Exception):
+                raise step
+            if isinstance(step, RowError):
+                yield _chunk(request, (), cached, "error", step.message)
+                return
+            tokens, finish = _cut(request, step, made)
+            made += len(tokens)
+            yield _chunk(request, tokens, cached, finish)
+            cached = None
+            if finish is not None:
+                return
+        yield _chunk(request, (), cached, "stop")
+
+
+def _cut(
+    request: TokenRequest, step: Token | tuple[Token, ...], made: int
+) -> tuple[tuple[TokenDelta, ...], FinishReason | None]:
+    """The tokens of a step up to a stop token or the token limit, and whether that ended it."""
+    kept: list[TokenDelta] = []
+    for token in step if isinstance(step, tuple) else (step,):
+        delta = token if isinstance(token, TokenDelta) else _delta(token, request.top_logprobs)
+        if delta.token_id in request.stop_token_ids:
+            return tuple(kept), "stop"
+        kept.append(delta)
+        if made + len(kept) == request.max_tokens:
+            return tuple(kept), "length"
+    return tuple(kept), None
+
+
+def _delta(token_id: int, top_logprobs: int | None) -> TokenDelta:
+    if top_logprobs is None:
+        return TokenDelta(token_id)
+    top = tuple((token_id + i, -0.5 - i) for i in range(top_logprobs))
+    return TokenDelta(token_id, -0.5, top)
+
+
+def _chunk(
+    request: TokenRequest,
+    tokens: tuple[TokenDelta, ...],
+    cached: int | None,
+    finish: FinishReason | None,
+    error: str | None = None,
+) -> TokenChunk:
+    return TokenChunk(request.id, tokens, time.monotonic(), cached, finish, error)
