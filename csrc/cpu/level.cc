@@ -1,0 +1,47 @@
+#include "cpu/level.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace penstock::cpu {
+
+const Kernel* KernelTable::find(std::string_view name) const {
+    for (const auto& family : families) {
+        for (const Kernel& kernel : family) {
+            if (name == kernel.name) return &kernel;
+        }
+    }
+    return nullptr;
+}
+
+const KernelTable& kernels(Level level) {
+    switch (level) {
+    case Level::scalar: return kernels_scalar();
+    case Level::avx2: return kernels_avx2();
+    case Level::avx512: return kernels_avx512();
+    case Level::amx: return kernels_amx();
+    case Level::emulated_avx512: return kernels_emulated_avx512();
+    case Level::emulated_amx: return kernels_emulated_amx();
+    }
+    return kernels_scalar();
+}
+
+std::string_view level_name(Level level) {
+    switch (level) {
+    case Level::scalar: return "scalar";
+    case Level::avx2: return "avx2";
+    case Level::avx512: return "avx512";
+    case Level::amx: return "amx";
+    case Level::emulated_avx512: return "emulated_avx512";
+    case Level::emulated_amx: return "emulated_amx";
+    }
+    return "scalar";
+}
+
+bool request_amx_tiles() {
+    constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+    constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+}  // namespace penstock::cpu

@@ -1,0 +1,68 @@
+// The levels: every kernel compiled once per instruction set, and the tables to find them in.
+//
+// A kernel family is one file, `<family>.inl.h`, written over simd.h. It contains
+//
+//     namespace penstock::cpu::PENSTOCK_LEVEL {
+//     namespace {
+//     ... phases, tasks, run, workspace_bytes of each kernel ...
+//     constexpr Kernel k<Family>Kernels[] = {{"name", phases, tasks, run, workspace_bytes}, ...};
+//     }  // namespace
+//     }  // namespace penstock::cpu::PENSTOCK_LEVEL
+//
+// with nothing outside that namespace, and includes only simd.h, contracts of
+// include/penstock and headers whose functions are PENSTOCK_INLINE. It calls no inline or
+// template function of the standard library that is not constexpr-trivial: such a function,
+// compiled here with wide instructions, could be linked in place of the baseline's copy.
+// level.inl.h includes the families; level_<level>.cc defines the level and includes
+// level.inl.h; levels.cmake holds each file's flags. Nothing else is compiled above x86-64-v2.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string_view>
+
+#include "penstock/kernel.h"
+
+namespace penstock::cpu {
+
+enum class Level : uint8_t { scalar, avx2, avx512, amx, emulated_avx512, emulated_amx };
+
+constexpr std::array<Level, 6> kLevels{Level::scalar, Level::avx2,            Level::avx512,
+                                       Level::amx,    Level::emulated_avx512, Level::emulated_amx};
+
+// The kernels of one level, by family. Static storage; never changes.
+struct KernelTable {
+    std::array<std::span<const Kernel>, 16> families{};
+
+    // The kernel of that name, or null.
+    const Kernel* find(std::string_view name) const;
+};
+
+// What each level file exports. Calling a kernel of a level that the CPU lacks is undefined; the
+// emulated levels need AVX2, FMA and F16C.
+const KernelTable& kernels_scalar();
+const KernelTable& kernels_avx2();
+const KernelTable& kernels_avx512();
+const KernelTable& kernels_amx();
+const KernelTable& kernels_emulated_avx512();
+const KernelTable& kernels_emulated_amx();
+
+const KernelTable& kernels(Level level);
+
+std::string_view level_name(Level level);
+
+// Lanes of the level's float vector, which is also the rows of a panel of packed weights.
+constexpr int lanes(Level level) {
+    return level == Level::scalar || level == Level::avx2 ? 8 : 16;
+}
+
+// True where bf16 weights are packed for, and multiplied in, bf16 tiles.
+constexpr bool has_bf16_tiles(Level level) {
+    return level == Level::amx || level == Level::emulated_amx;
+}
+
+// Asks the kernel, once for the whole process and before threads start, to let it use the AMX
+// tile data registers. False where the kernel refuses: then the amx level must not be chosen.
+bool request_amx_tiles();
+
+}  // namespace penstock::cpu

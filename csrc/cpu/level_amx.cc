@@ -1,0 +1,5 @@
+// AVX-512 with VNNI and BF16, and AMX tiles.
+#define PENSTOCK_LEVEL amx
+#define PENSTOCK_SIMD_AVX512
+#define PENSTOCK_TILES_AMX
+#include "cpu/level.inl.h"

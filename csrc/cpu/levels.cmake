@@ -1,0 +1,25 @@
+# The sources of the CPU kernels and the flags of each level file. Include from CMakeLists.txt, add
+# PENSTOCK_CPU_LEVEL_SOURCES to the target; everything else there is compiled for x86-64-v2.
+
+set(PENSTOCK_CPU_DIR ${CMAKE_CURRENT_LIST_DIR})
+set(PENSTOCK_CPU_LEVEL_SOURCES ${PENSTOCK_CPU_DIR}/level.cc)
+
+# Fused multiply-adds only where written: the order of roundings is part of a kernel's contract.
+set(PENSTOCK_LEVEL_FLAGS -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -Wno-psabi)
+set(PENSTOCK_V3_FLAGS -mavx2 -mfma -mf16c -mbmi -mbmi2 -mlzcnt -mpopcnt)
+set(PENSTOCK_AVX512_FLAGS
+    ${PENSTOCK_V3_FLAGS} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
+    -mprefer-vector-width=512)
+
+function(penstock_add_level name)
+  set(source ${PENSTOCK_CPU_DIR}/level_${name}.cc)
+  set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${PENSTOCK_LEVEL_FLAGS};${ARGN}")
+  set(PENSTOCK_CPU_LEVEL_SOURCES ${PENSTOCK_CPU_LEVEL_SOURCES} ${source} PARENT_SCOPE)
+endfunction()
+
+penstock_add_level(scalar -march=x86-64-v2)
+penstock_add_level(avx2 ${PENSTOCK_V3_FLAGS})
+penstock_add_level(avx512 ${PENSTOCK_AVX512_FLAGS})
+penstock_add_level(amx ${PENSTOCK_AVX512_FLAGS} -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16)
+penstock_add_level(emulated_avx512 ${PENSTOCK_V3_FLAGS})
+penstock_add_level(emulated_amx ${PENSTOCK_V3_FLAGS})

@@ -1,0 +1,77 @@
+// The vector type that kernels are written over. One of three implementations is chosen by the
+// level file that includes this header (see level.h); all give the same results bit for bit for
+// the same kLanes, except `fma` at the scalar level, which rounds twice.
+//
+// Everything lives in penstock::cpu::<level>::(anonymous), so that code compiled for one
+// instruction set can never be linked in place of another's.
+//
+//   constexpr int kLanes                     8 (scalar, avx2) or 16 (avx512, amx, emulated)
+//   struct F32, I32, Mask                    kLanes floats, int32s, booleans
+//
+//   broadcast(float) -> F32                  broadcast(int32_t) -> I32
+//   load(const float*), load(const int32_t*) any alignment
+//   load(const float*, n)                    first n lanes, zeros after; touches only n elements
+//   store(p, v), store(p, v, n)              likewise
+//   load_f16(const uint16_t*[, n])           exact; store_f16(uint16_t*, F32[, n]) half to even
+//   load_bf16(const uint16_t*[, n])          exact; store_bf16(uint16_t*, F32[, n]) half to even
+//   load_i8(const int8_t*) -> I32            load_u8(const uint8_t*) -> I32: kLanes bytes, widened
+//
+//   a + b, a - b, a * b, a / b, -a           F32; +, -, &, |, ^ on I32
+//   fma(a, b, c) = a * b + c                 fnma(a, b, c) = c - a * b; rounded once
+//   min, max                                 the second operand where either is NaN
+//   abs, sqrt, round_even                    F32
+//   to_int(F32) -> I32                       half to even; to_float(I32) -> F32
+//   as_int(F32), as_float(I32)               the same bits
+//   shift_left<n>(I32), shift_right<n>(I32)  logical
+//
+//   less(a, b), less_equal(a, b), equal      F32 -> Mask; a & b, a | b, !m on masks
+//   first(n) -> Mask                         the first n lanes (n is clamped to 0..kLanes)
+//   select(mask, a, b)                       a where the mask is set, else b; F32 and I32
+//   any(mask) -> bool, bits(mask) -> uint32  bit i is lane i
+//
+//   reduce_add, reduce_max, reduce_min       lane i with lane i + half, halving: a fixed order
+//   exp(F32)                                 below 2 ulp; 0 below -87.3; saturates above 88
+//   prefetch(p)                              into all cache levels
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/half.h"
+
+#if defined(PENSTOCK_SIMD_AVX512)
+#include "cpu/simd_avx512.h"
+#elif defined(PENSTOCK_SIMD_AVX2)
+#include "cpu/simd_avx2.h"
+#elif defined(PENSTOCK_SIMD_ARRAY)
+#include "cpu/simd_array.h"
+#else
+#error "include this through a level file: see level.h"
+#endif
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+
+PENSTOCK_INLINE void prefetch(const void* address) { __builtin_prefetch(address, 0, 3); }
+
+PENSTOCK_INLINE F32 exp(F32 x) {
+    const F32 low = broadcast(-87.3365f);
+    // The constant comes first so that a NaN stays one.
+    const F32 clamped = min(broadcast(88.0f), max(low, x));
+    const F32 n = round_even(clamped * broadcast(1.44269504088896341f));
+    F32 r = fnma(n, broadcast(0.693145751953125f), clamped);
+    r = fnma(n, broadcast(1.42860682030941723e-6f), r);
+    F32 p = broadcast(1.9875691500e-4f);
+    p = fma(p, r, broadcast(1.3981999507e-3f));
+    p = fma(p, r, broadcast(8.3334519073e-3f));
+    p = fma(p, r, broadcast(4.1665795894e-2f));
+    p = fma(p, r, broadcast(1.6666665459e-1f));
+    p = fma(p, r, broadcast(5.0000001201e-1f));
+    p = fma(p, r * r, r) + broadcast(1.0f);
+    const I32 exponent = shift_left<23>(to_int(n) + broadcast(int32_t{127}));
+    return select(less(x, low), broadcast(0.0f), p * as_float(exponent));
+}
+
+}  // namespace
+}  // namespace penstock::cpu::PENSTOCK_LEVEL
