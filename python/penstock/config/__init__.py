@@ -1,6 +1,15 @@
 """Frozen settings, filled from the command line, TOML and the few environment names that the
 specification fixes. The only room that reads the environment."""
 
+from penstock.config.environment import Environment, child_environment, read_environment
+from penstock.config.limits import SettingsError
 from penstock.config.settings import EngineSettings, ServerSettings
 
-__all__ = ["EngineSettings", "ServerSettings"]
+__all__ = [
+    "EngineSettings",
+    "Environment",
+    "ServerSettings",
+    "SettingsError",
+    "child_environment",
+    "read_environment",
+]

@@ -33,7 +33,11 @@ class EngineSettings(msgspec.Struct, frozen=True):
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
-    """Of the HTTP side. `workers` API processes share one engine."""
+    """Of the HTTP side. `workers` API processes share one engine.
+
+    `drain_timeout_s`: how long open answers may go on after SIGTERM. `stall_timeout_s`: how long a
+    client may leave its stream unread, or its body unsent. `max_connections`: of one API process.
+    """
 
     host: str = "0.0.0.0"
     port: int = 1234
@@ -46,3 +50,5 @@ class ServerSettings(msgspec.Struct, frozen=True):
     access_log_health: bool = False
     disable_request_id_header: bool = False
     drain_timeout_s: float = 30.0
+    stall_timeout_s: float = 120.0
+    max_connections: int = 4096

@@ -1,0 +1,55 @@
+"""The environment names Penstock knows. No other module reads the environment.
+
+`KEEP_ALIVE_INTERVAL` is the specification's; `PENSTOCK_HOME` is ours; `HF_HOME`, `HF_TOKEN` and
+`XDG_DATA_HOME` mean what they mean everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+DEFAULT_KEEP_ALIVE_MS = 10_000
+LAST_KEEP_ALIVE_MS = 24 * 3600 * 1000
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """What the environment says.
+
+    `home`: where models and data are kept. `hf_home`: the hub's cache, shared with other tools.
+    """
+
+    home: Path
+    hf_home: Path
+    hf_token: str | None = None
+    keep_alive_interval_ms: int = DEFAULT_KEEP_ALIVE_MS
+
+
+def read_environment(names: Mapping[str, str] | None = None) -> Environment:
+    """The environment of this process, or the one given. Never fails: what cannot be read as
+    meant counts as absent, as the specification asks of `KEEP_ALIVE_INTERVAL`."""
+    names = os.environ if names is None else names
+    user = Path(names.get("HOME") or Path.home())
+    data = Path(names.get("XDG_DATA_HOME") or user / ".local" / "share")
+    cache = Path(names.get("XDG_CACHE_HOME") or user / ".cache")
+    return Environment(
+        home=Path(names.get("PENSTOCK_HOME") or data / "penstock"),
+        hf_home=Path(names.get("HF_HOME") or cache / "huggingface"),
+        hf_token=names.get("HF_TOKEN") or None,
+        keep_alive_interval_ms=_keep_alive_ms(names.get("KEEP_ALIVE_INTERVAL", "")),
+    )
+
+
+def child_environment(**extra: str) -> dict[str, str]:
+    """This process's environment with `extra` names, for a child process."""
+    return {**os.environ, **extra}
+
+
+def _keep_alive_ms(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 12):
+        return DEFAULT_KEEP_ALIVE_MS
+    value = int(text)
+    return value if 0 < value <= LAST_KEEP_ALIVE_MS else DEFAULT_KEEP_ALIVE_MS

@@ -1,0 +1,51 @@
+"""What a setting may be. Checked once, before anything starts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.config.settings import EngineSettings, ServerSettings
+
+# field -> (least, most); None is always allowed where the field's type allows it
+ENGINE_RANGES: Final[dict[str, tuple[int, int]]] = {
+    "context_tokens": (16, 2**24),
+    "cache_mb": (1, 2**24),
+    "block_tokens": (1, 1024),
+    "max_seqs": (1, 4096),
+    "max_queue": (1, 2**20),
+    "token_budget": (16, 2**20),
+    "prefix_cache_n": (0, 2**20),
+    "threads": (1, 4096),
+}
+SERVER_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "port": (0, 65535),
+    "workers": (1, 256),
+    "keep_alive_interval_ms": (1, 24 * 3600 * 1000),
+    "body_limit_bytes": (1024, 2**32),
+    "drain_timeout_s": (0.0, 24 * 3600.0),
+    "stall_timeout_s": (1.0, 24 * 3600.0),
+    "max_connections": (1, 2**20),
+}
+
+
+class SettingsError(ValueError):
+    """A setting cannot be used. The message names it and says what it may be."""
+
+
+def check_engine(settings: EngineSettings) -> None:
+    """Raises SettingsError for a value out of range."""
+    for name, (least, most) in ENGINE_RANGES.items():
+        _check(name, getattr(settings, name), least, most)
+    if not settings.model:
+        raise SettingsError("model must not be empty")
+
+
+def check_server(settings: ServerSettings) -> None:
+    """Raises SettingsError for a value out of range."""
+    for name, (least, most) in SERVER_RANGES.items():
+        _check(name, getattr(settings, name), least, most)
+
+
+def _check(name: str, value: float | None, least: float, most: float) -> None:
+    if value is not None and not least <= value <= most:
+        raise SettingsError(f"{name} must be from {least:g} to {most:g}, and is {value:g}")
