@@ -1,0 +1,1 @@
+"""Measurements. Speed lives here and in `results/`, never in a test. See peers.md."""

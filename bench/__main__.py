@@ -1,0 +1,58 @@
+"""`python -m bench`: our server alone or beside the peers, the offline engine, the shared core."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from bench import compare, engine, share
+from bench.peers import MAKERS
+from bench.targets import HttpTarget, Target
+from bench.workloads import ALL, STANDARD
+
+OURS = "penstock"
+PORT = 18450
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("what", nargs="?", default="server", choices=["server", "engine", "share"])
+    parser.add_argument("--model", default="smollm2-135m-instruct", help="what `serve` takes")
+    parser.add_argument("--gguf", type=Path, help="the same weights as a GGUF file, for the peers")
+    parser.add_argument("--peers", type=Path, help="the folder that peers.md fills")
+    parser.add_argument("--with", dest="which", default="llama.cpp", help="peers, with commas")
+    parser.add_argument("--workloads", default=",".join(w.name for w in STANDARD))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--serve-args", default="", help="further options of `penstock serve`")
+    parser.add_argument("--out", type=Path, help="write the result as JSON")
+    arguments = parser.parse_args()
+    workloads = [ALL[name] for name in arguments.workloads.split(",")]
+    if arguments.what == "engine":
+        result = engine.measure(arguments.model, workloads, arguments.repeats)
+    elif arguments.what == "share":
+        result = share.measure(_ours(arguments), arguments.repeats)
+    else:
+        result = compare.compare(_targets(arguments), workloads, arguments.repeats)
+    print(compare.table(result, workloads, OURS))
+    if arguments.out:
+        compare.save(result, arguments.out)
+
+
+def _ours(arguments: argparse.Namespace) -> Target:
+    command = f"{sys.executable} -m penstock.cli.main serve {arguments.model}"
+    command += f" --host 127.0.0.1 --port {PORT} {arguments.serve_args}"
+    return HttpTarget(OURS, command, f"http://127.0.0.1:{PORT}/v1")
+
+
+def _targets(arguments: argparse.Namespace) -> list[Target]:
+    targets = [_ours(arguments)]
+    if arguments.peers:
+        names = arguments.which.split(",")
+        makers = [(MAKERS[name], PORT + 1 + i) for i, name in enumerate(names)]
+        targets += [make(arguments.peers, port, arguments.gguf) for make, port in makers]
+    return targets
+
+
+if __name__ == "__main__":
+    main()

