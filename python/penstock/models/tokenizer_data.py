@@ -1,0 +1,83 @@
+"""What a model brings along for text: its tokenizer, its chat template, the ids that end a turn.
+
+Plain data, read from a folder or from GGUF metadata without touching a weight; the text room
+builds its tokenizer from it. This file knows no tokenizer library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import TypeAlias
+
+from penstock.dialog import Sampling
+
+
+class TokenType(IntEnum):
+    """What a token of a GGUF vocabulary is (`tokenizer.ggml.token_type`)."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """A tokenizer of the `tokenizers` library. `config` is its tokenizer_config.json, if any."""
+
+    tokenizer: Path
+    config: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerData:
+    """A tokenizer as GGUF metadata describe it.
+
+    `model`: "gpt2" (byte-level BPE: `tokens` in the GPT-2 byte alphabet, `merges` "left right"),
+    "llama" (SentencePiece: `tokens` with U+2581 for a space, `scores`, byte tokens "<0x0A>"), or
+    another name that the reader did not judge. `pre`: name of the pre-tokenizer ("smollm",
+    "qwen2", "llama-bpe", ...). Index in `tokens` = token id; `token_types` is as long as `tokens`
+    or empty; so is `scores`. `add_bos` and the like are None where the file does not say.
+    """
+
+    model: str
+    pre: str | None
+    tokens: list[str]
+    token_types: list[int]
+    scores: list[float]
+    merges: list[str]
+    bos_id: int | None = None
+    eos_id: int | None = None
+    unknown_id: int | None = None
+    padding_id: int | None = None
+    add_bos: bool | None = None
+    add_eos: bool | None = None
+    add_space_prefix: bool | None = None
+
+
+TokenizerSource: TypeAlias = TokenizerFiles | TokenizerData
+
+
+@dataclass(frozen=True, slots=True)
+class TextParts:
+    """All that the API side needs of a model.
+
+    `stop_ids`: the tokens that end an answer: the end of text and, where the vocabulary names
+    one, the end of a turn. `bos_token`, `eos_token`: as the template may write them. `fingerprint`
+    names the model's content; it is a safe key for a cache of what is built from these parts.
+    """
+
+    model_id: str
+    fingerprint: str
+    tokenizer: TokenizerSource
+    chat_template: str | None
+    bos_token: str | None
+    eos_token: str | None
+    stop_ids: tuple[int, ...]
+    generation_defaults: Sampling
+    context_tokens: int
+    vocab_size: int
