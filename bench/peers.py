@@ -43,7 +43,8 @@ def _openvino(kind: str) -> Callable[[Path, int, Path], Target]:
     def make(folder: Path, port: int, gguf: Path) -> Target:
         return WorkerTarget(
             f"openvino-{kind}",
-            f"{folder}/venv/openvino/bin/python {HERE}/workers/openvino.py {folder}/model/ov-{kind}",
+            f"{folder}/venv/openvino/bin/python {HERE}/workers/openvino.py"
+            f" {folder}/model/ov-{kind}",
         )
 
     return make
