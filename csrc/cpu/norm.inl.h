@@ -1,0 +1,110 @@
+// RMSNorm, alone and after the addition of a residual. Included by the level files.
+//
+//   rms_norm      tensors: x [T, W], weight [W], out [T, W]; all float32
+//                 reals:   eps
+//   add_rms_norm  tensors: x [T, W], residual [T, W], weight [W], out [T, W], sum [T, W]
+//                 reals:   eps
+//
+// The squares of a row are summed in 4 * kLanes partial sums that are folded in a fixed order, so
+// a row's bits do not depend on the batch. Rows may be strided; `out` may be `x`.
+#pragma once
+
+#include "cpu/simd.h"
+#include "penstock/kernel.h"
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+namespace norm {
+
+// About 5 us of work: less is not worth waking a thread for.
+constexpr int64_t elements_per_task = 16384;
+
+PENSTOCK_INLINE int64_t rows_per_task(int64_t width) {
+    return width >= elements_per_task ? 1 : elements_per_task / width;
+}
+
+int phases(const Arguments&) { return 1; }
+
+int64_t tasks(const Arguments& call, int) {
+    const int64_t rows = rows_per_task(call.tensor[0].shape[1]);
+    return (call.tensor[0].shape[0] + rows - 1) / rows;
+}
+
+size_t no_workspace(const Arguments&) { return 0; }
+
+PENSTOCK_INLINE int lanes_left(int64_t width, int64_t at) {
+    return width - at < kLanes ? static_cast<int>(width - at) : kLanes;
+}
+
+// value(i, n) gives n lanes from element i of the row, zeros after them.
+template <class Value>
+PENSTOCK_INLINE float inverse_rms(int64_t width, float eps, Value value) {
+    F32 partial[4] = {broadcast(0.0f), broadcast(0.0f), broadcast(0.0f), broadcast(0.0f)};
+    int64_t i = 0;
+    for (; i + 4 * kLanes <= width; i += 4 * kLanes) {
+        for (int k = 0; k < 4; ++k) {
+            const F32 v = value(i + k * kLanes, kLanes);
+            partial[k] = fma(v, v, partial[k]);
+        }
+    }
+    for (; i < width; i += kLanes) {
+        const F32 v = value(i, lanes_left(width, i));
+        partial[0] = fma(v, v, partial[0]);
+    }
+    const F32 total = (partial[0] + partial[1]) + (partial[2] + partial[3]);
+    return 1.0f / __builtin_sqrtf(reduce_add(total) / static_cast<float>(width) + eps);
+}
+
+PENSTOCK_INLINE F32 load_lanes(const float* p, int n) {
+    return n == kLanes ? load(p) : load(p, n);
+}
+
+PENSTOCK_INLINE void store_lanes(float* p, F32 v, int n) {
+    n == kLanes ? store(p, v) : store(p, v, n);
+}
+
+PENSTOCK_INLINE void scale_row(const float* x, const float* weight, float inverse, int64_t width,
+                               float* out) {
+    for (int64_t i = 0; i < width; i += kLanes) {
+        const int n = lanes_left(width, i);
+        const F32 scaled = load_lanes(x + i, n) * broadcast(inverse);
+        store_lanes(out + i, scaled * load_lanes(weight + i, n), n);
+    }
+}
+
+void rms_norm_run(const Arguments& call, int, int64_t task, Workspace&) {
+    const TensorView &x = call.tensor[0], &weight = call.tensor[1], &out = call.tensor[2];
+    const int64_t width = x.shape[1], rows = rows_per_task(width), first = task * rows;
+    for (int64_t row = first; row < first + rows && row < x.shape[0]; ++row) {
+        const float* from = x.row<float>(row);
+        const float inverse = inverse_rms(
+            width, call.real[0], [&](int64_t i, int n) { return load_lanes(from + i, n); });
+        scale_row(from, weight.row<float>(0), inverse, width, out.row<float>(row));
+    }
+}
+
+void add_rms_norm_run(const Arguments& call, int, int64_t task, Workspace&) {
+    const TensorView &x = call.tensor[0], &residual = call.tensor[1], &weight = call.tensor[2];
+    const TensorView &out = call.tensor[3], &sum = call.tensor[4];
+    const int64_t width = x.shape[1], rows = rows_per_task(width), first = task * rows;
+    for (int64_t row = first; row < first + rows && row < x.shape[0]; ++row) {
+        const float *a = x.row<float>(row), *b = residual.row<float>(row);
+        float* total = sum.row<float>(row);
+        const float inverse = inverse_rms(width, call.real[0], [&](int64_t i, int n) {
+            const F32 v = load_lanes(a + i, n) + load_lanes(b + i, n);
+            store_lanes(total + i, v, n);
+            return v;
+        });
+        scale_row(total, weight.row<float>(0), inverse, width, out.row<float>(row));
+    }
+}
+
+}  // namespace norm
+
+constexpr Kernel kNormKernels[] = {
+    {"rms_norm", norm::phases, norm::tasks, norm::rms_norm_run, norm::no_workspace},
+    {"add_rms_norm", norm::phases, norm::tasks, norm::add_rms_norm_run, norm::no_workspace},
+};
+
+}  // namespace
+}  // namespace penstock::cpu::PENSTOCK_LEVEL
