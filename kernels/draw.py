@@ -1,0 +1,154 @@
+"""Drawing the inputs of cases: seeded activations, weights of both kinds, paged steps.
+
+Everything is drawn on the CPU. Memory that an op must not read is NaN, or an id that leads to NaN,
+so that reading it shows in the result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from penstock.kernels.table import LayerCache, StepInputs
+from penstock.kernels.weights import Affine, Dense, FloatName
+
+_ACTIVATION_GROUP = 32
+
+
+def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """The same structure (dicts, tuples, dataclasses) with `change` applied to every tensor."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: map_tensors(item, change) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map_tensors(item, change) for item in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [item.name for item in dataclasses.fields(value)]
+        return type(value)(**{name: map_tensors(getattr(value, name), change) for name in names})
+    return value
+
+
+class Draw:
+    """Seeded draws of torch tensors and of weights."""
+
+    def __init__(self, seed: int) -> None:
+        self.torch = torch.Generator().manual_seed(seed)
+        self.numpy = np.random.default_rng(seed)
+
+    def normal(self, *shape: int) -> torch.Tensor:
+        """Standard normal float32."""
+        return torch.randn(shape, generator=self.torch)
+
+    def integers(self, low: int, high: int, *shape: int) -> torch.Tensor:
+        """Uniform int32 in [low, high)."""
+        return torch.randint(low, high, shape, generator=self.torch, dtype=torch.int32)
+
+    def quantizable(self, rows: int, width: int) -> torch.Tensor:
+        """[rows, width] float32 whose int8 quantization in groups of 32 has one right answer.
+
+        Each value lies within 0.4 quanta of an integer, and the largest of a group on 127 quanta,
+        so that every correct rounding agrees. Rows differ in magnitude; where there are several, a
+        group of the first is zero.
+        """
+        groups = width // _ACTIVATION_GROUP
+        shape = (rows, groups, _ACTIVATION_GROUP)
+        quanta = self.integers(-126, 127, *shape) + 0.8 * torch.rand(shape, generator=self.torch)
+        quanta -= 0.4
+        peak = self.integers(0, _ACTIVATION_GROUP, rows, groups, 1).long()
+        quanta.scatter_(2, peak, 127.0)
+        scales = torch.exp(self.normal(rows, groups, 1)) / 64
+        values = quanta * scales
+        if rows > 1:
+            values[0, 0] = 0
+        return values.reshape(rows, width)
+
+    def dense(self, rows: int, width: int, dtype: FloatName) -> Dense:
+        """A float matrix [rows, width] with entries near 1 / sqrt(width)."""
+        values = self.normal(rows, width) / width**0.5
+        if dtype == "bf16":
+            bits = values.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
+            return Dense(bits, "bf16")
+        return Dense(values.numpy().astype(np.float16 if dtype == "f16" else np.float32), dtype)
+
+    def affine(self, rows: int, width: int, like: str) -> Affine:
+        """An integer matrix in the form that a source format named `like` is loaded into."""
+        bits, group, zero_point, form = _AFFINE_FORMS[like]
+        packed = width // 2 if bits == 4 else width
+        top = 256 if bits == 4 else {"q5_0": 32, "q5_1": 32, "q5_k": 32, "q6_k": 64}.get(like, 256)
+        q = self.numpy.integers(0, top, (rows, packed), dtype=np.uint8)
+        levels = 16 if bits == 4 else top
+        unit = 4 / levels / width**0.5
+        groups = (rows, width // group)
+        if form == "direct":
+            scale = self.numpy.uniform(0.5, 1.5, groups) * unit
+            minimum = None if zero_point else (-scale * levels / 2).astype(np.float16)
+            return Affine(bits, group, q, scale.astype(np.float16), minimum, zero_point)
+        supers = (rows, -(-width // 256))
+        super_scale = (self.numpy.uniform(0.5, 1.5, supers) * unit / 32).astype(np.float16)
+        if zero_point:
+            multiplier = self.numpy.integers(-64, 64, groups, dtype=np.int8)
+            return Affine(bits, group, q, multiplier, None, zero_point, super_scale)
+        multiplier = self.numpy.integers(0, 64, groups, dtype=np.uint8)
+        lower = self.numpy.integers(0, 64, groups, dtype=np.uint8)
+        super_minimum = (-super_scale.astype(np.float64) * levels / 2).astype(np.float16)
+        return Affine(bits, group, q, multiplier, lower, 0, super_scale, super_minimum)
+
+    def step(self, chunks: Sequence[tuple[int, int]], block_tokens: int) -> StepInputs[Any]:
+        """A step of `chunks` (tokens in the cache before, tokens now) over scattered blocks.
+
+        Block 0 belongs to nobody; block-table entries past a context point to it.
+        """
+        contexts = [before + now for before, now in chunks]
+        blocks = [-(-context // block_tokens) for context in contexts]
+        shuffled = 1 + torch.randperm(sum(blocks), generator=self.torch)
+        tables = torch.zeros(len(chunks), max(blocks) + 1, dtype=torch.int32)
+        positions, slots, taken = [], [], 0
+        for row, ((before, _), context) in enumerate(zip(chunks, contexts, strict=True)):
+            table = shuffled[taken : taken + blocks[row]]
+            taken += blocks[row]
+            tables[row, : blocks[row]] = table
+            place = torch.arange(before, context)
+            positions.append(place)
+            slots.append(table[place // block_tokens] * block_tokens + place % block_tokens)
+        starts = [0, *np.cumsum([now for _, now in chunks]).tolist()]
+        return StepInputs(
+            tokens=self.integers(0, 100, starts[-1]),
+            positions=torch.cat(positions).int(),
+            slots=torch.cat(slots).int(),
+            query_starts=torch.tensor(starts, dtype=torch.int32),
+            context_lens=torch.tensor(contexts, dtype=torch.int32),
+            block_tables=tables,
+            sample_rows=torch.tensor(starts[1:], dtype=torch.int32) - 1,
+        )
+
+    def cache(
+        self, step: StepInputs[Any], block_tokens: int, heads: tuple[int, int], dtype: torch.dtype
+    ) -> LayerCache[Any]:
+        """A cache of (K, D) heads that holds the contexts of `step`, and NaN everywhere else."""
+        count = int(step.block_tables.max()) + 2
+        kv_heads, dim = heads
+        keys = torch.full((count, kv_heads, dim, block_tokens), float("nan"), dtype=dtype)
+        values = torch.full((count, kv_heads, block_tokens, dim), float("nan"), dtype=dtype)
+        for table, context in zip(step.block_tables, step.context_lens.tolist(), strict=True):
+            place = torch.arange(context)
+            block, offset = table[place // block_tokens].long(), place % block_tokens
+            keys[block, :, :, offset] = self.normal(context, kv_heads, dim).to(dtype)
+            values[block, :, offset] = self.normal(context, kv_heads, dim).to(dtype)
+        return LayerCache(keys, values)
+
+
+# source format -> bits, group, zero point, form of the scales
+_AFFINE_FORMS: dict[str, tuple[Any, Any, int, str]] = {
+    "q4_0": (4, 32, 8, "direct"),
+    "q4_1": (4, 32, 0, "direct"),
+    "q5_0": (8, 32, 16, "direct"),
+    "q5_1": (8, 32, 0, "direct"),
+    "q8_0": (8, 32, 128, "direct"),
+    "q4_k": (4, 32, 0, "two-level"),
+    "q5_k": (8, 32, 0, "two-level"),
+    "q6_k": (8, 16, 32, "two-level"),
+}

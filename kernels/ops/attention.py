@@ -1,0 +1,127 @@
+"""Causal attention over the paged cache: any mix of prompt chunks and single tokens in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from penstock.kernels.draw import Draw
+from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.ops.rope_cache import single_token
+from penstock.kernels.table import LayerCache, StepInputs
+
+
+def attention(
+    q: torch.Tensor,
+    inputs: StepInputs[torch.Tensor],
+    cache: LayerCache[torch.Tensor],
+    heads: tuple[int, int, int],
+    scale: float,
+    window: int,
+) -> torch.Tensor:
+    """Each token over its own sequence up to itself: [T, H * D] -> [T, H * D].
+
+    Query head h reads KV head h // (H / K). `window` 0: no limit; w: the last w positions.
+    """
+    _, kv_heads, dim = heads
+    block_tokens = cache.keys.shape[-1]
+    starts = inputs.query_starts.tolist()
+    out = torch.empty_like(q)
+    for row, context in enumerate(inputs.context_lens.tolist()):
+        chunk = slice(starts[row], starts[row + 1])
+        place = torch.arange(context, device=q.device)
+        block = inputs.block_tables[row, place // block_tokens].long()
+        keys = cache.keys[block, :, :, place % block_tokens].to(q.dtype)  # [context, K, D]
+        values = cache.values[block, :, place % block_tokens].to(q.dtype)
+        grouped = q[chunk].view(-1, kv_heads, q.shape[1] // (kv_heads * dim), dim)
+        scores = torch.einsum("tkgd,ckd->tkgc", grouped, keys) * scale
+        own = place[context - len(grouped) :, None, None, None]
+        hidden = place > own
+        if window:
+            hidden = hidden | (place <= own - window)
+        weights = scores.masked_fill(hidden, float("-inf")).softmax(dim=-1)
+        out[chunk] = torch.einsum("tkgc,ckd->tkgd", weights, values).reshape(len(grouped), -1)
+    return out
+
+
+def _draw(
+    chunks: Sequence[tuple[int, int]],
+    heads: tuple[int, int, int],
+    block_tokens: int,
+    dtype: torch.dtype,
+    window: int = 0,
+) -> Callable[[int], dict[str, Any]]:
+    def draw(seed: int) -> dict[str, Any]:
+        source = Draw(seed)
+        q_heads, kv_heads, dim = heads
+        step = source.step(chunks, block_tokens)
+        return {
+            # Twice the usual spread makes peaked weights, as real heads have.
+            "q": 2 * source.normal(len(step.tokens), q_heads * dim),
+            "inputs": step,
+            "cache": source.cache(step, block_tokens, (kv_heads, dim), dtype),
+            "heads": heads,
+            "scale": dim**-0.5,
+            "window": window,
+        }
+
+    return draw
+
+
+def _invoke(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+    names = ("q", "inputs", "cache", "heads", "scale", "window")
+    return (ops.attention(*(inputs[name] for name in names)),)
+
+
+def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
+    row = inputs["q"][index : index + 1]
+    return {**inputs, "q": row, "inputs": single_token(inputs["inputs"], index)}
+
+
+def _cost(inputs: Inputs) -> Cost:
+    q_heads, kv_heads, dim = inputs["heads"]
+    step = inputs["inputs"]
+    seen = step.positions.long() + 1
+    context = step.context_lens.long()
+    if inputs["window"]:
+        seen, context = seen.clamp(max=inputs["window"]), context.clamp(max=inputs["window"])
+    cached = 2 * kv_heads * dim * inputs["cache"].keys.element_size() * int(context.sum())
+    return Cost(cached + 8 * inputs["q"].numel(), 4 * q_heads * dim * int(seen.sum()))
+
+
+_MIXED = ((0, 5), (30, 1), (15, 3), (16, 1), (0, 1), (70, 20))
+_F16, _F32 = torch.float16, torch.float32
+
+ATTENTION = Op(
+    name="attention",
+    reference=attention,
+    invoke=_invoke,
+    cases=(
+        Case("first-token", "f32", _draw(((0, 1),), (4, 2, 32), 16, _F32)),
+        Case("decode-f16", "f16", _draw(((99, 1), (15, 1), (0, 1)), (9, 3, 64), 16, _F16)),
+        Case("mixed-f32", "f32", _draw(_MIXED, (9, 3, 64), 16, _F32)),
+        Case("mixed-f16", "f16", _draw(_MIXED, (9, 3, 64), 16, _F16)),
+        Case("prompt-f16", "f16", _draw(((0, 150),), (4, 2, 64), 16, _F16)),
+        Case("window-f32", "f32", _draw(_MIXED, (4, 1, 32), 16, _F32, window=9)),
+        Case("window-f16", "f16", _draw(((200, 1), (60, 40)), (4, 4, 64), 16, _F16, window=64)),
+        Case("multi-query-128", "f32", _draw(_MIXED, (12, 2, 128), 16, _F32)),
+        Case("one-group-96", "f32", _draw(((17, 4), (2, 1)), (2, 2, 96), 16, _F32)),
+        Case("wide-256", "f16", _draw(((20, 3), (33, 1)), (4, 1, 256), 16, _F16)),
+        Case("block-32", "f32", _draw(_MIXED, (4, 2, 64), 32, _F32)),
+    ),
+    benchmarks=tuple(
+        Case(f"{model}-{name}", "f16", _draw(chunks, heads, 16, _F16))
+        for model, heads in (("smollm2", (9, 3, 64)), ("qwen1.5b", (12, 2, 128)))
+        for name, chunks in (
+            ("decode-1x512", ((511, 1),)),
+            ("decode-1x8192", ((8191, 1),)),
+            ("decode-16x512", ((511, 1),) * 16),
+            ("prompt-512", ((0, 512),)),
+        )
+    ),
+    tolerance={"f32": Tolerance(2e-5, 2e-5), "f16": Tolerance(3e-3, 3e-3)},
+    cost=_cost,
+    order=("triton", "native", "reference"),
+    alone=_alone,
+)

@@ -1,0 +1,59 @@
+"""What the stored weights mean, in real numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from penstock.kernels.weights import Affine, Dense, Matrix
+
+
+def _tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(dtype)
+
+
+def _per_group(multiplier: Any, super_scale: Any, group: int, dtype: torch.dtype) -> torch.Tensor:
+    """[N, K / group] factors; two-level ones are multiplied out."""
+    factors = _tensor(multiplier, dtype)
+    if super_scale is None:
+        return factors
+    spread = _tensor(super_scale, dtype).repeat_interleave(256 // group, dim=1)
+    return factors * spread[:, : factors.shape[1]]
+
+
+def integers(weight: Affine) -> torch.Tensor:
+    """The stored integers, one a byte: [N, K] uint8."""
+    q = torch.from_numpy(np.ascontiguousarray(weight.q))
+    if weight.bits == 8:
+        return q
+    return torch.stack((q & 15, q >> 4), dim=2).reshape(weight.shape)
+
+
+def scales(weight: Affine, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scale and the minimum of every group: two [N, K / group] of `dtype`."""
+    scale = _per_group(weight.scale, weight.super_scale, weight.group, dtype)
+    if weight.minimum is None:
+        return scale, -weight.zero_point * scale
+    return scale, _per_group(weight.minimum, weight.super_minimum, weight.group, dtype)
+
+
+def dequantize(matrix: Matrix, dtype: torch.dtype) -> torch.Tensor:
+    """The matrix as [N, K] of `dtype` on the CPU."""
+    if isinstance(matrix, Dense):
+        if matrix.dtype == "bf16":
+            bits = np.ascontiguousarray(matrix.data).view(np.int16)
+            return torch.from_numpy(bits).view(torch.bfloat16).to(dtype)
+        return _tensor(matrix.data, dtype)
+    rows, width = matrix.shape
+    scale, minimum = scales(matrix, dtype)
+    grouped = integers(matrix).to(dtype).view(rows, width // matrix.group, matrix.group)
+    return (scale[:, :, None] * grouped + minimum[:, :, None]).view(rows, width)
+
+
+def stored_bytes(matrix: Matrix) -> int:
+    """Bytes that the matrix takes as given, scales included."""
+    if isinstance(matrix, Dense):
+        return int(matrix.data.nbytes)
+    arrays = (matrix.q, matrix.scale, matrix.minimum, matrix.super_scale, matrix.super_minimum)
+    return sum(int(array.nbytes) for array in arrays if array is not None)

@@ -1,0 +1,82 @@
+"""Rows of an embedding table, dense or affine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from penstock.kernels.draw import Draw
+from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.ops.dequantize import dequantize, stored_bytes
+from penstock.kernels.weights import Affine, Matrix
+
+
+def pack_embedding(table: Matrix, device: str = "cpu", dtype: Any = torch.float32) -> torch.Tensor:
+    """The table as [V, W] of `dtype`, dequantized."""
+    return dequantize(table, dtype).to(device)
+
+
+def embedding(table: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Rows of the table: [V, W], [T] int32 -> [T, W]."""
+    return table[tokens.long()]
+
+
+def _invoke(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+    return (ops.embedding(ops.pack_embedding(inputs["table"]), inputs["tokens"]),)
+
+
+def _draw(like: str, vocabulary: int, width: int, tokens: int) -> Callable[[int], dict[str, Any]]:
+    def draw(seed: int) -> dict[str, Any]:
+        source = Draw(seed)
+        table: Matrix
+        if like in ("f32", "f16", "bf16"):
+            table = source.dense(vocabulary, width, like)  # type: ignore[arg-type]
+        else:
+            table = source.affine(vocabulary, width, like)
+        ids = source.integers(0, vocabulary, tokens)
+        ids[-1] = vocabulary - 1
+        return {"table": table, "tokens": ids}
+
+    return draw
+
+
+def _cost(inputs: Inputs) -> Cost:
+    table, tokens = inputs["table"], len(inputs["tokens"])
+    rows, width = table.shape
+    operations = 2 * tokens * width if isinstance(table, Affine) else 0
+    return Cost(tokens * (4 + 4 * width) + stored_bytes(table) * tokens // rows, operations)
+
+
+EMBEDDING = Op(
+    name="embedding",
+    reference=embedding,
+    invoke=_invoke,
+    pack=pack_embedding,
+    cases=tuple(
+        Case(
+            f"{like}-{vocabulary}x{width}-T{tokens}",
+            "float",
+            _draw(like, vocabulary, width, tokens),
+        )
+        for like, vocabulary, width, tokens in (
+            ("f32", 50, 64, 1),
+            ("f16", 33, 96, 7),
+            ("bf16", 50, 64, 17),
+            ("q4_0", 40, 64, 3),
+            ("q4_1", 40, 576, 5),
+            ("q5_1", 40, 64, 3),
+            ("q8_0", 40, 96, 5),
+            ("q4_k", 40, 512, 5),
+            ("q6_k", 40, 288, 5),
+        )
+    ),
+    benchmarks=(
+        Case("smollm2-q8_0-T512", "float", _draw("q8_0", 49152, 576, 512)),
+        Case("smollm2-f16-T512", "float", _draw("f16", 49152, 576, 512)),
+    ),
+    tolerance={"float": Tolerance(1e-6, 1e-6)},
+    cost=_cost,
+    order=("triton", "native", "reference"),
+    alone=lambda inputs, index: {**inputs, "tokens": inputs["tokens"][index : index + 1]},
+)

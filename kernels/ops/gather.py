@@ -1,0 +1,46 @@
+"""The rows whose logits are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from penstock.kernels.draw import Draw
+from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+
+
+def gather_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """x[rows]: [T, W], [S] int32 -> [S, W]."""
+    return x[rows.long()]
+
+
+def _draw(tokens: int, width: int, rows: int) -> Callable[[int], dict[str, Any]]:
+    def draw(seed: int) -> dict[str, Any]:
+        source = Draw(seed)
+        wanted = source.integers(0, tokens, rows)
+        wanted[-1:] = tokens - 1
+        return {"x": source.normal(tokens, width), "rows": wanted}
+
+    return draw
+
+
+def _cost(inputs: Inputs) -> Cost:
+    rows = len(inputs["rows"])
+    return Cost(4 * rows + 8 * rows * inputs["x"].shape[1], 0)
+
+
+GATHER_ROWS = Op(
+    name="gather_rows",
+    reference=gather_rows,
+    invoke=lambda ops, inputs: (ops.gather_rows(inputs["x"], inputs["rows"]),),
+    cases=tuple(
+        Case(f"T{tokens}-W{width}-S{rows}", "exact", _draw(tokens, width, rows))
+        for tokens, width, rows in ((1, 32, 1), (17, 100, 5), (9, 576, 9), (4, 64, 12))
+    ),
+    benchmarks=(Case("smollm2-T512-S32", "exact", _draw(512, 576, 32)),),
+    tolerance={"exact": Tolerance(0.0, 0.0)},
+    cost=_cost,
+    order=("triton", "native", "reference"),
+    alone=lambda inputs, index: {**inputs, "rows": inputs["rows"][index : index + 1]},
+)

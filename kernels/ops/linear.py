@@ -1,0 +1,166 @@
+"""Matrix products with float weights, and with affine integers times int8 activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from penstock.kernels.draw import Draw
+from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.ops.dequantize import dequantize, stored_bytes
+from penstock.kernels.weights import Affine, Linear, Matrix
+
+# Activations are quantized in groups of this many, whatever the group of the weight.
+ACTIVATION_GROUP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceLinear:
+    """Dequantized weights: of each part a [N, K] and whether its products are over integers."""
+
+    parts: tuple[tuple[torch.Tensor, bool], ...]
+    bias: torch.Tensor | None
+
+
+def pack_linear(weight: Linear, device: str = "cpu", dtype: Any = torch.float32) -> ReferenceLinear:
+    """Dequantize every part to `dtype`."""
+    parts = tuple(
+        (dequantize(part, dtype).to(device), isinstance(part, Affine)) for part in weight.parts
+    )
+    bias = None if weight.bias is None else torch.from_numpy(weight.bias).to(device, dtype)
+    return ReferenceLinear(parts, bias)
+
+
+def quantized(x: torch.Tensor) -> torch.Tensor:
+    """x [T, K] rounded to what int8 activations can hold: per row and group of 32 the integers
+    -127..127 times absmax / 127, half to even."""
+    grouped = x.unflatten(-1, (-1, ACTIVATION_GROUP))
+    scale = grouped.abs().amax(dim=-1, keepdim=True) / 127
+    quanta = torch.round(grouped / torch.where(scale > 0, scale, 1))
+    return (quanta * scale).flatten(-2)
+
+
+def linear(x: torch.Tensor, weight: ReferenceLinear) -> torch.Tensor:
+    """x @ w.T + bias: [T, K] -> [T, N]; parts of integers see quantized x.
+
+    That sums are exact per group and ordered over groups concerns rounding alone, which float64
+    does not show.
+    """
+    columns = [(quantized(x) if integer else x) @ part.T for part, integer in weight.parts]
+    y = torch.cat(columns, dim=-1)
+    return y if weight.bias is None else y + weight.bias
+
+
+def _matrix(source: Draw, rows: int, width: int, like: str) -> Matrix:
+    if like in ("f32", "f16", "bf16"):
+        return source.dense(rows, width, like)  # type: ignore[arg-type]
+    return source.affine(rows, width, like)
+
+
+def _draw(
+    like: str, tokens: int, width: int, rows: tuple[int, ...], bias: str = ""
+) -> Callable[[int], dict[str, Any]]:
+    """`like`: one format for all parts, or one for each, separated by '+'."""
+
+    def draw(seed: int) -> dict[str, Any]:
+        source = Draw(seed)
+        formats = like.split("+") * (len(rows) if "+" not in like else 1)
+        parts = tuple(
+            _matrix(source, n, width, form) for n, form in zip(rows, formats, strict=True)
+        )
+        offset = source.normal(sum(rows)).numpy() if bias else None
+        return {"x": source.quantizable(tokens, width), "weight": Linear(parts, offset)}
+
+    return draw
+
+
+def _draw_ties(tokens: int, width: int, rows: int) -> Callable[[int], dict[str, Any]]:
+    """Every activation lies exactly between two quanta: only half-to-even gives the result."""
+
+    def draw(seed: int) -> dict[str, Any]:
+        source = Draw(seed)
+        quanta = source.integers(-126, 126, tokens, width).float() + 0.5
+        quanta[:, ::ACTIVATION_GROUP] = 127.0
+        weight = Linear((source.affine(rows, width, "q8_0"),))
+        return {"x": quanta / 64, "weight": weight}
+
+    return draw
+
+
+def _kind(like: str) -> str:
+    """The loosest tolerance among the formats of the parts."""
+    formats = like.split("+")
+    return next((kind for kind in ("bf16", "f16", "f32") if kind in formats), "integer")
+
+
+def _case(like: str, tokens: int, width: int, rows: tuple[int, ...], bias: str = "") -> Case:
+    shape = "+".join(map(str, rows))
+    name = f"{like}-T{tokens}-K{width}-N{shape}{'-' + bias if bias else ''}"
+    return Case(name, _kind(like), _draw(like, tokens, width, rows, bias))
+
+
+def _cost(inputs: Inputs) -> Cost:
+    tokens, width = inputs["x"].shape
+    rows, _ = inputs["weight"].shape
+    weights = sum(stored_bytes(part) for part in inputs["weight"].parts)
+    return Cost(weights + 4 * tokens * (width + rows), 2 * tokens * width * rows)
+
+
+def _benchmarks() -> tuple[Case, ...]:
+    shapes = {
+        "smollm2-qkv": (576, (576, 192, 192)),
+        "smollm2-gate-up": (576, (1536, 1536)),
+        "smollm2-down": (1536, (576,)),
+        "smollm2-head": (576, (49152,)),
+        "qwen1.5b-gate-up": (1536, (8960, 8960)),
+        "qwen1.5b-down": (8960, (1536,)),
+    }
+    return tuple(
+        Case(f"{model}-{like}-T{tokens}", _kind(like), _draw(like, tokens, width, rows))
+        for model, (width, rows) in shapes.items()
+        for like in ("q4_1", "q8_0", "bf16")
+        for tokens in ((1, 16) if model.endswith("head") else (1, 16, 512))
+    )
+
+
+LINEAR = Op(
+    name="linear",
+    reference=linear,
+    invoke=lambda ops, inputs: (ops.linear(inputs["x"], ops.pack_linear(inputs["weight"])),),
+    pack=pack_linear,
+    cases=(
+        _case("f32", 1, 32, (1,)),
+        _case("f32", 5, 96, (24, 8, 8), "bias"),
+        _case("f32", 33, 576, (50,)),
+        _case("f16", 3, 64, (40,)),
+        _case("f16", 17, 576, (64, 64), "bias"),
+        _case("bf16", 1, 576, (30,)),
+        _case("bf16", 18, 64, (48,)),
+        _case("q4_0", 1, 64, (16,)),
+        _case("q4_0", 19, 576, (70,)),
+        _case("q4_1", 4, 576, (24, 8, 8), "bias"),
+        _case("q4_1", 65, 64, (33,)),
+        _case("q5_0", 2, 96, (20,)),
+        _case("q5_1", 16, 64, (17,)),
+        _case("q8_0", 1, 576, (64,), "bias"),
+        _case("q8_0", 34, 32, (31,)),
+        _case("q4_k", 3, 512, (48,)),
+        _case("q5_k", 1, 256, (32,)),
+        _case("q6_k", 5, 512, (40,)),
+        _case("q6_k", 1, 288, (24,)),
+        _case("q4_k+q6_k+f16", 6, 256, (32, 16, 16), "bias"),
+        Case("q8_0-half-way", "integer", _draw_ties(3, 64, 12)),
+    ),
+    benchmarks=_benchmarks(),
+    tolerance={
+        "f32": Tolerance(2e-5, 1e-5),
+        "f16": Tolerance(3e-3, 1e-3),  # x may be rounded to the weights' own format
+        "bf16": Tolerance(3e-2, 1e-2),
+        "integer": Tolerance(1e-4, 1e-5),
+    },
+    cost=_cost,
+    order=("triton", "native", "reference"),
+    alone=lambda inputs, index: {**inputs, "x": inputs["x"][index : index + 1]},
+)

@@ -1,0 +1,94 @@
+"""Root-mean-square normalisation, alone and after a residual addition (arXiv 1910.07467)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from penstock.kernels.draw import Draw
+from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+
+_EPS = 1e-5
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight: [T, W], [W] -> [T, W]."""
+    return x / torch.sqrt(x.square().mean(dim=-1, keepdim=True) + eps) * weight
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """s = x + residual; returns (rms_norm(s), s)."""
+    total = x + residual
+    return rms_norm(total, weight, eps), total
+
+
+def _draw(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
+    def draw(seed: int) -> dict[str, Any]:
+        source = Draw(seed)
+        x = source.normal(tokens, width) * torch.exp(source.normal(tokens, 1))
+        if tokens > 1:
+            x[0] = 0  # the row that only eps keeps from a division by zero
+        return {"x": x, "residual": source.normal(tokens, width), "weight": source.normal(width)}
+
+    return draw
+
+
+def _invoke_norm(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+    return (ops.rms_norm(inputs["x"], inputs["weight"], _EPS),)
+
+
+def _invoke_add_norm(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+    normed, total = ops.add_rms_norm(inputs["x"], inputs["residual"], inputs["weight"], _EPS)
+    return normed, total
+
+
+def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
+    row = slice(index, index + 1)
+    return {**inputs, "x": inputs["x"][row], "residual": inputs["residual"][row]}
+
+
+def _cost(tensors: int, operations: int) -> Callable[[Inputs], Cost]:
+    def cost(inputs: Inputs) -> Cost:
+        elements = inputs["x"].numel()
+        return Cost(4 * (tensors * elements + inputs["weight"].numel()), operations * elements)
+
+    return cost
+
+
+_CASES = tuple(
+    Case(f"T{tokens}-W{width}", "float", _draw(tokens, width))
+    for tokens, width in ((1, 32), (3, 576), (17, 100), (2, 1536), (5, 64))
+)
+_BENCHMARKS = tuple(
+    Case(f"{model}-T{tokens}", "float", _draw(tokens, width))
+    for model, width in (("smollm2", 576), ("qwen1.5b", 1536))
+    for tokens in (1, 512)
+)
+_TOLERANCE = {"float": Tolerance(1e-5, 1e-5)}
+_ORDER = ("triton", "native", "reference")
+
+RMS_NORM = Op(
+    name="rms_norm",
+    reference=rms_norm,
+    invoke=_invoke_norm,
+    cases=_CASES,
+    benchmarks=_BENCHMARKS,
+    tolerance=_TOLERANCE,
+    cost=_cost(2, 4),
+    order=_ORDER,
+    alone=_alone,
+)
+ADD_RMS_NORM = Op(
+    name="add_rms_norm",
+    reference=add_rms_norm,
+    invoke=_invoke_add_norm,
+    cases=_CASES,
+    benchmarks=_BENCHMARKS,
+    tolerance=_TOLERANCE,
+    cost=_cost(4, 5),
+    order=_ORDER,
+    alone=_alone,
+)

@@ -1,0 +1,85 @@
+"""The meaning of sampling: Philox, the pipeline of one row, log-probabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from penstock.kernels.sampling import SamplingRows
+
+_LOW = np.uint64(0xFFFFFFFF)
+_SHIFT = np.uint64(32)
+
+
+def philox(counter: tuple[Any, ...], key: tuple[Any, Any]) -> tuple[npt.NDArray[np.uint64], ...]:
+    """Philox 4x32-10 (Salmon et al., SC 2011): four words from four counter and two key words,
+    all uint64 arrays of 32-bit values."""
+    c0, c1, c2, c3 = (np.atleast_1d(np.asarray(word, dtype=np.uint64)) for word in counter)
+    k0, k1 = (np.atleast_1d(np.asarray(word, dtype=np.uint64)) for word in key)
+    for _ in range(10):
+        first, second = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        c0, c1 = (second >> _SHIFT) ^ c1 ^ k0, second & _LOW
+        c2, c3 = (first >> _SHIFT) ^ c3 ^ k1, first & _LOW
+        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & _LOW, (k1 + np.uint64(0xBB67AE85)) & _LOW
+    return c0, c1, c2, c3
+
+
+def uniform(
+    seed: npt.NDArray[np.uint64], position: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.float64]:
+    """The number in [0, 1), a multiple of 2^-24, of each (seed, position)."""
+    zero = np.zeros_like(position)
+    counter = (position & _LOW, position >> _SHIFT, zero, zero)
+    first, *_ = philox(counter, (seed & _LOW, seed >> _SHIFT))
+    return (first >> np.uint64(8)).astype(np.float64) * 2.0**-24
+
+
+def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+    """The token of each row: [S, V] -> [S] int32, -1 where a row cannot be sampled."""
+    draws = uniform(rows.seed, rows.position)
+    tokens = [
+        sample_row(
+            logits[row],
+            float(rows.temperature[row]),
+            int(rows.top_k[row]),
+            float(rows.top_p[row]),
+            float(rows.min_p[row]),
+            float(draws[row]),
+        )
+        for row in range(len(logits))
+    ]
+    return torch.tensor(tokens, dtype=torch.int32, device=logits.device)
+
+
+def sample_row(
+    logits: torch.Tensor, temperature: float, top_k: int, top_p: float, min_p: float, draw: float
+) -> int:
+    """The token of one row [V] at the uniform number `draw`, or -1."""
+    highest = logits.max()  # NaN if any is
+    if not torch.isfinite(highest):
+        return -1
+    if temperature == 0 or top_p == 0:
+        return int((logits == highest).nonzero()[0])
+    order = torch.sort(logits, descending=True, stable=True).indices
+    if 0 < top_k < len(order):
+        order = order[:top_k]
+    mass = (logits[order] / temperature).softmax(dim=0)
+    if top_p < 1:
+        order = order[: 1 + int((mass.cumsum(0) < top_p).sum())]
+    mass = mass[: len(order)]
+    kept = torch.sort(order[mass >= min_p * mass[0]]).values
+    weights = torch.exp((logits[kept] - highest) / temperature)
+    reached = weights.cumsum(0)
+    return int(kept[int((reached <= draw * reached[-1]).sum())])
+
+
+def top_logprobs(
+    logits: torch.Tensor, token: int, count: int
+) -> tuple[float, list[tuple[int, float]]]:
+    """Of one row [V]: the log-probability of `token`, and the `count` best (id, log-probability),
+    the lower id first among equals."""
+    logprobs = logits.log_softmax(dim=0)
+    best = torch.sort(logprobs, descending=True, stable=True).indices[:count].tolist()
+    return float(logprobs[token]), [(index, float(logprobs[index])) for index in best]

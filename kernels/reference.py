@@ -1,0 +1,16 @@
+"""The reference bodies as an implementation of `Ops`: slow, plain, and right by definition."""
+
+from __future__ import annotations
+
+import torch
+from penstock.kernels.op import KernelTable, Machine
+from penstock.kernels.ops import all_ops
+from penstock.kernels.torch_ops import TorchOps
+
+
+class ReferenceOps(TorchOps):
+    """`Ops[torch.Tensor]` from the bodies alone. In float64 it is the truth of the tests."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32, device: str = "cpu") -> None:
+        machine = Machine("cuda" if device.startswith("cuda") else "cpu")
+        super().__init__(KernelTable(all_ops(), machine, frozenset({"reference"})), device, dtype)

@@ -1,0 +1,94 @@
+"""`Ops` over torch tensors, served by the implementations that a `KernelTable` chose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from penstock.kernels.op import KernelTable
+from penstock.kernels.sampling import SamplingRows
+from penstock.kernels.table import HeadNorm, LayerCache, StepInputs
+from penstock.kernels.weights import Linear, Matrix
+
+
+class TorchOps:
+    """`Ops[torch.Tensor]` on one device, and the samplers. Meanings: `kernels.table`.
+
+    `dtype` is that of activations and of constants: float32, or float64 for the tests' truth.
+    """
+
+    def __init__(
+        self, table: KernelTable, device: str = "cpu", dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.table = table
+        self.device = device
+        self.dtype = dtype
+
+    def pack_linear(self, weight: Linear) -> Any:
+        return self._pack("linear", weight)
+
+    def pack_embedding(self, table: Matrix) -> Any:
+        return self._pack("embedding", table)
+
+    def _pack(self, name: str, weight: Any) -> Any:
+        pack = self.table[name].pack
+        assert pack is not None, f"{self.table[name].name} {name} has no packing"
+        return pack(weight, self.device, self.dtype)
+
+    def constant(self, array: Any) -> torch.Tensor:
+        """A numpy array on the device: integers as they are, floats as `dtype`."""
+        tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+    def embedding(self, table: Any, tokens: torch.Tensor) -> torch.Tensor:
+        return self.table["embedding"].call(table, tokens)
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return self.table["rms_norm"].call(x, weight, eps)
+
+    def add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.table["add_rms_norm"].call(x, residual, weight, eps)
+
+    def linear(self, x: torch.Tensor, weight: Any) -> torch.Tensor:
+        return self.table["linear"].call(x, weight)
+
+    def rope_cache(
+        self,
+        qkv: torch.Tensor,
+        rope: torch.Tensor,
+        inputs: StepInputs[torch.Tensor],
+        cache: LayerCache[torch.Tensor],
+        heads: tuple[int, int, int],
+        head_norm: HeadNorm | None,
+    ) -> torch.Tensor:
+        return self.table["rope_cache"].call(qkv, rope, inputs, cache, heads, head_norm)
+
+    def attention(
+        self,
+        q: torch.Tensor,
+        inputs: StepInputs[torch.Tensor],
+        cache: LayerCache[torch.Tensor],
+        heads: tuple[int, int, int],
+        scale: float,
+        window: int,
+    ) -> torch.Tensor:
+        return self.table["attention"].call(q, inputs, cache, heads, scale, window)
+
+    def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        return self.table["silu_mul"].call(gate_up)
+
+    def gather_rows(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return self.table["gather_rows"].call(x, rows)
+
+    def sample(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+        """See `kernels.sampling`: [S, V], modified in place -> [S] int32."""
+        return self.table["sample"].call(logits, rows)
+
+    def top_logprobs(
+        self, logits: torch.Tensor, token: int, count: int
+    ) -> tuple[float, list[tuple[int, float]]]:
+        """See `kernels.sampling`: of one row [V] of untouched logits."""
+        return self.table["top_logprobs"].call(logits, token, count)

@@ -1,0 +1,60 @@
+"""Comparing one implementation with the reference in float64, shared by the test files here and by
+the worker process in which Triton interprets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from penstock.kernels.draw import map_tensors
+from penstock.kernels.op import Case, Op
+from penstock.kernels.reference import ReferenceOps
+
+
+def in_float64(value: Any) -> Any:
+    """The same inputs with every float tensor in float64."""
+    return map_tensors(value, lambda t: t.double() if t.is_floating_point() else t.clone())
+
+
+def copied(value: Any) -> Any:
+    """The same inputs in memory of their own, for ops that write to an argument."""
+    return map_tensors(value, torch.clone)
+
+
+def differences(op: Op, case: Case, ops: Any, seed: int = 0) -> list[str]:
+    """What is wrong with `ops` on this case, a line for each result that differs."""
+    inputs = case.draw(seed)
+    expected = op.invoke(ReferenceOps(torch.float64), in_float64(inputs))
+    got = op.invoke(ops, copied(inputs))
+    wrong = []
+    for index, (ours, truth) in enumerate(zip(got, expected, strict=True)):
+        ours = ours.cpu()
+        if ours.shape != truth.shape:
+            wrong.append(f"result {index}: shape {tuple(ours.shape)}, not {tuple(truth.shape)}")
+            continue
+        tolerance = op.tolerance["f16" if ours.dtype == torch.float16 else case.kind]
+        # Only the caches of rope_cache hold NaN by intent: what no step has written.
+        close = torch.isclose(
+            ours.double(),
+            truth.double(),
+            rtol=tolerance.relative,
+            atol=tolerance.absolute,
+            equal_nan=op.name == "rope_cache",
+        )
+        if not bool(close.all()):
+            worst = (ours.double() - truth.double()).abs().nan_to_num(nan=float("inf")).max()
+            wrong.append(f"result {index}: {int((~close).sum())} elements, off by up to {worst}")
+    return wrong
+
+
+def neighbours_matter(op: Op, case: Case, ops: Any, seed: int = 0) -> list[int]:
+    """Rows whose bits change when they are computed alone."""
+    assert op.alone is not None
+    inputs = case.draw(seed)
+    together = op.invoke(ops, copied(inputs))[0]
+    changed = []
+    for index in range(len(together)):
+        alone = op.invoke(ops, copied(op.alone(inputs, index)))[0]
+        if not torch.equal(alone[0], together[index]):
+            changed.append(index)
+    return changed
