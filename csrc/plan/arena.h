@@ -1,0 +1,27 @@
+// Where the buffers of a plan lie: first fit over their lifetimes. Standard library only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace penstock {
+
+// A buffer that is written first in step `first` and read last in step `last`, both included.
+struct Lifetime {
+    int32_t first = 0;
+    int32_t last = 0;
+    size_t bytes = 0;
+};
+
+struct ArenaLayout {
+    std::vector<size_t> offsets;  // one per lifetime, multiples of alignment_bytes
+    size_t bytes = 0;
+};
+
+// Two buffers share bytes only if no step needs both. Larger buffers are placed first, each at the
+// lowest offset that is free for its whole life.
+ArenaLayout place(std::span<const Lifetime> lifetimes);
+
+}  // namespace penstock

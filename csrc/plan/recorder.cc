@@ -1,0 +1,65 @@
+#include "plan/recorder.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace penstock {
+
+PlanTensor Recorder::allocate(DType dtype, Axis axis, std::span<const int64_t> trailing,
+                              int32_t first) {
+    PlanTensor tensor;
+    tensor.axis = axis;
+    tensor.buffer = static_cast<int32_t>(buffers_.size());
+    tensor.view.dtype = dtype;
+    tensor.view.rank = static_cast<int>(trailing.size()) + 1;
+    tensor.view.shape[0] = extent(axis, largest_, 1);
+    int64_t stride = 1;
+    for (size_t i = trailing.size(); i > 0; --i) {
+        tensor.view.shape[i] = trailing[i - 1];
+        tensor.view.stride[i] = stride;
+        stride *= trailing[i - 1];
+    }
+    tensor.view.stride[0] = stride;
+    const auto elements = static_cast<size_t>(tensor.view.shape[0] * stride);
+    buffers_.push_back({elements * size_of(dtype), first, first});
+    return tensor;
+}
+
+PlanTensor Recorder::input(DType dtype, Axis axis, std::span<const int64_t> trailing) {
+    return allocate(dtype, axis, trailing, 0);
+}
+
+PlanTensor Recorder::temporary(DType dtype, Axis axis, std::span<const int64_t> trailing) {
+    return allocate(dtype, axis, trailing, -1);
+}
+
+void Recorder::record(const Kernel& kernel, std::span<const PlanTensor> tensors, uint32_t written,
+                      std::span<const int64_t> integers, std::span<const float> reals,
+                      const void* object) {
+    const auto now = static_cast<int32_t>(steps_.size());
+    PlanStep step;
+    step.kernel = &kernel;
+    step.tensors.assign(tensors.begin(), tensors.end());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+        step.arguments.tensor[i] = tensors[i].view;
+        if (tensors[i].buffer == PlanTensor::external) {
+            continue;
+        }
+        PlanBuffer& buffer = buffers_.at(static_cast<size_t>(tensors[i].buffer));
+        if (buffer.first_step < 0) {
+            if ((written >> i & 1U) == 0) {
+                throw std::logic_error(std::string(kernel.name) + " reads tensor " +
+                                       std::to_string(i) + ", which nothing has written");
+            }
+            buffer.first_step = now;
+        }
+        buffer.last_step = now;
+    }
+    std::copy(integers.begin(), integers.end(), step.arguments.integer.begin());
+    std::copy(reals.begin(), reals.end(), step.arguments.real.begin());
+    step.arguments.object = object;
+    steps_.push_back(std::move(step));
+}
+
+}  // namespace penstock

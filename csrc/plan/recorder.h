@@ -1,0 +1,88 @@
+// Records a step as a list of kernel calls over tensors that have no memory yet. No Python.
+//
+// A plan is recorded once and replayed for steps of any size up to the largest: the extent of
+// dimension 0 of a tensor may be free (tokens, rows, rows + 1, samples) and is filled in per run.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "penstock/kernel.h"
+
+namespace penstock {
+
+// What dimension 0 of a tensor counts.
+enum class Axis : uint8_t { fixed, tokens, rows, row_starts, samples };
+
+struct StepSize {
+    int64_t tokens = 0;
+    int64_t rows = 0;
+    int64_t samples = 0;
+    bool operator==(const StepSize&) const = default;
+};
+
+// The extent of a free axis in a step; `fixed` where the axis is not free.
+constexpr int64_t extent(Axis axis, const StepSize& step, int64_t fixed) {
+    switch (axis) {
+    case Axis::fixed: return fixed;
+    case Axis::tokens: return step.tokens;
+    case Axis::rows: return step.rows;
+    case Axis::row_starts: return step.rows + 1;
+    case Axis::samples: return step.samples;
+    }
+    return fixed;
+}
+
+// A tensor of a plan: memory of somebody else (`buffer` -1, view.data set), or a window of a buffer
+// of the arena, whose place is known when the plan is finished.
+struct PlanTensor {
+    static constexpr int32_t external = -1;
+    TensorView view;  // extents at the largest step
+    Axis axis = Axis::fixed;
+    int32_t buffer = external;
+    int64_t offset = 0;  // elements from the start of the buffer
+};
+
+struct PlanStep {
+    const Kernel* kernel = nullptr;
+    Arguments arguments;
+    std::vector<PlanTensor> tensors;
+};
+
+struct PlanBuffer {
+    size_t bytes = 0;
+    int32_t first_step = -1;  // -1: not written yet
+    int32_t last_step = -1;
+};
+
+class Recorder {
+public:
+    explicit Recorder(const StepSize& largest) : largest_(largest) {}
+
+    // A tensor that the caller fills before each run.
+    PlanTensor input(DType dtype, Axis axis, std::span<const int64_t> trailing);
+
+    // A tensor that some recorded call writes before others read it; undefined before.
+    PlanTensor temporary(DType dtype, Axis axis, std::span<const int64_t> trailing);
+
+    // Bit i of `written` says that the call writes tensor i. Throws std::logic_error when the call
+    // reads a temporary that nothing has written. The kernel, its object and external tensors must
+    // outlive the plan.
+    void record(const Kernel& kernel, std::span<const PlanTensor> tensors, uint32_t written,
+                std::span<const int64_t> integers, std::span<const float> reals,
+                const void* object);
+
+    const StepSize& largest() const { return largest_; }
+    const std::vector<PlanStep>& steps() const { return steps_; }
+    const std::vector<PlanBuffer>& buffers() const { return buffers_; }
+
+private:
+    PlanTensor allocate(DType dtype, Axis axis, std::span<const int64_t> trailing, int32_t first);
+
+    StepSize largest_;
+    std::vector<PlanStep> steps_;
+    std::vector<PlanBuffer> buffers_;
+};
+
+}  // namespace penstock
