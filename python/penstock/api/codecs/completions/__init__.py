@@ -1,0 +1,24 @@
+"""Legacy completions: `POST /v1/completions`."""
+
+from penstock.api.codecs.completions.decode import decode
+from penstock.api.codecs.completions.encode import CompletionStream, encode
+from penstock.api.codecs.dialect import AnswerIdentity, Decoded
+from penstock.dialog import GenerateRequest
+from penstock.dialog.fold import Answer
+
+__all__ = ["CompletionStream", "CompletionsDialect", "decode", "encode"]
+
+
+class CompletionsDialect:
+    """Text in, text out."""
+
+    id_prefix = "cmpl-"
+
+    def decode(self, body: bytes) -> Decoded:
+        return decode(body)
+
+    def encoder(self, identity: AnswerIdentity, request: GenerateRequest) -> CompletionStream:
+        return CompletionStream(identity, request)
+
+    def encode(self, identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
+        return encode(identity, request, answer)

@@ -1,0 +1,87 @@
+"""`response_format` and `grammar`: what the answer must match."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from penstock.api.codecs.fields import Fields, depth_of
+from penstock.dialog import Constraint
+
+MAX_SCHEMA_DEPTH: Final = 64
+GRAMMAR_KINDS: Final = ("regex", "json_schema", "lark", "llguidance")
+
+
+def decode_constraint(fields: Fields) -> Constraint | None:
+    """At most one of the two fields may ask for something."""
+    from_format = _response_format(fields)
+    from_grammar = _grammar(fields)
+    if from_format is not None and from_grammar is not None:
+        fields.refuse("grammar", "cannot be used together with `response_format`")
+    return from_format or from_grammar
+
+
+def schema_text(fields: Fields, key: str) -> str:
+    """The JSON text of the schema in a field. Raises InvalidRequest if it nests too deeply."""
+    schema = fields.get(key)
+    if schema is None:
+        fields.refuse_missing(key, "a JSON schema")
+    if type(schema) is not dict and type(schema) is not bool:
+        fields.refuse_type(key, "a JSON schema: an object")
+    check_depth(fields, key, schema)
+    return orjson.dumps(schema).decode()
+
+
+def check_depth(fields: Fields, key: str, value: Any) -> None:
+    """Refuse what nests deeper than a schema may."""
+    if depth_of(value, MAX_SCHEMA_DEPTH) > MAX_SCHEMA_DEPTH:
+        fields.refuse(key, f"is nested too deeply; at most {MAX_SCHEMA_DEPTH} levels")
+
+
+def _response_format(fields: Fields) -> Constraint | None:
+    wanted = fields.object("response_format")
+    if wanted is None:
+        return None
+    kind = wanted.required_string("type")
+    if kind == "json_object":
+        wanted.refuse(
+            "type",
+            'does not take "json_object"; send "json_schema" with a schema',
+            code="unsupported_value",
+        )
+    if wanted.choice("type", ("text", "json_schema")) == "text":
+        return None
+    inner = wanted.required_object("json_schema")
+    inner.string("name")
+    inner.string("description")
+    strict = inner.boolean("strict")
+    return Constraint("json_schema", schema_text(inner, "schema"), strict is not False)
+
+
+def _grammar(fields: Fields) -> Constraint | None:
+    grammar = fields.object("grammar")
+    if grammar is None:
+        return None
+    grammar.required_string("type")
+    kind = grammar.choice("type", GRAMMAR_KINDS)
+    match kind:
+        case "regex" | "lark":
+            return Constraint(kind, grammar.required_string("value"))
+        case "json_schema":
+            return Constraint("json_schema", schema_text(grammar, "value"))
+        case _:
+            return Constraint("llguidance", _llguidance(grammar))
+
+
+def _llguidance(grammar: Fields) -> str:
+    value = grammar.required_object("value")
+    for member in value.objects("grammars"):
+        member.string("name")
+        member.string("lark_grammar")
+        member.object("json_schema")
+    if not value.get("grammars"):
+        value.refuse_missing("grammars", "an array of grammars")
+    value.integer("max_tokens", 1)
+    check_depth(grammar, "value", value.values)
+    return orjson.dumps(value.values).decode()

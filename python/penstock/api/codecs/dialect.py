@@ -1,0 +1,58 @@
+"""What every dialect gives to the routes, whatever its wire looks like."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from penstock.base.errors import ServiceError
+from penstock.dialog import Event, GenerateRequest
+from penstock.dialog.fold import Answer
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """A body understood: what to generate, and how to answer."""
+
+    request: GenerateRequest
+    stream: bool = False
+
+
+class AnswerIdentity(msgspec.Struct, frozen=True):
+    """What an answer says of itself before anything is generated."""
+
+    id: str
+    fingerprint: str
+
+
+class StreamEncoder(Protocol):
+    """Turns the events of one run into frames. One instance a stream."""
+
+    def encode(self, event: Event) -> bytes:
+        """The frames of one event, empty where the dialect shows nothing. RunEnded and RunFailed
+        give the last frames of the stream."""
+        ...
+
+    def fail(self, error: ServiceError) -> bytes:
+        """The last frames of a stream that an error ends."""
+        ...
+
+    def keep_alive(self) -> bytes:
+        """What is sent while nothing happens."""
+        ...
+
+
+class Dialect(Protocol):
+    """A codec as the routes see it."""
+
+    id_prefix: str
+
+    def decode(self, body: bytes) -> Decoded:
+        """Raises InvalidRequest naming the field."""
+        ...
+
+    def encoder(self, identity: AnswerIdentity, request: GenerateRequest) -> StreamEncoder: ...
+
+    def encode(self, identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
+        """The JSON of a finished answer."""
+        ...

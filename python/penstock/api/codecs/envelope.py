@@ -1,0 +1,59 @@
+"""What the two OpenAI-style dialects share on the way out: errors, usage, SSE framing."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from penstock.base.errors import ServiceError
+from penstock.dialog import Usage
+
+DONE: Final = b"data: [DONE]\n\n"
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+
+
+def error_body(error: ServiceError) -> bytes:
+    """`{"error": {"message", "type", "param", "code"}}`."""
+    return orjson.dumps(
+        {
+            "error": {
+                "message": error.message,
+                "type": error.kind,
+                "param": error.field,
+                "code": error.code,
+            }
+        }
+    )
+
+
+def error_frames(error: ServiceError) -> bytes:
+    """An error inside an open stream, and the end of the stream."""
+    return b"data: " + error_body(error) + b"\n\n" + DONE
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    """The nine reference fields and the two details."""
+    total_s = usage.prompt_time_s + usage.completion_time_s
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "avg_tok_per_sec": _rate(usage.total_tokens, total_s),
+        "avg_prompt_tok_per_sec": _rate(usage.prompt_tokens, usage.prompt_time_s),
+        "avg_compl_tok_per_sec": _rate(usage.completion_tokens, usage.completion_time_s),
+        "total_time_sec": round(total_s, 6),
+        "total_prompt_time_sec": round(usage.prompt_time_s, 6),
+        "total_completion_time_sec": round(usage.completion_time_s, 6),
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def token_text(token: bytes) -> str:
+    """A token as text; bytes that are no UTF-8 by themselves are shown as replacement marks."""
+    return token.decode("utf-8", "replace")
+
+
+def _rate(tokens: int, seconds: float) -> float:
+    return round(tokens / seconds, 3) if seconds > 0 else 0.0

@@ -1,0 +1,107 @@
+"""The sampling, length and stop fields that the dialects share."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.api.codecs.fields import Fields
+from penstock.dialog import Limits, Sampling
+
+MAX_STOP_STRINGS: Final = 64
+MAX_BREAKERS: Final = 64
+MAX_N: Final = 128
+MAX_TOP_LOGPROBS: Final = 20
+MAX_TOKEN_ID: Final = 2**31 - 1
+SEED_MASK: Final = 2**63 - 1
+
+
+def decode_sampling(fields: Fields) -> Sampling:
+    """Every range as spec/decisions.md gives it."""
+    return Sampling(
+        temperature=fields.number("temperature", 0, 2),
+        top_k=_top_k(fields),
+        top_p=fields.number("top_p", 0, 1),
+        min_p=fields.number("min_p", 0, 1),
+        seed=_seed(fields),
+        presence_penalty=fields.number("presence_penalty", -2, 2),
+        frequency_penalty=fields.number("frequency_penalty", -2, 2),
+        repetition_penalty=fields.number("repetition_penalty", 0, above=True),
+        logit_bias=_logit_bias(fields),
+        dry_multiplier=fields.number("dry_multiplier", 0),
+        dry_base=fields.number("dry_base", 1),
+        dry_allowed_length=fields.integer("dry_allowed_length", 0),
+        dry_sequence_breakers=fields.strings("dry_sequence_breakers", MAX_BREAKERS),
+    )
+
+
+def decode_limits(fields: Fields) -> Limits:
+    """`max_completion_tokens` is an alias of `max_tokens`; both may be sent if they agree."""
+    tokens = fields.integer("max_tokens", 1)
+    alias = fields.integer("max_completion_tokens", 1)
+    if tokens is not None and alias is not None and tokens != alias:
+        fields.refuse("max_completion_tokens", "differs from `max_tokens`; send only one of them")
+    return Limits(
+        max_tokens=alias if tokens is None else tokens,
+        max_rounds=fields.integer("max_tool_rounds", 0),
+        truncate=fields.boolean("truncate_sequence") or False,
+    )
+
+
+def decode_stop(fields: Fields) -> tuple[str, ...]:
+    """One string or up to 64."""
+    value = fields.get("stop")
+    if type(value) is str:
+        if not value:
+            fields.refuse("stop", "must not be an empty string")
+        return (value,)
+    if value is not None and type(value) is not list:
+        fields.refuse_type("stop", "a string or an array of strings")
+    return fields.strings("stop", MAX_STOP_STRINGS) or ()
+
+
+def decode_adapter(fields: Fields) -> str | None:
+    """An alias, or an object naming a generation. Generations are not resident in this build."""
+    value = fields.get("adapter")
+    if value is None:
+        return None
+    if type(value) is str:
+        if not value:
+            fields.refuse("adapter", "must not be an empty string")
+        return value
+    if type(value) is not dict:
+        fields.refuse_type("adapter", "an alias or an object {generation}")
+    generation = fields.required_object("adapter").required_string("generation")
+    assert generation is not None
+    fields.refuse(
+        "adapter.generation",
+        "names no resident generation: the model has no dynamic LoRA runtime",
+        code="adapter_not_found",
+    )
+
+
+def _top_k(fields: Fields) -> int | None:
+    """0 and -1 switch it off, as null does."""
+    value = fields.integer("top_k", -1)
+    return value if value is not None and value > 0 else None
+
+
+def _seed(fields: Fields) -> int | None:
+    """Of any type, says the specification; only an integer has an effect."""
+    value = fields.get("seed")
+    return value & SEED_MASK if type(value) is int else None
+
+
+def _logit_bias(fields: Fields) -> dict[int, float] | None:
+    """Token id -> bias. That the ids are known is checked where the vocabulary is."""
+    biases = fields.object("logit_bias")
+    if biases is None:
+        return None
+    decoded: dict[int, float] = {}
+    for key in biases.values:
+        if not (key.isascii() and key.isdigit() and len(key) < 11 and int(key) <= MAX_TOKEN_ID):
+            fields.refuse("logit_bias", "must map token ids (as decimal strings) to numbers")
+        bias = biases.number(key, -100, 100)
+        if bias is None:
+            biases.refuse_type(key, "a number from -100 to 100")
+        decoded[int(key)] = bias
+    return decoded or None

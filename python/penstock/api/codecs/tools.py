@@ -1,0 +1,100 @@
+"""`tools` and `tool_choice`: the functions of the client and which of them may be called."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+from penstock.api.codecs.constraint import check_depth
+from penstock.api.codecs.fields import Fields, one_of, shown
+from penstock.dialog import FunctionTool, ToolPolicy
+
+MAX_TOOLS: Final = 1024
+TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+HOSTED: Final = ("web_search_preview", "web_search", "code_interpreter", "shell")
+
+
+def decode_tools(fields: Fields) -> tuple[FunctionTool, ...]:
+    """Function tools, nested or flat. Tools that this server would run itself are refused."""
+    tools = tuple(_tool(entry) for entry in fields.objects("tools"))
+    if len(tools) > MAX_TOOLS:
+        fields.refuse("tools", f"may hold at most {MAX_TOOLS} tools, not {len(tools)}")
+    names = [tool.name for tool in tools]
+    if len(set(names)) < len(names):
+        double = next(name for name in names if names.count(name) > 1)
+        fields.refuse("tools", f"names the function {shown(double)} more than once")
+    return tools
+
+
+def decode_tool_choice(fields: Fields, tools: tuple[FunctionTool, ...]) -> ToolPolicy:
+    """All four forms of the specification."""
+    value = fields.get("tool_choice")
+    if value is None:
+        return ToolPolicy()
+    if type(value) is str:
+        mode = fields.choice("tool_choice", ("auto", "none", "required"))
+        if mode == "required" and not tools:
+            fields.refuse("tool_choice", 'is "required", but the request has no tools')
+        return ToolPolicy("none" if mode == "none" else _mode(mode))
+    if type(value) is not dict:
+        fields.refuse_type("tool_choice", 'a string ("auto", "none", "required") or an object')
+    choice = fields.required_object("tool_choice")
+    kind = choice.required_string("type")
+    if kind in HOSTED:
+        choice.refuse("type", f"cannot force the hosted tool {shown(kind)}")
+    if choice.choice("type", ("function", "allowed_tools")) == "allowed_tools":
+        return _allowed_tools(choice, tools)
+    return ToolPolicy("required", (_function_name(choice, tools),))
+
+
+def _tool(entry: Fields) -> FunctionTool:
+    kind = entry.required_string("type")
+    if kind.startswith("web_search"):
+        entry.refuse("type", "does not take web search; use `web_search_options`")
+    if kind != "function":
+        wanted = one_of(("function",))
+        why = "this server runs no tools of its own"
+        entry.refuse(
+            "type", f"must be {wanted}, not {shown(kind)}: {why}", code="unsupported_value"
+        )
+    function = entry.object("function") or entry
+    name = function.required_string("name")
+    if not TOOL_NAME.fullmatch(name):
+        function.refuse("name", "must be 1 to 128 letters, digits and characters of `_-.:`")
+    parameters = function.object("parameters")
+    if parameters is not None:
+        check_depth(function, "parameters", parameters.values)
+    return FunctionTool(
+        name=name,
+        description=function.string("description"),
+        parameters=parameters.values if parameters is not None else None,
+        strict=function.boolean("strict") or False,
+    )
+
+
+def _allowed_tools(choice: Fields, tools: tuple[FunctionTool, ...]) -> ToolPolicy:
+    # The reference chat API nests this form in a field of its own; the specification does not.
+    inner = choice.object("allowed_tools") or choice
+    inner.required_string("mode")
+    mode = inner.choice("mode", ("auto", "required"))
+    names = []
+    for entry in inner.objects("tools"):
+        kind = entry.required_string("type")
+        if kind != "function":
+            entry.refuse("type", f'must be "function", not {shown(kind)}')
+        names.append(_function_name(entry, tools))
+    if not names:
+        inner.refuse("tools", "must name at least one function")
+    return ToolPolicy(_mode(mode), tuple(names))
+
+
+def _function_name(entry: Fields, tools: tuple[FunctionTool, ...]) -> str:
+    owner = entry.object("function") or entry
+    name = owner.required_string("name")
+    if all(tool.name != name for tool in tools):
+        owner.refuse("name", f"names no function of `tools`: {shown(name)}")
+    return name
+
+
+def _mode(mode: str | None) -> Literal["auto", "required"]:
+    return "required" if mode == "required" else "auto"
