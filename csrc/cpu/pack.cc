@@ -1,0 +1,172 @@
+#include "cpu/pack.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "cpu/pack_panel.h"
+
+namespace penstock::cpu {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+bool is_multiplier(DType type) { return type == DType::i8 || type == DType::u8; }
+bool is_float_scale(DType type) { return type == DType::f16 || type == DType::f32; }
+
+// True where every value fits the int8 multipliers of the two-level form.
+bool fits_int8(const void* values, DType type, int64_t count) {
+    if (values == nullptr || type == DType::i8) return true;
+    const auto* bytes = static_cast<const uint8_t*>(values);
+    return std::all_of(bytes, bytes + count, [](uint8_t value) { return value < 128; });
+}
+
+// True where 6 bits hold every quant. Stops at the first that they do not.
+bool fits_six_bits(const MatrixSource& source) {
+    const int64_t row_block = 4096;
+    const int64_t count = source.rows * source.depth;
+    for (int64_t begin = 0; begin < count; begin += row_block) {
+        const int64_t end = std::min(begin + row_block, count);
+        uint8_t seen = 0;
+        for (int64_t i = begin; i < end; ++i) seen |= source.q[i];
+        if (seen > 63) return false;
+    }
+    return true;
+}
+
+ScaleForm scale_form(const MatrixSource& source) {
+    const int64_t count = source.rows * (source.depth / source.group);
+    if (is_multiplier(source.scale_dtype)) {
+        const bool compact = fits_int8(source.scale, source.scale_dtype, count) &&
+                             fits_int8(source.minimum, source.minimum_dtype, count);
+        return compact ? ScaleForm::two_level : ScaleForm::f32;
+    }
+    const bool halves = source.scale_dtype == DType::f16 &&
+                        (source.minimum == nullptr || source.minimum_dtype == DType::f16);
+    return halves ? ScaleForm::f16 : ScaleForm::f32;
+}
+
+PanelPart affine_part(const MatrixSource& source, int64_t lanes) {
+    PanelPart part;
+    part.encoding = source.bits == 4        ? Encoding::affine4
+                    : fits_six_bits(source) ? Encoding::affine6
+                                            : Encoding::affine8;
+    part.scale_form = scale_form(source);
+    part.stored_minimum = source.minimum != nullptr;
+    part.group = source.group;
+    part.zero_point = part.stored_minimum ? 0 : source.zero_point;
+    const int64_t units = source.depth / kUnit;
+    const int64_t supers = (units + kUnitsPerSuper - 1) / kUnitsPerSuper;
+    part.panel_bytes = units * unit_bytes(part, lanes) + supers * super_bytes(part, lanes);
+    return part;
+}
+
+PanelPart dense_part(const MatrixSource& source, int64_t lanes) {
+    PanelPart part;
+    part.encoding = source.dense_dtype == DType::f32   ? Encoding::dense_f32
+                    : source.dense_dtype == DType::f16 ? Encoding::dense_f16
+                                                       : Encoding::dense_bf16;
+    const bool pairs = part.encoding == Encoding::dense_bf16;
+    const int64_t depth = pairs ? (source.depth + kUnit - 1) / kUnit * kUnit : source.depth;
+    part.panel_bytes = depth * lanes * static_cast<int64_t>(size_of(source.dense_dtype));
+    return part;
+}
+
+std::string affine_refusal(const MatrixSource& source) {
+    if (source.bits != 4 && source.bits != 8) return "bits must be 4 or 8";
+    if (source.group != 16 && source.group != 32) return "group must be 16 or 32";
+    if (source.depth % kUnit != 0) return "the depth of an integer weight must be a multiple of 32";
+    if (source.q == nullptr || source.scale == nullptr) return "quants or scales are missing";
+    if (source.zero_point < 0 || source.zero_point > 255) return "zero_point must be 0..255";
+    const bool two_level = is_multiplier(source.scale_dtype);
+    if (!two_level && !is_float_scale(source.scale_dtype)) return "unsupported type of scales";
+    if (two_level != (source.super_scale != nullptr)) {
+        return "super scales belong to integer scales, and only to them";
+    }
+    if (source.minimum == nullptr) return {};
+    if (two_level != is_multiplier(source.minimum_dtype) ||
+        two_level == is_float_scale(source.minimum_dtype)) {
+        return "minima must have the form of the scales";
+    }
+    if (two_level != (source.super_minimum != nullptr)) {
+        return "super minima belong to integer minima, and only to them";
+    }
+    return {};
+}
+
+std::string part_refusal(const MatrixSource& source, int64_t depth) {
+    if (source.rows <= 0 || source.depth <= 0) return "the matrix is empty";
+    if (source.depth != depth) return "the parts differ in depth";
+    if (source.dense == nullptr) return affine_refusal(source);
+    const DType type = source.dense_dtype;
+    const bool known = type == DType::f32 || type == DType::f16 || type == DType::bf16;
+    return known ? std::string{} : std::string{"unsupported type of a dense weight"};
+}
+
+}  // namespace
+
+std::string refusal(std::span<const MatrixSource> parts) {
+    if (parts.empty()) return "no matrix is given";
+    for (size_t i = 0; i < parts.size(); ++i) {
+        const std::string reason = part_refusal(parts[i], parts.front().depth);
+        if (!reason.empty()) return "part " + std::to_string(i) + ": " + reason;
+    }
+    return {};
+}
+
+void PackedLinear::Free::operator()(uint8_t* memory) const { std::free(memory); }
+
+PackedLinear::PackedLinear(std::span<const MatrixSource> parts, const float* bias, Level level)
+    : sources_(parts.begin(), parts.end()) {
+    assert(refusal(parts).empty());
+    const int64_t lanes = cpu::lanes(level);
+    std::vector<size_t> offsets;
+    for (const MatrixSource& source : sources_) {
+        PanelPart part =
+            source.dense == nullptr ? affine_part(source, lanes) : dense_part(source, lanes);
+        part.rows = source.rows;
+        part.column = panels_.rows;
+        part.panels = (source.rows + lanes - 1) / lanes;
+        offsets.push_back(size_bytes_);
+        const auto bytes = static_cast<size_t>(part.panels * part.panel_bytes);
+        size_bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+        panels_.rows += source.rows;
+        num_panels_ += part.panels;
+        parts_.push_back(part);
+    }
+    memory_.reset(static_cast<uint8_t*>(std::aligned_alloc(kAlignment, size_bytes_)));
+    if (memory_ == nullptr) throw std::bad_alloc();
+    for (size_t i = 0; i < parts_.size(); ++i) parts_[i].data = memory_.get() + offsets[i];
+    if (bias != nullptr) bias_.assign(bias, bias + panels_.rows);
+    panels_.parts = parts_.data();
+    panels_.num_parts = static_cast<int32_t>(parts_.size());
+    panels_.lanes = static_cast<int32_t>(lanes);
+    panels_.depth = sources_.front().depth;
+    panels_.bias = bias_.empty() ? nullptr : bias_.data();
+}
+
+void PackedLinear::pack_panels(int64_t begin, int64_t end) {
+    int64_t first = 0;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+        const PanelPart& part = parts_[i];
+        const int64_t stop = std::min(end - first, part.panels);
+        for (int64_t panel = std::max<int64_t>(begin - first, 0); panel < stop; ++panel) {
+            pack_panel(sources_[i], part, panels_.lanes, panel);
+        }
+        first += part.panels;
+    }
+}
+
+bool PackedLinear::has_affine() const {
+    return std::any_of(parts_.begin(), parts_.end(),
+                       [](const PanelPart& part) { return is_affine(part.encoding); });
+}
+
+bool PackedLinear::has_dense() const {
+    return std::any_of(parts_.begin(), parts_.end(),
+                       [](const PanelPart& part) { return !is_affine(part.encoding); });
+}
+
+}  // namespace penstock::cpu

@@ -1,0 +1,88 @@
+// Weights prepared for one level's kernels. Independent of the level's instructions: only its number
+// of lanes and its bf16 tiles matter, so this is baseline code.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cpu/level.h"
+#include "cpu/panel.h"
+#include "penstock/dtype.h"
+
+namespace penstock::cpu {
+
+// One matrix [rows, depth] as kernels/weights.py describes it. All arrays are C-contiguous and
+// borrowed: they must live until the last pack_panels call has returned, and no longer.
+struct MatrixSource {
+    int64_t rows = 0;
+    int64_t depth = 0;
+
+    // Dense: dtype f32, f16 or bf16 and `dense` [rows, depth]; null for an affine matrix.
+    const void* dense = nullptr;
+    DType dense_dtype = DType::f32;
+
+    // Affine: w = scale * q + minimum.
+    int bits = 0;                          // 4: q [rows, depth / 2], low nibble first; 8: q [rows, depth]
+    int group = 0;                         // 16 or 32
+    const uint8_t* q = nullptr;
+    const void* scale = nullptr;           // [rows, depth / group]
+    DType scale_dtype = DType::f16;        // f16, f32: direct; i8, u8: multipliers of super_scale
+    const void* minimum = nullptr;         // [rows, depth / group]; null: -zero_point * scale
+    DType minimum_dtype = DType::f16;      // f16, f32 beside direct scales; i8, u8 beside two-level
+    int zero_point = 0;                    // 0..255
+    const uint16_t* super_scale = nullptr;    // f16 [rows, ceil(depth / 256)], two-level only
+    const uint16_t* super_minimum = nullptr;  // likewise, where `minimum` is given
+};
+
+// Why these matrices cannot be packed together, naming the part; empty where they can.
+std::string refusal(std::span<const MatrixSource> parts);
+
+// The packed matrices of one linear layer (q, k and v; gate and up), or an embedding table (one
+// part). Immutable once packed, then safe for any number of readers.
+//
+//     PackedLinear packed(parts, bias, level);            // refusal(parts) must be empty
+//     pool: packed.pack_panels(begin, end) over [0, packed.num_panels()), in any cut, any order
+//     arguments.object = packed.panels();                  // for linear_* and for embedding
+//
+// An embedding that is tied to the head is the head: `embedding` gathers from the same panels.
+class PackedLinear {
+public:
+    // Chooses the encoding and allocates; reads quants of 8-bit parts once (to see whether 6 bits
+    // hold them). `bias`: [sum rows] float32 or null; copied.
+    PackedLinear(std::span<const MatrixSource> parts, const float* bias, Level level);
+
+    PackedLinear(const PackedLinear&) = delete;
+    PackedLinear& operator=(const PackedLinear&) = delete;
+
+    // Packs panels [begin, end), counted through all parts. Threads may pack disjoint ranges.
+    void pack_panels(int64_t begin, int64_t end);
+
+    int64_t num_panels() const { return num_panels_; }
+    const LinearPanels* panels() const { return &panels_; }
+
+    // Which kernels a product takes: quantize_rows + linear_affine, linear_dense, or all three,
+    // each writing its own parts' columns of the output.
+    bool has_affine() const;
+    bool has_dense() const;
+
+    // Memory held by the panels.
+    size_t size_bytes() const { return size_bytes_; }
+
+private:
+    struct Free {
+        void operator()(uint8_t* memory) const;
+    };
+
+    LinearPanels panels_;
+    std::vector<PanelPart> parts_;
+    std::vector<MatrixSource> sources_;
+    std::vector<float> bias_;
+    std::unique_ptr<uint8_t[], Free> memory_;
+    int64_t num_panels_ = 0;
+    size_t size_bytes_ = 0;
+};
+
+}  // namespace penstock::cpu

@@ -1,0 +1,95 @@
+// How packed weights lie in memory: what pack.cc writes and the linear and embedding kernels read.
+//
+// A matrix [N, K] is cut into panels of `lanes` rows (8 or 16: one row a lane of the float vector);
+// the last panel is padded with zero rows. A panel is one sequential stream over K, so that a
+// product reads memory once, forwards.
+//
+// Affine panels, for each unit of 32 consecutive k (K is a multiple of 32):
+//   at every eighth unit, two-level scales only: super scales f16[lanes], and super minima
+//     f16[lanes] where minima are stored;
+//   scales [lanes] of the first group, and of the second where groups are of 16;
+//   minima likewise, where stored;
+//   quants, as words of 4 bytes a row, a step = `lanes` words:
+//     affine8: 8 steps; byte j of step s is q of k = 4 s + j;
+//     affine4: 4 steps; byte j of step s holds k = 8 s + j (low nibble), 8 s + 4 + j (high);
+//     affine6: as affine4 for the low 4 bits, then 2 steps for the high 2: bits 2 i and 2 i + 1 of
+//       byte j of step h belong to k = 16 h + 4 i + j.
+// Scales and minima are f16, f32, or int8 multipliers of the f16 super values (two-level): always
+// the exact values of the source, near its size.
+//
+// Dense panels: element [k][lane], f32 or f16; bf16 as [k / 2][lane][2], K padded with zeros to a
+// multiple of 32, which is the operand of bf16 tiles.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace penstock::cpu {
+
+constexpr int kUnit = 32;           // k that share one activation scale
+constexpr int kUnitsPerSuper = 8;   // units that share one super scale
+
+enum class Encoding : uint8_t { affine4, affine6, affine8, dense_f32, dense_f16, dense_bf16 };
+enum class ScaleForm : uint8_t { f16, f32, two_level };
+
+constexpr bool is_affine(Encoding encoding) { return encoding <= Encoding::affine8; }
+
+// One matrix. The memory belongs to its PackedLinear.
+struct PanelPart {
+    uint8_t* data = nullptr;  // 64-byte aligned
+    int64_t panel_bytes = 0;
+    int64_t panels = 0;
+    int64_t rows = 0;    // N of this matrix
+    int64_t column = 0;  // its first output column
+    Encoding encoding = Encoding::affine8;
+    ScaleForm scale_form = ScaleForm::f16;
+    bool stored_minimum = false;  // else minimum = -zero_point * scale
+    int32_t group = kUnit;
+    int32_t zero_point = 0;
+};
+
+// A whole linear layer: matrices that share their input. What Arguments::object points to.
+struct LinearPanels {
+    const PanelPart* parts = nullptr;
+    int32_t num_parts = 0;
+    int32_t lanes = 8;
+    int64_t rows = 0;             // sum N = output columns
+    int64_t depth = 0;            // K
+    const float* bias = nullptr;  // [rows] or null
+};
+
+// One unit of a quantized activation row: 32 int8 values, x = scale * value.
+// Rows are QuantizedUnit[K / 32], padded to a multiple of 64 bytes (quantized_row_bytes).
+struct QuantizedUnit {
+    int8_t value[kUnit];
+    float scale;
+    float scaled_sum;  // scale * float(sum of the 32 values)
+    int16_t sum[2];    // of the first and of the second 16 values
+    int32_t padding;
+};
+static_assert(sizeof(QuantizedUnit) == 48);
+
+constexpr int64_t quantized_row_bytes(int64_t depth) {
+    return (depth / kUnit * static_cast<int64_t>(sizeof(QuantizedUnit)) + 63) / 64 * 64;
+}
+
+constexpr int64_t scale_bytes(ScaleForm form) {
+    return form == ScaleForm::f32 ? 4 : form == ScaleForm::f16 ? 2 : 1;
+}
+
+// Bytes of one unit of an affine panel, without the super values.
+constexpr int64_t unit_bytes(const PanelPart& part, int64_t lanes) {
+    const int64_t quants = part.encoding == Encoding::affine4   ? 16
+                           : part.encoding == Encoding::affine6 ? 24
+                                                                : 32;
+    const int64_t groups = kUnit / part.group;
+    return lanes * (quants + groups * scale_bytes(part.scale_form) * (part.stored_minimum ? 2 : 1));
+}
+
+// Bytes of the super values that precede every eighth unit.
+constexpr int64_t super_bytes(const PanelPart& part, int64_t lanes) {
+    if (part.scale_form != ScaleForm::two_level) return 0;
+    return lanes * (part.stored_minimum ? 4 : 2);
+}
+
+}  // namespace penstock::cpu
