@@ -1,0 +1,61 @@
+"""Weights as float32 numbers: what `dtype="f32"` computes with, and the oracle of the tests."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.kernels.weights import Affine, Dense, Matrix
+
+Floats = npt.NDArray[np.float32]
+
+
+def dequantize(matrix: Matrix) -> Floats:
+    """[N, K] float32, each value the correctly rounded one for every format that we read.
+
+    scale * q has at most 24 significant bits there, so only the sum with a minimum rounds.
+    A float32 Dense is returned as it is.
+    """
+    if isinstance(matrix, Dense):
+        return _widen(matrix)
+    rows, columns = matrix.shape
+    values = _unpack(matrix).astype(np.float32).reshape(rows, -1, matrix.group)
+    if matrix.minimum is None:
+        values -= np.float32(matrix.zero_point)
+    values *= _level(matrix.scale, matrix.super_scale, matrix.group)[:, :, None]
+    if matrix.minimum is not None:
+        values += _level(matrix.minimum, matrix.super_minimum, matrix.group)[:, :, None]
+    return values.reshape(rows, columns)
+
+
+def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> Floats:
+    """bfloat16 is the upper half of a float32."""
+    widened = bits.astype(np.uint32)
+    widened <<= np.uint32(16)
+    return widened.view(np.float32)
+
+
+def _widen(matrix: Dense) -> Floats:
+    if matrix.dtype == "bf16":
+        return bfloat16_to_float32(matrix.data.view(np.uint16))
+    return matrix.data.astype(np.float32, copy=False)
+
+
+def _unpack(matrix: Affine) -> npt.NDArray[np.uint8]:
+    if matrix.bits == 8:
+        return matrix.q
+    q = np.empty((*matrix.q.shape, 2), np.uint8)
+    np.bitwise_and(matrix.q, 15, out=q[..., 0])
+    np.right_shift(matrix.q, 4, out=q[..., 1])
+    return q
+
+
+def _level(
+    values: npt.NDArray[np.generic], superior: npt.NDArray[np.float16] | None, group: int
+) -> Floats:
+    """[N, groups] float32: direct values, or multipliers times the value of their 256 columns."""
+    level = values.astype(np.float32)
+    if superior is not None:
+        repeated = np.repeat(superior.astype(np.float32), 256 // group, axis=1)
+        level *= repeated[:, : level.shape[1]]
+    return level

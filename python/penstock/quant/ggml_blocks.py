@@ -1,0 +1,261 @@
+"""GGML's block formats converted exactly into the layouts of the kernels.
+
+A block holds its scale between its quants; the kernels want quants and scales apart, and nibbles
+in the order of the elements. Everything here is whole-array arithmetic on 64-bit lanes (numpy
+releases the GIL in it), in pieces that stay in the second-level cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.kernels.weights import Affine, Dense, Matrix
+
+Bytes = npt.NDArray[np.uint8]
+Lanes = npt.NDArray[np.uint64]
+
+PIECE_BYTES = 1 << 18  # of quants; the temporaries of a piece are two or three times that
+
+LOW_NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
+LOW_BITS = np.uint64(0x0101010101010101)
+LOW_PAIRS = np.uint64(0x0303030303030303)
+SIGN_BITS = np.uint64(0x8080808080808080)
+
+# Fields of raw bytes (V16) and not of small arrays: copying an item is then one move.
+Q4_0 = np.dtype([("d", "<f2"), ("qs", "V16")])
+Q4_1 = np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "V16")])
+Q5_0 = np.dtype([("d", "<f2"), ("qh", "V4"), ("qs", "V16")])
+Q5_1 = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "V4"), ("qs", "V16")])
+Q8_0 = np.dtype([("d", "<f2"), ("qs", "V32")])
+Q4_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "V12"), ("qs", "V128")])
+Q5_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "V12"), ("qh", "V32"), ("qs", "V128")])
+Q6_K = np.dtype([("ql", "V128"), ("qh", "V64"), ("scales", "V16"), ("d", "<f2")])
+
+Fill = Callable[[npt.NDArray[np.void], Bytes], None]
+
+
+def convert(type_name: str, raw: Bytes, shape: tuple[int, int]) -> Matrix:
+    """The tensor of `shape` [N, K] whose blocks are `raw`, a flat array of exactly its bytes.
+
+    Float types become views of `raw`. The caller has checked the type, the size and that K is a
+    multiple of the block.
+    """
+    return CONVERTERS[type_name](raw, shape)
+
+
+def _f32(raw: Bytes, shape: tuple[int, int]) -> Dense:
+    return Dense(raw.view("<f4").reshape(shape), "f32")
+
+
+def _f16(raw: Bytes, shape: tuple[int, int]) -> Dense:
+    return Dense(raw.view("<f2").reshape(shape), "f16")
+
+
+def _bf16(raw: Bytes, shape: tuple[int, int]) -> Dense:
+    return Dense(raw.view("<u2").reshape(shape), "bf16")
+
+
+def _q4_0(raw: Bytes, shape: tuple[int, int]) -> Affine:
+    blocks = raw.view(Q4_0)
+    q = _fill(blocks, 16, _pack_nibbles_16)
+    return Affine(4, 32, q.reshape(shape[0], -1), _column(blocks, "d", shape), zero_point=8)
+
+
+def _q4_1(raw: Bytes, shape: tuple[int, int]) -> Affine:
+    blocks = raw.view(Q4_1)
+    q = _fill(blocks, 16, _pack_nibbles_16)
+    minimum = _column(blocks, "m", shape)
+    return Affine(4, 32, q.reshape(shape[0], -1), _column(blocks, "d", shape), minimum)
+
+
+def _q5_0(raw: Bytes, shape: tuple[int, int]) -> Affine:
+    blocks = raw.view(Q5_0)
+    q = _fill(blocks, 32, _widen_5_bits)
+    return Affine(8, 32, q.reshape(shape), _column(blocks, "d", shape), zero_point=16)
+
+
+def _q5_1(raw: Bytes, shape: tuple[int, int]) -> Affine:
+    blocks = raw.view(Q5_1)
+    q = _fill(blocks, 32, _widen_5_bits)
+    return Affine(8, 32, q.reshape(shape), _column(blocks, "d", shape), _column(blocks, "m", shape))
+
+
+def _q8_0(raw: Bytes, shape: tuple[int, int]) -> Affine:
+    blocks = raw.view(Q8_0)
+    q = _fill(blocks, 32, _flip_signs)
+    return Affine(8, 32, q.reshape(shape), _column(blocks, "d", shape), zero_point=128)
+
+
+def _q4_k(raw: Bytes, shape: tuple[int, int]) -> Affine:
+    blocks = raw.view(Q4_K)
+    q = _fill(blocks, 128, _pack_nibbles_32)
+    return _two_level(4, blocks, q.reshape(shape[0], -1), shape)
+
+
+def _q5_k(raw: Bytes, shape: tuple[int, int]) -> Affine:
+    blocks = raw.view(Q5_K)
+    q = _fill(blocks, 256, _widen_5_bits_k)
+    return _two_level(8, blocks, q.reshape(shape), shape)
+
+
+def _q6_k(raw: Bytes, shape: tuple[int, int]) -> Affine:
+    blocks = raw.view(Q6_K)
+    q = _fill(blocks, 256, _widen_6_bits_k)
+    scale = np.ascontiguousarray(blocks["scales"]).view(np.int8).reshape(shape[0], -1)
+    d = _column(blocks, "d", shape)
+    return Affine(8, 16, q.reshape(shape), scale, zero_point=32, super_scale=d)
+
+
+CONVERTERS: dict[str, Callable[[Bytes, tuple[int, int]], Matrix]] = {
+    "F32": _f32,
+    "F16": _f16,
+    "BF16": _bf16,
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q8_0": _q8_0,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+}
+
+
+def _fill(blocks: npt.NDArray[np.void], bytes_per_block: int, fill: Fill) -> Bytes:
+    """Quants of all blocks, flat: `fill` writes those of a piece of blocks into its argument."""
+    out = np.empty(len(blocks) * bytes_per_block, np.uint8)
+    step = PIECE_BYTES // bytes_per_block
+    for start in range(0, len(blocks), step):
+        piece = blocks[start : start + step]
+        first = start * bytes_per_block
+        fill(piece, out[first : first + len(piece) * bytes_per_block])
+    return out
+
+
+def _column(
+    blocks: npt.NDArray[np.void], field: str, shape: tuple[int, int]
+) -> npt.NDArray[np.float16]:
+    """The float16 `field` of each block as [N, blocks of a row]."""
+    column: npt.NDArray[np.float16] = np.ascontiguousarray(blocks[field])
+    return column.reshape(shape[0], -1)
+
+
+def _lanes(blocks: npt.NDArray[np.void], field: str) -> Lanes:
+    return np.ascontiguousarray(blocks[field]).view(np.uint64)
+
+
+def _nibbles(blocks: npt.NDArray[np.void]) -> tuple[Lanes, Lanes]:
+    """The low and the high nibbles of `qs`, each in a byte of its own."""
+    low = _lanes(blocks, "qs")
+    high = low >> np.uint64(4)
+    high &= LOW_NIBBLES
+    return low & LOW_NIBBLES, high
+
+
+def _join_pairs(nibbles: Lanes) -> Bytes:
+    """Bytes (a, b) of 0..15 -> one byte a | b << 4, at half the length. Changes its argument."""
+    nibbles |= nibbles >> np.uint64(4)
+    return nibbles.view(np.uint16).astype(np.uint8)  # drops the byte of b
+
+
+def _pack_nibbles_16(blocks: npt.NDArray[np.void], out: Bytes) -> None:
+    """Low nibbles are elements 0..15 of a block, high ones 16..31."""
+    low, high = _nibbles(blocks)
+    halves = out.view(np.uint64).reshape(-1, 2)
+    halves[:, 0] = _join_pairs(low).view(np.uint64)
+    halves[:, 1] = _join_pairs(high).view(np.uint64)
+
+
+def _pack_nibbles_32(blocks: npt.NDArray[np.void], out: Bytes) -> None:
+    """In each 32 bytes low nibbles are elements 0..31, high ones 32..63."""
+    low, high = _nibbles(blocks)
+    halves = out.view("V16").reshape(-1, 2)
+    halves[:, 0] = _join_pairs(low).view("V16")
+    halves[:, 1] = _join_pairs(high).view("V16")
+
+
+def _widen_5_bits(blocks: npt.NDArray[np.void], out: Bytes) -> None:
+    """As `_pack_nibbles_16`, a byte an element; bit e of `qh` is the fifth bit of element e."""
+    low, high = _nibbles(blocks)
+    fifth = np.unpackbits(np.ascontiguousarray(blocks["qh"]).view(np.uint8), bitorder="little")
+    fifth <<= 4
+    halves = out.view("V16").reshape(-1, 2)
+    halves[:, 0] = low.view("V16")
+    halves[:, 1] = high.view("V16")
+    out |= fifth
+
+
+def _flip_signs(blocks: npt.NDArray[np.void], out: Bytes) -> None:
+    np.bitwise_xor(_lanes(blocks, "qs"), SIGN_BITS, out=out.view(np.uint64))
+
+
+def _widen_5_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
+    """As `_pack_nibbles_32`; bit s of byte l of `qh` is the fifth bit of element l of run s."""
+    low, high = _nibbles(blocks)
+    runs = out.view("V32").reshape(-1, 4, 2)
+    runs[:, :, 0] = low.view("V32").reshape(-1, 4)
+    runs[:, :, 1] = high.view("V32").reshape(-1, 4)
+    fifth = _shifted_runs(blocks["qh"], range(8))
+    fifth &= LOW_BITS
+    fifth <<= np.uint64(4)
+    lanes = out.view(np.uint64)
+    lanes |= fifth
+
+
+def _widen_6_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
+    """Each half of a block, 128 elements: 64 bytes of nibbles, low ones first, and 32 bytes `qh`
+    whose bit pairs belong to four runs of 32 elements."""
+    nibbles = _lanes(blocks, "ql")
+    halves = out.view("V64").reshape(-1, 2)
+    halves[:, 0] = (nibbles & LOW_NIBBLES).view("V64")
+    nibbles >>= np.uint64(4)
+    nibbles &= LOW_NIBBLES
+    halves[:, 1] = nibbles.view("V64")
+    upper = _shifted_runs(np.ascontiguousarray(blocks["qh"]).view("V32"), range(0, 8, 2))
+    upper &= LOW_PAIRS
+    upper <<= np.uint64(4)
+    lanes = out.view(np.uint64)
+    lanes |= upper
+
+
+def _shifted_runs(items: npt.NDArray[np.void], shifts: range) -> Lanes:
+    """Each 32-byte item once for every shift, shifted right by it: flat, item by item. Bits cross
+    into the next lower byte; the caller masks them."""
+    repeated = np.repeat(items, len(shifts)).view(np.uint64)
+    amounts = np.repeat(np.array(shifts, np.uint64), 4)
+    repeated.reshape(-1, len(amounts))[:] >>= amounts
+    return repeated
+
+
+def _two_level(bits: int, blocks: npt.NDArray[np.void], q: Bytes, shape: tuple[int, int]) -> Affine:
+    """Q4_K and Q5_K: 6-bit multipliers of `d` (scale) and of -`dmin` (minimum), 8 of each."""
+    scale, minimum = _multipliers(np.ascontiguousarray(blocks["scales"]).view("<u4").reshape(-1, 3))
+    d, dmin = _column(blocks, "d", shape), _column(blocks, "dmin", shape)
+    rows = shape[0]
+    return Affine(
+        bits=4 if bits == 4 else 8,
+        group=32,
+        q=q,
+        scale=scale.reshape(rows, -1),
+        minimum=minimum.reshape(rows, -1),
+        super_scale=d,
+        super_minimum=np.negative(dmin),
+    )
+
+
+def _multipliers(words: npt.NDArray[np.uint32]) -> tuple[Bytes, Bytes]:
+    """12 bytes a, b, c of four each: the low six bits of a (b) are the first four scales
+    (minimums); the last four have low nibbles in c (low: scales) and their top two bits in a (b).
+    """
+    a, b, c = words[:, 0], words[:, 1], words[:, 2]
+    six, four, two = np.uint32(0x3F3F3F3F), np.uint32(0x0F0F0F0F), np.uint32(0x30303030)
+    scale = np.empty((len(words), 2), np.uint32)
+    scale[:, 0] = a & six
+    scale[:, 1] = (c & four) | ((a >> np.uint32(2)) & two)
+    minimum = np.empty((len(words), 2), np.uint32)
+    minimum[:, 0] = b & six
+    minimum[:, 1] = ((c >> np.uint32(4)) & four) | ((b >> np.uint32(2)) & two)
+    return scale.view(np.uint8), minimum.view(np.uint8)

@@ -1,0 +1,60 @@
+"""The tensor types of GGML: their numbers in a file, their blocks, and which of them we convert."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GgmlType:
+    """`block` values are stored together in `size_bytes` bytes."""
+
+    name: str
+    block: int
+    size_bytes: int
+
+
+SUPPORTED = {
+    0: GgmlType("F32", 1, 4),
+    1: GgmlType("F16", 1, 2),
+    2: GgmlType("Q4_0", 32, 18),
+    3: GgmlType("Q4_1", 32, 20),
+    6: GgmlType("Q5_0", 32, 22),
+    7: GgmlType("Q5_1", 32, 24),
+    8: GgmlType("Q8_0", 32, 34),
+    12: GgmlType("Q4_K", 256, 144),
+    13: GgmlType("Q5_K", 256, 176),
+    14: GgmlType("Q6_K", 256, 210),
+    30: GgmlType("BF16", 1, 2),
+}
+
+# Known by name only, for the message that refuses them.
+UNSUPPORTED = {
+    9: "Q8_1",
+    10: "Q2_K",
+    11: "Q3_K",
+    15: "Q8_K",
+    16: "IQ2_XXS",
+    17: "IQ2_XS",
+    18: "IQ3_XXS",
+    19: "IQ1_S",
+    20: "IQ4_NL",
+    21: "IQ3_S",
+    22: "IQ2_S",
+    23: "IQ4_XS",
+    24: "I8",
+    25: "I16",
+    26: "I32",
+    27: "I64",
+    28: "F64",
+    29: "IQ1_M",
+    34: "TQ1_0",
+    35: "TQ2_0",
+    39: "MXFP4",
+}
+
+
+def type_name(number: int) -> str:
+    """The name of a type as GGML writes it; "type <n>" for a number nobody gave a name yet."""
+    known = SUPPORTED.get(number)
+    return known.name if known else UNSUPPORTED.get(number, f"type {number}")

@@ -1,0 +1,36 @@
+"""JSON files of models, decoded at the door: capped in size, checked against a type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from penstock.base.errors import ModelError
+
+MAX_JSON_BYTES = 32 << 20
+
+T = TypeVar("T")
+
+
+def read_json(path: Path, kind: type[T], limit_bytes: int = MAX_JSON_BYTES) -> T:
+    """The content of `path` as a `kind`. Raises ModelError naming the file and what is wrong."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit_bytes + 1)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(data) > limit_bytes:
+        raise ModelError(f"{path}: larger than {limit_bytes} bytes")
+    return decode_json(data, kind, str(path))
+
+
+def decode_json(data: bytes, kind: type[T], where: str) -> T:
+    """`data` as a `kind`; `where` opens the message of the ModelError."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ModelError(f"{where}: {error}") from None
+    except UnicodeDecodeError:
+        raise ModelError(f"{where}: not UTF-8") from None

@@ -1,0 +1,37 @@
+"""Rows of a weight: taking some in another order, and how much memory they hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.kernels.weights import Affine, Dense, Matrix
+
+
+def take_rows(matrix: Matrix, rows: npt.NDArray[np.intp]) -> Matrix:
+    """The matrix whose row n is row `rows[n]` of `matrix`. Exact in every layout: groups lie
+    inside a row."""
+    if isinstance(matrix, Dense):
+        return Dense(matrix.data[rows], matrix.dtype)
+    return replace(
+        matrix,
+        q=matrix.q[rows],
+        scale=matrix.scale[rows],
+        minimum=None if matrix.minimum is None else matrix.minimum[rows],
+        super_scale=None if matrix.super_scale is None else matrix.super_scale[rows],
+        super_minimum=None if matrix.super_minimum is None else matrix.super_minimum[rows],
+    )
+
+
+def size_bytes(matrix: Matrix) -> int:
+    """Bytes of the arrays of a weight."""
+    if isinstance(matrix, Dense):
+        return matrix.data.nbytes
+    return sum(array.nbytes for array in _arrays(matrix))
+
+
+def _arrays(matrix: Affine) -> list[npt.NDArray[np.generic]]:
+    optional = (matrix.minimum, matrix.super_scale, matrix.super_minimum)
+    return [matrix.q, matrix.scale, *(array for array in optional if array is not None)]

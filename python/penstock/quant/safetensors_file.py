@@ -1,0 +1,203 @@
+"""safetensors files and sharded sets of them.
+
+The header's size, every dtype, shape and offset are checked before an array is made; overlapping
+tensors and shard names that leave the folder are refused.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base.errors import ModelError
+from penstock.kernels.weights import Dense, FloatName, Matrix
+from penstock.quant.checkpoint import TensorInfo
+from penstock.quant.dequantize import dequantize
+from penstock.quant.json_file import decode_json, read_json
+from penstock.quant.mapped import MappedFile
+
+MAX_HEADER_BYTES = 100 << 20
+MAX_TENSORS = 1 << 18
+MAX_DIMENSIONS = 8
+INDEX_NAME = "model.safetensors.index.json"
+SINGLE_NAME = "model.safetensors"
+
+# Bytes of an element. A type that is not here is refused: its extent could not be checked.
+ITEM_BYTES = {
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "F8_E8M0": 1,
+    "U16": 2,
+    "I16": 2,
+    "F16": 2,
+    "BF16": 2,
+    "U32": 4,
+    "I32": 4,
+    "F32": 4,
+    "U64": 8,
+    "I64": 8,
+    "F64": 8,
+}
+FLOATS: dict[str, tuple[FloatName, str]] = {
+    "F32": ("f32", "<f4"),
+    "F16": ("f16", "<f2"),
+    "BF16": ("bf16", "<u2"),
+}
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+class SafetensorsFile:
+    """One file, as a Checkpoint."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the header. Raises ModelError naming the file and the tensor at fault."""
+        self.path = path
+        self._file = MappedFile(path)
+        self.tensors: Mapping[str, TensorInfo] = _read_header(self._file)
+
+    def matrix(self, name: str) -> Matrix:
+        """See Checkpoint."""
+        info = self._info(name)
+        if len(info.shape) != 2:
+            raise ModelError(f"{self.path}: {name}: expected a matrix, the shape is {info.shape}")
+        return self._dense(info, (info.shape[0], info.shape[1]))
+
+    def vector(self, name: str) -> npt.NDArray[np.float32]:
+        """See Checkpoint."""
+        info = self._info(name)
+        if len(info.shape) != 1:
+            raise ModelError(f"{self.path}: {name}: expected a vector, the shape is {info.shape}")
+        return np.array(dequantize(self._dense(info, (1, info.shape[0])))[0])
+
+    def _info(self, name: str) -> TensorInfo:
+        info = self.tensors.get(name)
+        if info is None:
+            raise ModelError(f"{self.path}: tensor {name} is missing")
+        return info
+
+    def _dense(self, info: TensorInfo, shape: tuple[int, int]) -> Dense:
+        if info.type_name not in FLOATS:
+            known = ", ".join(FLOATS)
+            raise ModelError(
+                f"{self.path}: tensor {info.name} has type {info.type_name}, supported are {known}"
+            )
+        name, dtype = FLOATS[info.type_name]
+        raw = self._file.bytes(info.offset, info.size_bytes)
+        return Dense(raw.view(dtype).reshape(shape), name)
+
+
+class SafetensorsFolder:
+    """The shards that an index names, or a folder's single file, as one Checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open every shard. Raises ModelError for a shard outside the folder, a tensor that its
+        shard does not hold, and a shard's tensor that the index does not name."""
+        self.path = folder
+        self._files: dict[str, SafetensorsFile] = {}
+        self.tensors: Mapping[str, TensorInfo] = {}
+        if (folder / INDEX_NAME).exists():
+            self._open_shards(folder / INDEX_NAME)
+        elif (folder / SINGLE_NAME).exists():
+            file = SafetensorsFile(folder / SINGLE_NAME)
+            self.tensors = file.tensors
+            self._files = dict.fromkeys(file.tensors, file)
+        else:
+            raise ModelError(f"{folder}: neither {SINGLE_NAME} nor {INDEX_NAME} is there")
+
+    def matrix(self, name: str) -> Matrix:
+        """See Checkpoint."""
+        return self._file(name).matrix(name)
+
+    def vector(self, name: str) -> npt.NDArray[np.float32]:
+        """See Checkpoint."""
+        return self._file(name).vector(name)
+
+    def _file(self, name: str) -> SafetensorsFile:
+        if name not in self._files:
+            raise ModelError(f"{self.path}: tensor {name} is missing")
+        return self._files[name]
+
+    def _open_shards(self, index: Path) -> None:
+        weight_map = read_json(index, _Index, MAX_HEADER_BYTES).weight_map
+        shards: dict[str, SafetensorsFile] = {}
+        for shard in sorted(set(weight_map.values())):
+            _check_shard_name(index, shard)
+            shards[shard] = SafetensorsFile(index.parent / shard)
+        tensors = {}
+        for name, shard in weight_map.items():
+            if name not in shards[shard].tensors:
+                raise ModelError(f"{index}: tensor {name} is not in {shard}")
+            tensors[name] = shards[shard].tensors[name]
+            self._files[name] = shards[shard]
+        for shard, file in shards.items():
+            for name in file.tensors:
+                if name not in tensors:
+                    raise ModelError(f"{index}: does not name tensor {name} of {shard}")
+        self.tensors = tensors
+
+
+def _check_shard_name(index: Path, shard: str) -> None:
+    plain = PurePosixPath(shard).name == shard and "\\" not in shard and "\0" not in shard
+    if not plain or not shard.endswith(".safetensors"):
+        raise ModelError(f"{index}: shard {shard!r} is not the name of a file beside it")
+
+
+def _read_header(file: MappedFile) -> dict[str, TensorInfo]:
+    path = file.path
+    if file.size < 8:
+        raise ModelError(f"{path}: too short for a safetensors file")
+    (length,) = struct.unpack_from("<Q", file.map, 0)
+    if length > min(MAX_HEADER_BYTES, file.size - 8):
+        raise ModelError(f"{path}: header of {length} bytes in a file of {file.size}")
+    entries = decode_json(file.map[8 : 8 + length], dict[str, msgspec.Raw], f"{path}: header")
+    entries.pop("__metadata__", None)
+    if len(entries) > MAX_TENSORS:
+        raise ModelError(f"{path}: {len(entries)} tensors, at most {MAX_TENSORS} are accepted")
+    tensors = {}
+    for name, raw in entries.items():
+        entry = decode_json(bytes(raw), _Entry, f"{path}: {name}")
+        tensors[name] = _check_entry(file, name, entry, 8 + length)
+    _refuse_overlaps(path, tensors)
+    return tensors
+
+
+def _check_entry(file: MappedFile, name: str, entry: _Entry, data_offset: int) -> TensorInfo:
+    where = f"{file.path}: {name}"
+    if entry.dtype not in ITEM_BYTES:
+        raise ModelError(f"{where}: unknown type {entry.dtype!r}")
+    if len(entry.shape) > MAX_DIMENSIONS or any(size < 0 for size in entry.shape):
+        raise ModelError(f"{where}: invalid shape")
+    size = ITEM_BYTES[entry.dtype]
+    for dimension in entry.shape:
+        size *= dimension
+    begin, end = entry.data_offsets
+    if not 0 <= begin <= end <= file.size - data_offset:
+        raise ModelError(f"{where}: its data [{begin}, {end}) do not lie in the file")
+    if end - begin != size:
+        raise ModelError(f"{where}: {end - begin} bytes, its shape and type need {size}")
+    return TensorInfo(name, tuple(entry.shape), entry.dtype, data_offset + begin, size)
+
+
+def _refuse_overlaps(path: Path, tensors: dict[str, TensorInfo]) -> None:
+    end, before = 0, ""
+    for info in sorted(tensors.values(), key=lambda info: (info.offset, info.size_bytes)):
+        if info.offset < end:
+            raise ModelError(f"{path}: {info.name}: its data overlap those of {before}")
+        end, before = info.offset + info.size_bytes, info.name
