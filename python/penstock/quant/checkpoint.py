@@ -16,7 +16,7 @@ from penstock.kernels.weights import Matrix
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
     """A tensor as the header lists it. `shape` is in C order: the last dimension is contiguous.
-    `offset` and `size_bytes` say where its data lie in its file; `type_name` is the format's own."""
+    `offset` and `size_bytes` say where its data lie in its file; `type_name` is the format's."""
 
     name: str
     shape: tuple[int, ...]

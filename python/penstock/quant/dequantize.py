@@ -38,15 +38,17 @@ def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> Floats:
 def _widen(matrix: Dense) -> Floats:
     if matrix.dtype == "bf16":
         return bfloat16_to_float32(matrix.data.view(np.uint16))
-    return matrix.data.astype(np.float32, copy=False)
+    values: Floats = matrix.data.astype(np.float32, copy=False)
+    return values
 
 
 def _unpack(matrix: Affine) -> npt.NDArray[np.uint8]:
+    stored: npt.NDArray[np.uint8] = matrix.q
     if matrix.bits == 8:
-        return matrix.q
-    q = np.empty((*matrix.q.shape, 2), np.uint8)
-    np.bitwise_and(matrix.q, 15, out=q[..., 0])
-    np.right_shift(matrix.q, 4, out=q[..., 1])
+        return stored
+    q = np.empty((*stored.shape, 2), np.uint8)
+    np.bitwise_and(stored, 15, out=q[..., 0])
+    np.right_shift(stored, 4, out=q[..., 1])
     return q
 
 

@@ -34,7 +34,7 @@ MAX_ALIGNMENT = 1 << 20
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-_SCALARS = {
+_SCALARS: dict[int, np.dtype[Any]] = {
     0: np.dtype("u1"),
     1: np.dtype("i1"),
     2: np.dtype("<u2"),

@@ -28,5 +28,5 @@ class MappedFile:
 
     def bytes(self, offset: int, length: int) -> npt.NDArray[np.uint8]:
         """A view of `length` bytes; the caller has checked that they lie in the file."""
-        assert 0 <= offset and 0 <= length and offset + length <= self.size
+        assert 0 <= offset <= offset + length <= self.size
         return np.frombuffer(self.map, np.uint8, length, offset)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.weights import Affine, Dense, Matrix
+from penstock.kernels.weights import Dense, Matrix
 
 
 def take_rows(matrix: Matrix, rows: npt.NDArray[np.intp]) -> Matrix:
@@ -27,11 +27,11 @@ def take_rows(matrix: Matrix, rows: npt.NDArray[np.intp]) -> Matrix:
 
 def size_bytes(matrix: Matrix) -> int:
     """Bytes of the arrays of a weight."""
-    if isinstance(matrix, Dense):
-        return matrix.data.nbytes
     return sum(array.nbytes for array in _arrays(matrix))
 
 
-def _arrays(matrix: Affine) -> list[npt.NDArray[np.generic]]:
+def _arrays(matrix: Matrix) -> list[npt.NDArray[np.generic]]:
+    if isinstance(matrix, Dense):
+        return [matrix.data]
     optional = (matrix.minimum, matrix.super_scale, matrix.super_minimum)
     return [matrix.q, matrix.scale, *(array for array in optional if array is not None)]

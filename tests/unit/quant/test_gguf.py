@@ -1,0 +1,227 @@
+"""The GGUF reader gives what is there, and refuses what cannot be, with a ModelError."""
+
+from __future__ import annotations
+
+import resource
+import struct
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.base.errors import ModelError
+from penstock.quant.dequantize import dequantize
+from penstock.quant.gguf import GgufFile, StringArray
+
+REUSE_PATH = settings(
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+def read_all(path: Path) -> None:
+    """Everything that a load would read."""
+    file = GgufFile(path)
+    for value in file.metadata.values():
+        if isinstance(value, StringArray):
+            value.decode()
+    for name, info in file.tensors.items():
+        if len(info.shape) == 1:
+            file.vector(name)
+        else:
+            file.matrix(name)
+
+
+def test_metadata_and_tensors_are_read(gguf_path: Path) -> None:
+    file = GgufFile(gguf_path)
+    assert file.integer("general.alignment") == 32
+    assert file.text("general.architecture") == "llama"
+    assert file.strings("tokens") == ["a", "", "\u0120x"]
+    assert file.tensors["m"].shape == (2, 32)
+    np.testing.assert_array_equal(dequantize(file.matrix("m")), np.arange(64.0).reshape(2, 32))
+    np.testing.assert_array_equal(file.vector("v"), np.arange(8.0))
+
+
+def test_a_file_of_the_reference_writer_reads_back(tmp_path: Path) -> None:
+    path = tmp_path / "written.gguf"
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_uint32("a.u32", 7)
+    writer.add_float32("a.f32", 0.5)
+    writer.add_bool("a.bool", True)
+    writer.add_array("a.tokens", ["x", "y\u00e9"])
+    writer.add_array("a.numbers", [1, 2, 3])
+    values = np.random.default_rng(0).normal(size=(4, 64)).astype(np.float32)
+    packed = gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q5_1)
+    writer.add_tensor("w", packed, raw_dtype=gguf.GGMLQuantizationType.Q5_1)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = GgufFile(path)
+    assert file.integer("a.u32") == 7
+    assert file.real("a.f32") == 0.5
+    assert file.boolean("a.bool") is True
+    assert file.strings("a.tokens") == ["x", "y\u00e9"]
+    assert file.numbers("a.numbers").tolist() == [1, 2, 3]
+    expected = gguf.quants.dequantize(packed, gguf.GGMLQuantizationType.Q5_1)
+    np.testing.assert_array_equal(dequantize(file.matrix("w")), expected)
+
+
+@given(text=st.lists(st.text(), max_size=8))
+@REUSE_PATH
+def test_any_strings_read_back(tmp_path: Path, text: list[str]) -> None:
+    encoded = [string.encode("utf-8", "replace") for string in text]
+    path = tmp_path / "strings.gguf"
+    path.write_bytes(
+        b"GGUF"
+        + struct.pack("<IQQ", 3, 0, 1)
+        + struct.pack("<Q1sIIQ", 1, b"k", 9, 8, len(encoded))
+        + b"".join(struct.pack("<Q", len(data)) + data for data in encoded)
+        + bytes(32)
+    )
+    assert GgufFile(path).strings("k") == [data.decode() for data in encoded]
+
+
+def test_every_truncation_is_a_model_error(tmp_path: Path, gguf_bytes: bytes) -> None:
+    path = tmp_path / "cut.gguf"
+    for length in range(len(gguf_bytes)):
+        path.write_bytes(gguf_bytes[:length])
+        with pytest.raises(ModelError):
+            read_all(path)
+
+
+@given(data=st.data())
+@REUSE_PATH
+def test_spoiled_bytes_give_a_model_error_or_another_model(
+    tmp_path: Path, gguf_bytes: bytes, data: st.DataObject
+) -> None:
+    spoiled = bytearray(gguf_bytes)
+    for _ in range(data.draw(st.integers(1, 6))):
+        position = data.draw(st.integers(0, len(spoiled) - 1))
+        spoiled[position] = data.draw(st.sampled_from([0, 1, 8, 9, 0x7F, 0x80, 0xFF]))
+    path = tmp_path / "spoiled.gguf"
+    path.write_bytes(spoiled)
+    try:
+        read_all(path)
+    except ModelError as error:
+        assert str(path) in str(error)
+
+
+@given(
+    position=st.integers(4, 320),
+    number=st.sampled_from([2**63 - 1, 2**63, 2**64 - 1, 2**40, 2**32, 2**31]),
+)
+@REUSE_PATH
+def test_absurd_numbers_allocate_nothing(
+    tmp_path: Path, gguf_bytes: bytes, position: int, number: int
+) -> None:
+    spoiled = bytearray(gguf_bytes)
+    spoiled[position : position + 8] = struct.pack("<Q", number)
+    path = tmp_path / "absurd.gguf"
+    path.write_bytes(spoiled)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        read_all(path)
+    except ModelError:
+        pass
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
+
+
+def header(*, version: int = 3, tensors: int = 0, keys: int = 0) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, tensors, keys)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "cannot be read"),
+        (b"GGML" + bytes(60), "not a GGUF file"),
+        (header(version=1) + bytes(60), "version"),
+        (header(version=3 << 24) + bytes(60), "big-endian"),
+        (header(tensors=1 << 40) + bytes(60), "tensor count"),
+        (header(keys=1 << 40) + bytes(60), "key count"),
+        (header(keys=1) + struct.pack("<Q", 1 << 50) + bytes(60), "key 0"),
+        (header(keys=1) + struct.pack("<Q1sI", 1, b"k", 99) + bytes(60), "k: unknown value type"),
+        (
+            header(keys=1) + struct.pack("<Q1sIIQ", 1, b"k", 9, 9, 1) + bytes(60),
+            "k: an array of arrays",
+        ),
+        (
+            header(keys=1) + struct.pack("<Q1sIIQ", 1, b"k", 9, 4, 1 << 61) + bytes(60),
+            "k: .* values reach past",
+        ),
+        (
+            header(keys=1) + struct.pack("<Q1sIIQQ", 1, b"k", 9, 8, 2, 2**64 - 9) + bytes(60),
+            "k: its strings reach past",
+        ),
+        (
+            header(keys=2) + 2 * struct.pack("<Q1sIB", 1, b"k", 0, 1) + bytes(60),
+            "k: is there twice",
+        ),
+        (header(tensors=1) + struct.pack("<Q1sI", 1, b"t", 5) + bytes(60), "t: 5 dimensions"),
+        (
+            header(tensors=1) + struct.pack("<Q1sIQIQ", 1, b"t", 1, 1 << 62, 0, 0) + bytes(60),
+            "t: its data reach past",
+        ),
+        (
+            header(tensors=1) + struct.pack("<Q1sIQIQ", 1, b"t", 1, 31, 8, 0) + bytes(60),
+            "t: rows of 31",
+        ),
+        (
+            header(tensors=1) + struct.pack("<Q1sIQIQ", 1, b"t", 1, 0, 0, 0) + bytes(60),
+            "t: empty shape",
+        ),
+        (
+            header(tensors=1) + struct.pack("<Q1sIQIQ", 1, b"t", 1, 1, 0, 4) + bytes(60),
+            "t: offset 4",
+        ),
+        (
+            header(tensors=2)
+            + struct.pack("<Q1sIQIQ", 1, b"t", 1, 16, 0, 0)
+            + struct.pack("<Q1sIQIQ", 1, b"u", 1, 16, 0, 32)
+            + bytes(300),
+            "u: its data overlap those of t",
+        ),
+    ],
+)
+def test_impossible_headers_are_named(tmp_path: Path, data: bytes, message: str) -> None:
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(data)
+    with pytest.raises(ModelError, match=message):
+        GgufFile(path)
+
+
+def test_an_unsupported_type_is_refused_with_tensor_and_type(tmp_path: Path) -> None:
+    path = tmp_path / "iq2.gguf"
+    tensor = struct.pack("<Q1sIQQIQ", 1, b"t", 2, 256, 1, 16, 0)
+    path.write_bytes(header(tensors=1) + tensor + bytes(200))
+    with pytest.raises(ModelError, match="tensor t has type IQ2_XXS"):
+        GgufFile(path).matrix("t")
+
+
+@pytest.mark.parametrize("key", ["general.architecture", "tokens", "nothing"])
+def test_a_key_of_another_type_is_a_model_error_naming_it(gguf_path: Path, key: str) -> None:
+    with pytest.raises(ModelError, match=key):
+        GgufFile(gguf_path).integer(key)
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize(
+    "name",
+    ["qwen05b/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"],
+)
+def test_real_files_read_as_the_gguf_package_reads_them(weights_dir: Path, name: str) -> None:
+    ours, theirs = GgufFile(weights_dir / name), gguf.GGUFReader(weights_dir / name)
+    assert set(ours.tensors) == {tensor.name for tensor in theirs.tensors}
+    for tensor in theirs.tensors[:20]:
+        rows = np.asarray(tensor.data)[:64] if len(tensor.shape) == 2 else np.asarray(tensor.data)
+        expected = gguf.quants.dequantize(rows, tensor.tensor_type)
+        if len(tensor.shape) == 2:
+            values = dequantize(ours.matrix(tensor.name))[: len(expected)]
+        else:
+            values = ours.vector(tensor.name)
+        np.testing.assert_array_equal(values, expected)
