@@ -51,6 +51,11 @@ def decode_object(body: bytes) -> Fields:
     return Fields(value)
 
 
+def model_of(body: bytes) -> str | None:
+    """The model that a body names, whatever else is wrong with it. Raises InvalidRequest."""
+    return decode_object(body).string("model")
+
+
 class Fields:
     """One object of the body. `path` leads to it, as clients write it: `messages[2].content`."""
 

@@ -101,7 +101,7 @@ def _prompt(fields: Fields) -> str | tuple[int, ...]:
             f"holds {len(value)} prompts; send one request for each",
             code="unsupported_value",
         )
-    if type(first) is str:
+    if isinstance(first, str):
         return _text(fields, "prompt[0]", first)
     return _token_ids(fields, "prompt[0]", first)
 

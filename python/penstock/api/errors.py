@@ -1,0 +1,108 @@
+"""Errors as HTTP answers, and the outermost loop of a request: nothing gets past it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penstock.api.codecs.envelope import error_body
+from penstock.api.record import CLIENT_CLOSED_STATUS, RequestRecord, current_record
+from penstock.base.errors import NotFound, ServiceError, Unavailable
+
+log = logging.getLogger(__name__)
+
+RETRY_STATUSES = (429, 503)
+DEFAULT_RETRY_AFTER_S = 1
+
+
+class ClientGone(Exception):
+    """The client closed its connection; nobody is left to answer."""
+
+
+class MethodNotAllowed(ServiceError):
+    status = 405
+    kind = "invalid_request_error"
+    code = "method_not_allowed"
+
+
+class RequestTimeout(ServiceError):
+    status = 408
+    kind = "invalid_request_error"
+    code = "request_timeout"
+
+
+class Errors:
+    """Answers every exception of the app inside: in the error envelope, or in the stream's own
+    form once a stream is open. What is not a ServiceError is our fault: logged, and answered 500
+    without its text."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        record = current_record.get()
+        assert record is not None, "RequestContext is outside"
+        started = False
+
+        async def watch(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        except ClientGone:
+            record.outcome = "client_disconnected"
+            record.status = record.status or CLIENT_CLOSED_STATUS
+        except asyncio.CancelledError:
+            # Only the server cancels a request, when draining took too long; this is its outermost
+            # frame, so the cancellation ends here.
+            await _answer(Unavailable("the server is shutting down"), record, send, started)
+        except HTTPException as error:
+            await _answer(_from_router(error, record), record, send, started, error.headers)
+        except ServiceError as error:
+            if error.status >= 500:
+                log.warning("request %s: %s", record.id, error.message)
+            await _answer(error, record, send, started)
+        except Exception:
+            log.exception("request %s failed", record.id)
+            await _answer(ServiceError("internal error"), record, send, started)
+
+
+async def _answer(
+    error: ServiceError,
+    record: RequestRecord,
+    send: Send,
+    started: bool,
+    headers: object = None,
+) -> None:
+    record.outcome = "error"
+    if not started:
+        await send_error(error, send, headers)
+    elif record.encoder is not None:
+        await send({"type": "http.response.body", "body": record.encoder.fail(error)})
+    # Otherwise the answer broke off within a JSON body, and the server closes the connection.
+
+
+async def send_error(error: ServiceError, send: Send, headers: object = None) -> None:
+    """Send the envelope, with Retry-After where coming back makes sense."""
+    body = error_body(error)
+    fields = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+    ]
+    if error.status in RETRY_STATUSES:
+        fields.append((b"retry-after", b"%d" % (error.retry_after_s or DEFAULT_RETRY_AFTER_S)))
+    if isinstance(headers, dict):
+        fields += [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": fields})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _from_router(error: HTTPException, record: RequestRecord) -> ServiceError:
+    if error.status_code == MethodNotAllowed.status:
+        return MethodNotAllowed(f"{record.method} is not allowed on {record.route}")
+    return NotFound("there is no such route", code="route_not_found")

@@ -1,0 +1,116 @@
+"""HTTP/1.1 connections with the bounds that uvicorn's protocol leaves open.
+
+A client must send its head in time and within a size; may not send on for ever after its request
+was refused; may not leave its answer unread for ever; and there are only so many connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from penstock.api.codecs.envelope import error_body
+from penstock.base.errors import InvalidRequest, ServiceError, Unavailable
+
+HEAD_LIMIT_BYTES: Final = 64 * 1024
+HEAD_TIMEOUT_S: Final = 20.0
+LINGER_S: Final = 5.0
+
+
+class HeadTooLarge(ServiceError):
+    status = 431
+    kind = "invalid_request_error"
+    code = "headers_too_large"
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection. `max_connections` is set by `bounded_protocol`."""
+
+    max_connections: int = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_bytes = 0
+        self._in_head = False
+        self._in_message = False
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            self._refuse(Unavailable("too many connections"))
+            return
+        self._set_deadline(HEAD_TIMEOUT_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._clear_deadline()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._in_head and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_LIMIT_BYTES:
+                self._refuse(HeadTooLarge(f"the request's head is over {HEAD_LIMIT_BYTES} bytes"))
+            elif self._deadline is None:
+                self._set_deadline(HEAD_TIMEOUT_S)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_message = self._in_head = True
+        self._head_bytes = 0
+        self.scope["state"]["abort"] = self.transport.abort
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._clear_deadline()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_message = False
+        super().on_message_complete()
+        if self.cycle.response_complete:  # the rest of a refused body: an idle connection again
+            self._set_deadline(self.timeout_keep_alive)
+
+    def on_response_complete(self) -> None:
+        """A refused body may still be arriving; it is dropped unread, but not for ever."""
+        super().on_response_complete()
+        if self._in_message:
+            self._set_deadline(LINGER_S)
+
+    def timeout_keep_alive_handler(self) -> None:
+        if self.transport.get_write_buffer_size() > 0:
+            self.transport.abort()
+        else:
+            super().timeout_keep_alive_handler()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(InvalidRequest("the request is not valid HTTP", code="invalid_http"))
+
+    def _refuse(self, error: ServiceError) -> None:
+        """Answer without the application, and close."""
+        body = error_body(error)
+        head = (
+            f"HTTP/1.1 {error.status} Refused\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _set_deadline(self, seconds: float) -> None:
+        self._clear_deadline()
+        self._deadline = self.loop.call_later(seconds, self.transport.abort)
+
+    def _clear_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def bounded_protocol(max_connections: int) -> type[BoundedProtocol]:
+    """The protocol class for a server with this bound."""
+    return type("Bounded", (BoundedProtocol,), {"max_connections": max_connections})

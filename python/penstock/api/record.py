@@ -1,0 +1,57 @@
+"""What is known of one HTTP request while it is served; metrics and the access log read it."""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Literal
+
+from penstock.api.codecs.dialect import StreamEncoder
+
+Outcome = Literal["completed", "error", "client_disconnected"]
+
+UNMATCHED = "<unmatched>"
+NO_MODEL = "none"
+UNKNOWN_MODEL = "unknown"
+# Nobody is there to read it; used in metrics and logs for clients that left before an answer.
+CLIENT_CLOSED_STATUS = 499
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """`path` is as the client wrote it, percent-encoded; `route` is the pattern it matched.
+
+    `entered`: counted as in flight, once the model is known. `encoder`: set when the head of an
+    event stream is out, so that an error can still be told in the stream's own form.
+    """
+
+    id: str
+    method: str
+    path: str
+    content_length: int | None
+    started_s: float = field(default_factory=time.monotonic)
+    route: str = UNMATCHED
+    model: str = NO_MODEL
+    status: int = 0
+    outcome: Outcome = "completed"
+    entered: bool = False
+    housekeeping: bool = False
+    encoder: StreamEncoder | None = None
+    streaming: bool = False
+    body_bytes: int = 0
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    completion_tokens: int = 0
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of the generated tokens after the first, over all choices."""
+        if self.first_token_s is None or self.last_token_s is None:
+            return None
+        seconds = self.last_token_s - self.first_token_s
+        return round((self.completion_tokens - 1) / seconds, 2) if seconds > 0 else None
+
+
+# The request that the running task works for; tasks that it starts inherit it.
+current_record: ContextVar[RequestRecord | None] = ContextVar("current_record", default=None)

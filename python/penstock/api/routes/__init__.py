@@ -1,0 +1,1 @@
+"""The endpoints, each an ASGI application over Services."""

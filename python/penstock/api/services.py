@@ -1,0 +1,68 @@
+"""What the routes work with. Built once per API process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from time import time
+from typing import Protocol
+
+from penstock.api.access_log import AccessLog
+from penstock.api.body import BodyReader
+from penstock.api.context import Observers
+from penstock.api.metrics import Metrics
+from penstock.base.errors import NotFound
+from penstock.config import ServerSettings
+from penstock.dialog import Event, GenerateRequest
+from penstock.engine.protocol import Engine
+
+DEFAULT_MODEL = "default"
+MAX_SHOWN_CHARS = 80
+
+
+class Loop(Protocol):
+    """What answers requests: the turn loop of one model."""
+
+    def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+        """The events of one run; closing the generator aborts it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Services:
+    """`models`: model id -> its loop; the first one is the default. `metrics` None: switched off.
+
+    `engine` gives the gauges and the fingerprint.
+    """
+
+    models: Mapping[str, Loop]
+    engine: Engine
+    settings: ServerSettings
+    metrics: Metrics | None
+    created: int = field(default_factory=lambda: int(time()))
+    observers: Observers = field(init=False)
+    bodies: BodyReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        form = settings.access_log_format
+        access_log = None if settings.disable_access_log else AccessLog(form)
+        observers = Observers(self.metrics, access_log, log_housekeeping=settings.access_log_health)
+        object.__setattr__(self, "observers", observers)
+        bodies = BodyReader(settings.body_limit_bytes, settings.stall_timeout_s)
+        object.__setattr__(self, "bodies", bodies)
+
+    def resolve(self, name: str | None) -> str:
+        """The id of a model that a request names. Raises NotFound (`model_not_found`)."""
+        if name is None or name == DEFAULT_MODEL:
+            return next(iter(self.models))
+        if name in self.models:
+            return name
+        shown = name if len(name) <= MAX_SHOWN_CHARS else name[:MAX_SHOWN_CHARS] + "..."
+        available = ", ".join(self.models)
+        raise NotFound(
+            f"Requested model '{shown}' is not available. Available models: {available}. "
+            "Use 'default' to use the default model.",
+            field="model",
+            code="model_not_found",
+        )

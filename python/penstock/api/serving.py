@@ -1,0 +1,101 @@
+"""Serves an application over a listening socket: uvicorn with our bounds and our signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from penstock.api.protocol import bounded_protocol
+from penstock.config import ServerSettings
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+# Longer than the idle time of the usual client pools, so that it is the client who closes.
+IDLE_TIMEOUT_S: Final = 75
+
+
+class HttpServer(uvicorn.Server):
+    """One API process's server. The first SIGTERM or SIGINT drains: no new connections, open
+    answers go on for `drain_timeout_s`. The second one stops at once."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: ServerSettings,
+        on_started: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=bounded_protocol(settings.max_connections),
+                loop="none",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=IDLE_TIMEOUT_S,
+                timeout_graceful_shutdown=math.ceil(settings.drain_timeout_s),
+            )
+        )
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._on_started is not None:
+            self._on_started()
+
+    def stop(self) -> None:
+        """Drain; called again: drop what is still open."""
+        if self.should_exit:
+            self.force_exit = True
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Replaces uvicorn's handlers, which ignore a second SIGTERM."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number in STOP_SIGNALS:
+                loop.remove_signal_handler(number)
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet. Raises OSError, which names the address."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    bound.set_inheritable(True)
+    return bound
+
+
+def url_of(bound: socket.socket) -> str:
+    """Where a client of this machine reaches the socket."""
+    host, port = bound.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
