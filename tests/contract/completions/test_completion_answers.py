@@ -1,0 +1,67 @@
+"""Legacy completions as clients see them, over real HTTP on loopback."""
+
+from __future__ import annotations
+
+import json
+
+from http_serving import CREATED, MODEL, frames_of, serving, spoken
+
+PROMPT = {"prompt": "Once"}
+
+
+async def test_answer_has_the_shape_of_the_reference_api():
+    async with serving() as server:
+        answer = (await server.http.post("/v1/completions", json=PROMPT)).json()
+    assert answer.pop("id").startswith("cmpl-")
+    assert answer.pop("usage")["total_tokens"] == 11
+    assert answer == {
+        "object": "text_completion",
+        "created": CREATED,
+        "model": MODEL,
+        "system_fingerprint": "penstock-0.9.1-fp_scripted",
+        "choices": [{"index": 0, "text": "Hello!", "logprobs": None, "finish_reason": "stop"}],
+    }
+
+
+async def test_stream_equals_the_unstreamed_answer_with_usage_on_its_last_chunk():
+    body = PROMPT | {"n": 2, "logprobs": 1}
+    async with serving(spoken("a", "é", "🎈b")) as server:
+        whole = (await server.http.post("/v1/completions", json=body)).json()
+        streamed = await server.http.post("/v1/completions", json=body | {"stream": True})
+    frames = frames_of(streamed.text)
+    assert frames.pop() == "[DONE]"
+    chunks = [json.loads(frame) for frame in frames]
+    assert ["usage" in chunk for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    for choice in whole["choices"]:
+        parts = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == choice["index"]]
+        assert "".join(part["text"] for part in parts) == choice["text"] == "aé🎈b"
+        joined = {key: [] for key in choice["logprobs"]}
+        for part in parts:
+            for key, values in (part["logprobs"] or {}).items():
+                joined[key] += values
+        assert joined == choice["logprobs"]
+    assert whole["choices"][0]["logprobs"] == {
+        "tokens": ["a", "é", "🎈b"],
+        "token_logprobs": [-0.25] * 3,
+        "top_logprobs": [{"alt0": -1.0, token: -0.25} for token in ("a", "é", "🎈b")],
+        "text_offset": [0, 1, 2],
+    }
+
+
+async def test_prompt_may_be_text_one_text_in_a_list_or_token_ids():
+    async with serving() as server:
+        for prompt, decoded in (
+            ("Once", "Once"),
+            (["Once"], "Once"),
+            ([1, 2, 3], (1, 2, 3)),
+            ([[1, 2, 3]], (1, 2, 3)),
+        ):
+            answer = await server.http.post("/v1/completions", json={"prompt": prompt})
+            assert answer.status_code == 200
+            assert server.loop.requests[-1].prompt == decoded
+
+
+async def test_official_client_streams_completions():
+    async with serving() as server:
+        chunks = await server.openai.completions.create(model=MODEL, prompt="x", stream=True)
+        assert "".join([chunk.choices[0].text async for chunk in chunks]) == "Hello!"

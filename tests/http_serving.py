@@ -1,0 +1,156 @@
+"""Our HTTP server on loopback, in the test's own event loop, over a scripted turn loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx
+import openai
+from penstock.api.app import create_app
+from penstock.api.metrics import Metrics
+from penstock.api.services import Services
+from penstock.api.serving import HttpServer, bind_socket, url_of
+from penstock.config import ServerSettings
+from penstock.dialog import (
+    Event,
+    GenerateRequest,
+    PartEnded,
+    PartStarted,
+    RunEnded,
+    RunStarted,
+    Text,
+    TextDelta,
+    TokenLogprob,
+    TurnEnded,
+    Usage,
+)
+from scripted_engine import ScriptedEngine
+
+MODEL = "scripted-model"
+CREATED = 1_700_000_000
+USAGE = Usage(
+    prompt_tokens=7,
+    completion_tokens=4,
+    cached_tokens=3,
+    reasoning_tokens=1,
+    prompt_time_s=0.5,
+    completion_time_s=0.25,
+)
+
+Step = Event | asyncio.Event | Exception
+Script = Callable[[GenerateRequest], Iterable[Step]]
+
+
+def spoken(*pieces: str) -> Script:
+    """Every choice says these pieces, in turns; with a log probability each if asked for."""
+
+    def script(request: GenerateRequest) -> Iterable[Step]:
+        yield RunStarted(request.model or "?", CREATED, USAGE.prompt_tokens)
+        for choice in range(request.n):
+            yield PartStarted(choice, 0, "text")
+        for piece in pieces:
+            for choice in range(request.n):
+                yield TextDelta(choice, 0, piece, logprobs_of(request, piece))
+        for choice in range(request.n):
+            yield PartEnded(choice, 0, Text("".join(pieces)))
+            yield TurnEnded(choice, "stop", USAGE)
+        yield RunEnded("completed", USAGE)
+
+    return script
+
+
+def logprobs_of(request: GenerateRequest, piece: str) -> tuple[TokenLogprob, ...]:
+    if request.top_logprobs is None:
+        return ()
+    top = tuple((100 + k, b"alt%d" % k, -1.0 - k) for k in range(request.top_logprobs))
+    return (TokenLogprob(5, piece.encode(), -0.25, top),)
+
+
+class ScriptedLoop:
+    """Plays a script for each request: yields events, waits for asyncio.Events, raises."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.requests: list[GenerateRequest] = []
+        self.running = 0
+        self.cut_short = 0
+
+    async def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+        self.requests.append(request)
+        self.running += 1
+        finished = False
+        try:
+            for step in self.script(request):
+                if isinstance(step, asyncio.Event):
+                    await step.wait()
+                elif isinstance(step, Exception):
+                    raise step
+                else:
+                    yield step
+                    await asyncio.sleep(0)
+            finished = True
+        finally:
+            self.running -= 1
+            self.cut_short += not finished
+
+
+@dataclass
+class Serving:
+    """A running server and its clients."""
+
+    url: str
+    http: httpx.AsyncClient
+    openai: openai.AsyncOpenAI
+    server: HttpServer
+    services: Services
+    loop: ScriptedLoop
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Let the server go on until something is so; the test's own timeout bounds it."""
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def serving(
+    script: Script = spoken("Hel", "lo", "!"),  # noqa: B008
+    *,
+    settings: ServerSettings = ServerSettings(),  # noqa: B008
+    models: Mapping[str, ScriptedLoop] | None = None,
+    metrics: Metrics | None = None,
+) -> AsyncIterator[Serving]:
+    """A server on a free port of loopback, until the block ends."""
+    loop = ScriptedLoop(script)
+    services = Services(
+        models=models or {MODEL: loop},
+        engine=ScriptedEngine([1]),
+        settings=settings,
+        metrics=metrics or (None if settings.disable_metrics else Metrics()),
+        created=CREATED,
+    )
+    started = asyncio.Event()
+    server = HttpServer(create_app(services), settings, on_started=started.set)
+    bound = bind_socket("127.0.0.1", 0)
+    task = asyncio.create_task(server.serve(sockets=[bound]))
+    await started.wait()
+    url = url_of(bound)
+    async with (
+        httpx.AsyncClient(base_url=url, timeout=30) as http,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client,
+    ):
+        yield Serving(url, http, client, server, services, loop)
+    server.stop()
+    server.stop()
+    await task
+
+
+def frames_of(body: str) -> list[str]:
+    """The `data` of each unnamed event of a stream."""
+    return [
+        block.removeprefix("data: ")
+        for block in body.split("\n\n")
+        if block and not block.startswith(":")
+    ]
