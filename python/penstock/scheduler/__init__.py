@@ -1,0 +1,31 @@
+"""Which tokens of which requests are computed in the next step, and in which cache blocks.
+
+Plain ints and lists: no tensors, no torch, no clock, no thread. The engine calls `plan`, has the
+runtime execute it, and calls `commit`, one step at a time.
+"""
+
+from penstock.scheduler.gauges import SchedulerGauges
+from penstock.scheduler.scheduler import Scheduler, step_token_budget
+from penstock.scheduler.sequence import FinishReason, Progress
+from penstock.scheduler.types import (
+    Admit,
+    AppendBlocks,
+    Chunk,
+    Drawn,
+    StepPlan,
+    StepResult,
+)
+
+__all__ = [
+    "Admit",
+    "AppendBlocks",
+    "Chunk",
+    "Drawn",
+    "FinishReason",
+    "Progress",
+    "Scheduler",
+    "SchedulerGauges",
+    "StepPlan",
+    "StepResult",
+    "step_token_budget",
+]

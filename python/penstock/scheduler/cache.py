@@ -1,0 +1,134 @@
+"""The blocks of sequences: the pool and the prefix index working together.
+
+Every block of a sequence is held once by it. What is computed and full is published, so that
+others find it; what is being computed is promised, so that others may wait for it.
+"""
+
+from __future__ import annotations
+
+from penstock.scheduler.blocks import BlockPool
+from penstock.scheduler.prefix import Key, PrefixIndex
+from penstock.scheduler.sequence import Sequence
+
+
+class BlockCache:
+    """`prefix_caching` False: blocks are only counted, never found again."""
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_tokens: int,
+        *,
+        prefix_caching: bool,
+        secret: bytes | None = None,
+    ) -> None:
+        self.pool = BlockPool(num_blocks)
+        self.index = PrefixIndex(num_blocks, secret)
+        self.block_tokens = block_tokens
+        self.prefix_caching = prefix_caching
+        self.lookups = 0
+        self.hits = 0
+        self._promised: dict[Key, Sequence] = {}
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that `num_tokens` tokens take."""
+        return -(-num_tokens // self.block_tokens)
+
+    def find_prefix(self, sequence: Sequence) -> list[int]:
+        """The blocks that hold the longest cached prefix of `sequence`, not held yet. At least
+        one token is left over, since only a computed token has logits."""
+        if not self.prefix_caching:
+            return []
+        limit = (len(sequence.tokens) - 1) // self.block_tokens
+        self._hash(sequence, limit)
+        found: list[int] = []
+        while len(found) < limit:
+            block = self.index.find(sequence.keys[len(found) + 1])
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def promised_tokens(self, sequence: Sequence, num_found: int) -> int:
+        """How many tokens after the first `num_found` blocks (`find_prefix` was called) others are
+        computing right now."""
+        if not self.prefix_caching or not self._promised:
+            return 0
+        count = 0
+        for key in sequence.keys[num_found + 1 :]:
+            if key not in self._promised:
+                break
+            count += 1
+        return count * self.block_tokens
+
+    def try_admit(self, sequence: Sequence, found: list[int], reserve: int) -> bool:
+        """Give a waiting `sequence` blocks for all its known tokens, the first of them `found`.
+        False, and nothing changed, unless `reserve` blocks stay free."""
+        needed = self.blocks_for(len(sequence.tokens)) - len(found)
+        newly_held = sum(1 for block in found if self.pool.holders(block) == 0)
+        if needed + newly_held + reserve > self.pool.num_free:
+            return False
+        for block in found:
+            self.pool.hold(block)
+        sequence.blocks = found + [self._take() for _ in range(needed)]
+        sequence.published = len(found)
+        sequence.computed = len(found) * self.block_tokens
+        if self.prefix_caching:
+            self.lookups += 1
+            self.hits += bool(found)
+            for key in sequence.keys[len(found) + 1 :]:
+                self._promised.setdefault(key, sequence)
+        return True
+
+    def extend(self, sequence: Sequence) -> int:
+        """One block more for `sequence`. The pool must have a free one."""
+        block = self._take()
+        sequence.blocks.append(block)
+        return block
+
+    def publish(self, sequence: Sequence) -> None:
+        """Let others find the blocks of `sequence` that became full and computed."""
+        full = sequence.computed // self.block_tokens
+        if not self.prefix_caching or full == sequence.published:
+            return
+        self._hash(sequence, full)
+        for position in range(sequence.published, full):
+            key = sequence.keys[position + 1]
+            self._promised.pop(key, None)
+            self.index.publish(key, sequence.blocks[position])
+        sequence.published = full
+
+    def release(self, sequence: Sequence) -> None:
+        """Take all blocks from `sequence`. The last of them are reused first: a block is found
+        only through those before it."""
+        self._break_promises(sequence)
+        for block in reversed(sequence.blocks):
+            self.pool.release(block, worth_keeping=self.index.holds(block))
+        sequence.blocks = []
+        sequence.published = 0
+        sequence.computed = 0
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """What `sequence` computed is not to be trusted: nobody finds its blocks any more."""
+        for block in sequence.blocks:
+            self.index.withdraw(block)
+
+    def _take(self) -> int:
+        block = self.pool.take()
+        self.index.evict(block)
+        return block
+
+    def _hash(self, sequence: Sequence, count: int) -> None:
+        """Know the keys of the first `count` blocks, which are full: `keys[i + 1]` is the one of
+        block i, `keys[0]` the root. Each is hashed once in the life of the sequence."""
+        keys, size = sequence.keys, self.block_tokens
+        if not keys:
+            keys.append(self.index.root(sequence.salt))
+        for position in range(len(keys) - 1, count):
+            content = sequence.tokens[position * size : (position + 1) * size]
+            keys.append(self.index.child(keys[position], content))
+
+    def _break_promises(self, sequence: Sequence) -> None:
+        for key in sequence.keys[sequence.published + 1 :]:
+            if self._promised.get(key) is sequence:
+                del self._promised[key]

@@ -1,0 +1,28 @@
+"""What the scheduler counts."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SchedulerGauges(msgspec.Struct):
+    """A snapshot; counters only grow. The names are those of `EngineGauges`.
+
+    A lookup is an admission while prefix caching is on; a hit is a lookup that found a block or
+    more; an eviction is a findable block that was overwritten.
+    """
+
+    sequences_running: int
+    sequences_waiting: int
+    sequences_capacity: int
+    kv_cache_blocks_used: int
+    kv_cache_blocks_total: int
+    tokens_processed: int
+    prefix_cache_lookups: int
+    prefix_cache_hits: int
+    prefix_cache_evictions: int
+    preemptions: int
+    completed_stop: int
+    completed_length: int
+    completed_abort: int
+    completed_error: int

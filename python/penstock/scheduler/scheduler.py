@@ -1,0 +1,352 @@
+"""What the next step computes: each step lets computed tokens catch up with known ones.
+
+There is no prompt phase and no decode phase. Under one token budget, running sequences come
+first (those that miss one token, then unfinished prompts, as chunks), then waiting ones in order
+of arrival while rows, blocks and budget last. When blocks run out, the newest running sequence
+gives its own back and returns to the front of the queue with its tokens.
+
+Since admission is in order of arrival and the newest is preempted first, `running` followed by
+`waiting` is always in order of arrival: the oldest request always advances, so nobody starves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from penstock.base.errors import ContextLengthExceeded, InvalidRequest, Overloaded
+from penstock.dialog import Sampling
+from penstock.scheduler.cache import BlockCache
+from penstock.scheduler.draft import Draft
+from penstock.scheduler.gauges import SchedulerGauges
+from penstock.scheduler.pace import MIXED_STEP_STRETCH, StepPace
+from penstock.scheduler.sequence import FinishReason, Progress, Sequence
+from penstock.scheduler.types import Admit, AppendBlocks, Drawn, StepPlan, StepResult
+
+
+def step_token_budget(token_budget: int, context_tokens: int, *, no_kv_cache: bool) -> int:
+    """The most tokens of one step, for which the runtime sizes its buffers. Without a cache
+    between steps a step must hold a whole context."""
+    return max(token_budget, context_tokens) if no_kv_cache else token_budget
+
+
+class Scheduler:
+    """One engine's queue, rows and blocks. One step is in flight at a time: `plan`, execution,
+    `commit`. `submit` and `abort` may come between any of these.
+
+    `num_blocks` blocks of `block_tokens` tokens; `max_seqs` rows; at most `max_queue` requests
+    wait; no sequence has more than `context_tokens` tokens; no step more than
+    `step_token_budget(...)`. `no_kv_cache`: every step recomputes the whole context of each
+    sequence in it. `mixed_stretch`: see `pace`. `secret` keys the prefix hash; None draws one.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_tokens: int,
+        context_tokens: int,
+        max_seqs: int,
+        token_budget: int,
+        max_queue: int = 1024,
+        prefix_caching: bool = True,
+        no_kv_cache: bool = False,
+        mixed_stretch: float = MIXED_STEP_STRETCH,
+        secret: bytes | None = None,
+    ) -> None:
+        assert min(num_blocks, block_tokens, context_tokens, max_seqs, token_budget) > 0
+        self._cache = BlockCache(
+            num_blocks,
+            block_tokens,
+            prefix_caching=prefix_caching and not no_kv_cache,
+            secret=secret,
+        )
+        self._budget = step_token_budget(token_budget, context_tokens, no_kv_cache=no_kv_cache)
+        self._context_tokens = context_tokens
+        self._max_seqs = max_seqs
+        self._max_queue = max_queue
+        self._keeps_cache = not no_kv_cache
+        self._pace = StepPace(block_tokens, mixed_stretch)
+        self._sequences: dict[str, Sequence] = {}
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+        self._free_rows = list(range(max_seqs - 1, -1, -1))
+        self._releases: list[int] = []
+        self._step = 0
+        self._in_flight: Draft | None = None
+        self._stalled: tuple[str, int] = ("", 0)
+        self._tokens_processed = 0
+        self._preemptions = 0
+        self._completed: dict[FinishReason, int] = {"stop": 0, "length": 0, "abort": 0, "error": 0}
+
+    @property
+    def has_work(self) -> bool:
+        """Is any request unfinished? Then `plan` gives a plan."""
+        return bool(self._running or self._waiting)
+
+    def submit(
+        self,
+        id: str,
+        *,
+        token_ids: tuple[int, ...],
+        sampling: Sampling,
+        seed: int,
+        max_tokens: int,
+        stop_token_ids: frozenset[int] = frozenset(),
+        top_logprobs: int | None = None,
+        cache_salt: bytes = b"",
+    ) -> None:
+        """Queue a request under an `id` that is not in use.
+
+        Raises InvalidRequest for an empty prompt or max_tokens < 1, ContextLengthExceeded for a
+        sequence that could never fit, Overloaded when the queue is full.
+        """
+        assert id not in self._sequences, f"request {id} is already here"
+        known_limit = self._checked_limit(len(token_ids), max_tokens)
+        if len(self._waiting) >= self._max_queue:
+            raise Overloaded(
+                f"{len(self._waiting)} requests are waiting already; try again later",
+                retry_after_s=1,
+            )
+        sequence = Sequence(
+            id, token_ids, sampling, seed, known_limit, stop_token_ids, top_logprobs, cache_salt
+        )
+        self._sequences[id] = sequence
+        self._waiting.append(sequence)
+
+    def abort(self, id: str) -> bool:
+        """Drop a request: no Progress of it follows. False if it is not here (any more)."""
+        sequence = self._sequences.pop(id, None)
+        if sequence is None:
+            return False
+        self._completed["abort"] += 1
+        if sequence.row < 0:
+            self._waiting.remove(sequence)
+        elif self._in_flight is not None and sequence in self._in_flight.work:
+            sequence.aborted = True  # the step still writes to its blocks
+        else:
+            self._running.remove(sequence)
+            self._vacate(sequence)
+        return True
+
+    def plan(self) -> StepPlan | None:
+        """The next step, or None when there is no work."""
+        assert self._in_flight is None, "plan() before commit() of the step before"
+        if not self.has_work:
+            return None
+        draft = Draft(self._budget, self._budget)
+        if self._keeps_cache:
+            self._plan_decodes(draft)
+        if draft.chunks:
+            draft.limit_prompts(self._pace.prompt_share(len(draft.chunks)))
+        self._plan_prompts(draft)
+        self._plan_admissions(draft)
+        assert draft.chunks, "the oldest request always advances"
+        self._step += 1
+        self._in_flight = draft
+        releases, self._releases = tuple(self._releases), []
+        return StepPlan(
+            self._step,
+            releases,
+            tuple(draft.admissions),
+            tuple(draft.blocks),
+            tuple(draft.chunks),
+        )
+
+    def commit(self, result: StepResult, duration_s: float | None = None) -> list[Progress]:
+        """Take in what the planned step drew. `duration_s`: how long its execution took; it
+        steers how many prompt tokens join decoding steps."""
+        draft, self._in_flight = self._in_flight, None
+        assert draft is not None and result.step == self._step, "commit() of another step"
+        self._tokens_processed += draft.num_tokens
+        if duration_s is not None:
+            self._pace.observe(draft.num_tokens, duration_s)
+        progress: list[Progress] = []
+        tokens = iter(result.drawn)
+        vacated = False
+        for sequence, chunk in zip(draft.work, draft.chunks, strict=True):
+            drawn = next(tokens) if chunk.samples else None
+            if sequence.aborted or self._advance(sequence, chunk.length, drawn, progress):
+                self._vacate(sequence)
+                vacated = True
+        assert next(tokens, None) is None, "more tokens drawn than the plan asked for"
+        if vacated:
+            self._running = [sequence for sequence in self._running if sequence.row >= 0]
+        return progress
+
+    def gauges(self) -> SchedulerGauges:
+        """The state of the moment."""
+        cache, completed = self._cache, self._completed
+        return SchedulerGauges(
+            sequences_running=len(self._running),
+            sequences_waiting=len(self._waiting),
+            sequences_capacity=self._max_seqs,
+            kv_cache_blocks_used=cache.pool.num_used,
+            kv_cache_blocks_total=cache.pool.num_blocks,
+            tokens_processed=self._tokens_processed,
+            prefix_cache_lookups=cache.lookups,
+            prefix_cache_hits=cache.hits,
+            prefix_cache_evictions=cache.index.evictions,
+            preemptions=self._preemptions,
+            completed_stop=completed["stop"],
+            completed_length=completed["length"],
+            completed_abort=completed["abort"],
+            completed_error=completed["error"],
+        )
+
+    def _checked_limit(self, prompt_tokens: int, max_tokens: int) -> int:
+        """How many tokens the sequence may come to have."""
+        if prompt_tokens == 0:
+            raise InvalidRequest("the prompt is empty; it must have one token or more")
+        if max_tokens < 1:
+            raise InvalidRequest(f"max_tokens is {max_tokens}; it must be 1 or more")
+        if prompt_tokens >= self._context_tokens:
+            raise ContextLengthExceeded(
+                f"the prompt has {prompt_tokens} tokens; with one token of answer the context of "
+                f"{self._context_tokens} tokens holds at most {self._context_tokens - 1}"
+            )
+        known_limit = min(prompt_tokens + max_tokens, self._context_tokens)
+        cache = self._cache
+        capacity = cache.pool.num_blocks * cache.block_tokens
+        if known_limit - 1 > capacity:  # the last token is drawn, never computed
+            raise ContextLengthExceeded(
+                f"the prompt of {prompt_tokens} tokens and an answer of up to {max_tokens} do not "
+                f"fit the cache of {capacity} tokens"
+            )
+        return known_limit
+
+    def _plan_decodes(self, draft: Draft) -> None:
+        """The one missing token of each running sequence that misses one."""
+        position = 0
+        while position < len(self._running) and draft.budget > 0:
+            sequence = self._running[position]
+            if len(sequence.tokens) - sequence.computed == 1 and self._grow(sequence, draft):
+                draft.compute(sequence, 1)
+            position += 1
+
+    def _plan_prompts(self, draft: Draft) -> None:
+        """Chunks of the running sequences that miss more. Without a cache between steps these
+        are all of them, and a chunk is the whole context or nothing."""
+        position = 0
+        while position < len(self._running) and draft.prompt_budget > 0:
+            sequence = self._running[position]
+            missing = len(sequence.tokens) - sequence.computed
+            if not self._keeps_cache:
+                if missing > draft.prompt_budget:
+                    return
+                if self._grow(sequence, draft):
+                    draft.compute_prompt(sequence, missing)
+            elif missing > 1:
+                draft.compute_prompt(sequence, missing)
+            position += 1
+
+    def _plan_admissions(self, draft: Draft) -> None:
+        """Rows, blocks and a first chunk for waiting sequences, in order of arrival."""
+        while self._waiting and self._free_rows and draft.prompt_budget > 0:
+            sequence = self._waiting[0]
+            if not self._try_blocks(sequence, draft):
+                return
+            self._waiting.popleft()
+            self._running.append(sequence)
+            sequence.row = self._free_rows.pop()
+            if sequence.cached_tokens is None:
+                sequence.cached_tokens = sequence.computed
+            draft.admissions.append(
+                Admit(
+                    row=sequence.row,
+                    token_ids=tuple(sequence.tokens),
+                    prompt_tokens=sequence.prompt_tokens,
+                    sampling=sequence.sampling,
+                    seed=sequence.seed,
+                    top_logprobs=sequence.top_logprobs,
+                )
+            )
+            draft.blocks.append(AppendBlocks(sequence.row, tuple(sequence.blocks)))
+            draft.compute_prompt(sequence, len(sequence.tokens) - sequence.computed)
+
+    def _try_blocks(self, sequence: Sequence, draft: Draft) -> bool:
+        """Blocks for all known tokens of a waiting sequence, if it should run now.
+
+        Each running sequence may soon need a block more: as many stay in reserve, or the newcomer
+        would be preempted at once. And a prompt of which others are computing half or more waits
+        for them: it will find theirs.
+        """
+        cache, reserve = self._cache, len(self._running)
+        spare = cache.pool.num_free - reserve
+        if self._stalled[0] == sequence.id and spare <= self._stalled[1]:
+            return False
+        found = cache.find_prefix(sequence)
+        missing = len(sequence.tokens) - len(found) * cache.block_tokens
+        if not self._keeps_cache and missing > draft.prompt_budget:
+            return False
+        if 2 * cache.promised_tokens(sequence, len(found)) >= missing:
+            return False
+        if not cache.try_admit(sequence, found, reserve):
+            self._stalled = (sequence.id, spare)
+            return False
+        self._stalled = ("", 0)
+        return True
+
+    def _grow(self, sequence: Sequence, draft: Draft) -> bool:
+        """Blocks for all known tokens of a running sequence, taken from newer ones when none is
+        free. False: it was itself the newest and is waiting again."""
+        cache = self._cache
+        while len(sequence.blocks) * cache.block_tokens < len(sequence.tokens):
+            while cache.pool.num_free == 0:
+                victim = self._running.pop()
+                self._preempt(victim)
+                if victim is sequence:
+                    return False
+            block = cache.extend(sequence)
+            draft.blocks.append(AppendBlocks(sequence.row, (block,)))
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._vacate(sequence)
+        self._waiting.appendleft(sequence)
+        self._preemptions += 1
+
+    def _vacate(self, sequence: Sequence) -> None:
+        """Take row and blocks from a sequence; the caller takes it out of `running`."""
+        self._cache.release(sequence)
+        self._releases.append(sequence.row)
+        self._free_rows.append(sequence.row)
+        sequence.row = -1
+
+    def _advance(
+        self, sequence: Sequence, length: int, drawn: Drawn | None, progress: list[Progress]
+    ) -> bool:
+        """`length` tokens were computed and perhaps one drawn. True: the sequence is finished."""
+        if drawn is not None and drawn.failed:
+            self._cache.withdraw(sequence)
+            return self._report(sequence, None, drawn, "error", progress)
+        if self._keeps_cache:
+            sequence.computed += length
+            self._cache.publish(sequence)
+        if drawn is None:
+            return False
+        assert drawn.row == sequence.row, "tokens drawn out of the plan's order"
+        if drawn.token_id in sequence.stop_token_ids:
+            return self._report(sequence, None, drawn, "stop", progress)
+        sequence.tokens.append(drawn.token_id)
+        finish: FinishReason | None = None
+        if len(sequence.tokens) == sequence.known_limit:
+            finish = "length"
+        return self._report(sequence, drawn.token_id, drawn, finish, progress)
+
+    def _report(
+        self,
+        sequence: Sequence,
+        token_id: int | None,
+        drawn: Drawn,
+        finish: FinishReason | None,
+        progress: list[Progress],
+    ) -> bool:
+        cached_tokens = None if sequence.reported else sequence.cached_tokens
+        sequence.reported = True
+        logprob, top = (drawn.logprob, drawn.top) if token_id is not None else (None, ())
+        progress.append(Progress(sequence.id, token_id, logprob, top, cached_tokens, finish))
+        if finish is None:
+            return False
+        self._completed[finish] += 1
+        del self._sequences[sequence.id]
+        return True

@@ -1,0 +1,86 @@
+"""The state of one request inside the scheduler, and what a step made of it."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Literal
+
+import msgspec
+
+from penstock.dialog import Sampling
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What one step made for request `id`.
+
+    `token_id` None: no token (a stop token ended the sequence, or its row failed). After a
+    `finish` none follows. `cached_tokens`: prompt tokens that came from the prefix cache; on the
+    first Progress of a request only.
+    """
+
+    id: str
+    token_id: int | None
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    cached_tokens: int | None = None
+    finish: FinishReason | None = None
+
+
+class Sequence:
+    """One request. Known tokens are the prompt and what was drawn; computed ones are those whose
+    keys and values are in its blocks. 0 <= computed < known, always.
+
+    `row` -1: waiting. `keys`: the root, then the keys of its full blocks, as far as
+    they were needed; `published`: how many of its blocks are, or need not be, in the prefix index.
+    """
+
+    __slots__ = (
+        "aborted",
+        "blocks",
+        "cached_tokens",
+        "computed",
+        "id",
+        "keys",
+        "known_limit",
+        "prompt_tokens",
+        "published",
+        "reported",
+        "row",
+        "salt",
+        "sampling",
+        "seed",
+        "stop_token_ids",
+        "tokens",
+        "top_logprobs",
+    )
+
+    def __init__(
+        self,
+        id: str,
+        token_ids: tuple[int, ...],
+        sampling: Sampling,
+        seed: int,
+        known_limit: int,
+        stop_token_ids: frozenset[int],
+        top_logprobs: int | None,
+        salt: bytes,
+    ) -> None:
+        self.id = id
+        self.tokens = array("i", token_ids)
+        self.prompt_tokens = len(token_ids)
+        self.sampling = sampling
+        self.seed = seed
+        self.known_limit = known_limit
+        self.stop_token_ids = stop_token_ids
+        self.top_logprobs = top_logprobs
+        self.salt = salt
+        self.row = -1
+        self.computed = 0
+        self.blocks: list[int] = []
+        self.keys: list[bytes] = []
+        self.published = 0
+        self.cached_tokens: int | None = None
+        self.reported = False
+        self.aborted = False

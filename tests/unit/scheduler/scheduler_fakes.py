@@ -1,0 +1,181 @@
+"""A runtime without a model: the cache holds digests of prefixes, a token is drawn from one.
+
+The digest of position i is a hash of the digest of position i - 1, read back from the cache, and
+of token i. So a block that was lost, shared by mistake or overwritten changes every later token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from penstock.dialog import Sampling
+from penstock.scheduler import Chunk, Drawn, Scheduler, StepPlan, StepResult
+
+VOCAB = 50
+
+
+def digest(before: bytes, token: int) -> bytes:
+    return blake2b(before + token.to_bytes(4, "little"), digest_size=8).digest()
+
+
+def token_of(state: bytes, vocab: int = VOCAB) -> int:
+    return int.from_bytes(state, "little") % vocab
+
+
+def answer_alone(prompt: Sequence[int], max_tokens: int, stops: frozenset[int]) -> list[int]:
+    """What a request must answer, computed without any scheduler."""
+    state = b""
+    for token in prompt:
+        state = digest(state, token)
+    answer: list[int] = []
+    while len(answer) < max_tokens:
+        token = token_of(state)
+        if token in stops:
+            break
+        answer.append(token)
+        state = digest(state, token)
+    return answer
+
+
+@dataclass
+class Row:
+    tokens: list[int]
+    blocks: list[int] = field(default_factory=list)
+
+
+class FakeRuntime:
+    """Executes plans over a cache of digests, and checks every rule of `StepPlan`."""
+
+    def __init__(
+        self, num_blocks: int, block_tokens: int, token_budget: int, *, forgets: bool = False
+    ) -> None:
+        self.cache: list[list[bytes | None]] = [[None] * block_tokens for _ in range(num_blocks)]
+        self.block_tokens = block_tokens
+        self.token_budget = token_budget
+        self.forgets = forgets
+        self.rows: dict[int, Row] = {}
+        self.fails: Callable[[int], bool] = lambda row: False
+        self.max_step_tokens = 0
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        for row in plan.releases:
+            del self.rows[row]
+        for admit in plan.admissions:
+            assert admit.row not in self.rows, "a row has two tenants"
+            self.rows[admit.row] = Row(list(admit.token_ids))
+        for append in plan.blocks:
+            self.rows[append.row].blocks.extend(append.blocks)
+        if self.forgets:
+            self.cache = [[None] * self.block_tokens for _ in self.cache]
+        assert plan.chunks
+        assert plan.num_tokens <= self.token_budget
+        assert len({chunk.row for chunk in plan.chunks}) == len(plan.chunks)
+        self.max_step_tokens = max(self.max_step_tokens, plan.num_tokens)
+        written: dict[tuple[int, int], bytes] = {}
+        states = [self._compute(chunk, written) for chunk in plan.chunks]
+        for (block, offset), state in written.items():
+            self.cache[block][offset] = state
+        drawn = []
+        for chunk, state in zip(plan.chunks, states, strict=True):
+            row = self.rows[chunk.row]
+            assert chunk.samples == (chunk.start + chunk.length == len(row.tokens))
+            if chunk.samples:
+                row.tokens.append(token_of(state))
+                drawn.append(Drawn(chunk.row, row.tokens[-1], failed=self.fails(chunk.row)))
+        return StepResult(plan.step, tuple(drawn))
+
+    def _compute(self, chunk: Chunk, written: dict[tuple[int, int], bytes]) -> bytes:
+        """All chunks of a step read the cache as it was before the step, but for their own."""
+        row = self.rows[chunk.row]
+        assert chunk.length > 0
+        state = b""
+        if chunk.start:
+            block, offset = divmod(chunk.start - 1, self.block_tokens)
+            before = self.cache[row.blocks[block]][offset]
+            assert before is not None, "reads a place that nothing was written to"
+            state = before
+        for position in range(chunk.start, chunk.start + chunk.length):
+            block, offset = divmod(position, self.block_tokens)
+            state = digest(state, row.tokens[position])
+            place = (row.blocks[block], offset)
+            assert place not in written, "two chunks write to one place"
+            written[place] = state
+        return state
+
+
+@dataclass
+class Harness:
+    """A scheduler and a fake runtime of the same sizes, and the answers so far."""
+
+    num_blocks: int = 64
+    block_tokens: int = 4
+    context_tokens: int = 128
+    max_seqs: int = 4
+    token_budget: int = 32
+    max_queue: int = 1000
+    prefix_caching: bool = True
+    no_kv_cache: bool = False
+
+    def __post_init__(self) -> None:
+        self.scheduler = Scheduler(
+            num_blocks=self.num_blocks,
+            block_tokens=self.block_tokens,
+            context_tokens=self.context_tokens,
+            max_seqs=self.max_seqs,
+            token_budget=self.token_budget,
+            max_queue=self.max_queue,
+            prefix_caching=self.prefix_caching,
+            no_kv_cache=self.no_kv_cache,
+            secret=b"test",
+        )
+        budget = max(self.token_budget, self.context_tokens if self.no_kv_cache else 0)
+        self.runtime = FakeRuntime(
+            self.num_blocks, self.block_tokens, budget, forgets=self.no_kv_cache
+        )
+        self.answers: dict[str, list[int]] = {}
+        self.finishes: dict[str, str] = {}
+        self.cached: dict[str, int] = {}
+
+    def submit(
+        self,
+        id: str,
+        prompt: Sequence[int],
+        max_tokens: int = 8,
+        stops: frozenset[int] = frozenset(),
+        salt: bytes = b"",
+    ) -> None:
+        self.scheduler.submit(
+            id,
+            token_ids=tuple(prompt),
+            sampling=Sampling(temperature=0.0),
+            seed=0,
+            max_tokens=max_tokens,
+            stop_token_ids=stops,
+            cache_salt=salt,
+        )
+        self.answers[id] = []
+
+    def step(self) -> StepPlan | None:
+        plan = self.scheduler.plan()
+        if plan is not None:
+            self.commit(plan)
+        return plan
+
+    def commit(self, plan: StepPlan, duration_s: float | None = None) -> None:
+        for progress in self.scheduler.commit(self.runtime.execute(plan), duration_s):
+            assert progress.id not in self.finishes, "progress after the finish"
+            if progress.token_id is not None:
+                self.answers[progress.id].append(progress.token_id)
+            if progress.cached_tokens is not None:
+                assert progress.id not in self.cached, "cached_tokens twice"
+                self.cached[progress.id] = progress.cached_tokens
+            if progress.finish is not None:
+                self.finishes[progress.id] = progress.finish
+
+    def run(self, max_steps: int = 10_000) -> None:
+        for _ in range(max_steps):
+            if self.step() is None:
+                return
+        raise AssertionError("the scheduler does not come to an end")

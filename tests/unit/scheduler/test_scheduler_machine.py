@@ -1,0 +1,166 @@
+"""Any interleaving of submissions, aborts and steps: nothing is lost, nothing is mixed up."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from scheduler_fakes import Harness, answer_alone
+
+from penstock.base.errors import ContextLengthExceeded, Overloaded
+from penstock.scheduler import StepPlan
+
+STEMS = ([1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 9, 9, 9, 9], [5, 5, 5, 5, 5, 5, 5, 5])
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    @initialize(
+        num_blocks=st.integers(3, 14),
+        block_tokens=st.integers(1, 4),
+        max_seqs=st.integers(1, 4),
+        token_budget=st.integers(1, 12),
+        max_queue=st.integers(2, 8),
+        prefix_caching=st.booleans(),
+        no_kv_cache=st.sampled_from([False, False, False, True]),
+    )
+    def start(self, num_blocks: int, block_tokens: int, **options: object) -> None:
+        self.harness = Harness(
+            num_blocks=num_blocks,
+            block_tokens=block_tokens,
+            context_tokens=min(24, num_blocks * block_tokens),
+            **options,  # type: ignore[arg-type]
+        )
+        self.expected: dict[str, list[int]] = {}
+        self.aborted: set[str] = set()
+        self.failed: set[str] = set()
+        self.in_flight: StepPlan | None = None
+        self.count = 0
+
+    @rule(
+        stem=st.sampled_from(STEMS),
+        cut=st.integers(1, 8),
+        tail=st.lists(st.integers(0, 3), max_size=6),
+        max_tokens=st.integers(1, 9),
+        stops=st.frozensets(st.integers(0, 49), max_size=6),
+        salt=st.sampled_from([b"", b"", b"other"]),
+    )
+    def submit(
+        self,
+        stem: list[int],
+        cut: int,
+        tail: list[int],
+        max_tokens: int,
+        stops: frozenset[int],
+        salt: bytes,
+    ) -> None:
+        prompt, id = stem[:cut] + tail, f"r{self.count}"
+        self.count += 1
+        harness = self.harness
+        waiting = harness.scheduler.gauges().sequences_waiting
+        try:
+            harness.submit(id, prompt, max_tokens, stops, salt)
+        except ContextLengthExceeded:
+            assert len(prompt) >= harness.context_tokens
+            return
+        except Overloaded:
+            assert waiting >= harness.max_queue
+            return
+        assert waiting < harness.max_queue
+        room = harness.context_tokens - len(prompt)
+        self.expected[id] = answer_alone(prompt, min(max_tokens, room), stops)
+
+    @precondition(lambda self: self.expected)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(sorted(self.expected)))
+        alive = id not in self.harness.finishes and id not in self.aborted
+        assert self.harness.scheduler.abort(id) == alive
+        if alive:
+            self.aborted.add(id)
+
+    @precondition(lambda self: self.in_flight is None)
+    @rule()
+    def plan(self) -> None:
+        self.in_flight = self.harness.scheduler.plan()
+        assert (self.in_flight is None) == (not self.harness.scheduler.has_work)
+
+    @precondition(lambda self: self.in_flight is not None)
+    @rule(duration_ms=st.one_of(st.none(), st.integers(1, 50)))
+    def commit(self, duration_ms: int | None) -> None:
+        plan, self.in_flight = self.in_flight, None
+        assert plan is not None
+        self.harness.commit(plan, None if duration_ms is None else duration_ms / 1000)
+
+    @rule(steps=st.integers(1, 6))
+    def several_steps(self, steps: int) -> None:
+        for _ in range(steps):
+            if self.in_flight is None:
+                self.plan()
+            if self.in_flight is not None:
+                self.commit(5)
+
+    @invariant()
+    def every_block_is_counted_once_for_each_holder(self) -> None:
+        scheduler = self.harness.scheduler
+        pool = scheduler._cache.pool
+        held = Counter(block for s in scheduler._running for block in s.blocks)
+        assert all(pool.holders(block) == held[block] for block in range(pool.num_blocks))
+        free = pool.free_blocks()
+        assert len(free) == len(set(free)) == pool.num_free
+        assert set(free).isdisjoint(held)
+        assert len(free) + len(held) == pool.num_blocks
+
+    @invariant()
+    def a_block_that_is_shared_is_published(self) -> None:
+        scheduler = self.harness.scheduler
+        pool, index = scheduler._cache.pool, scheduler._cache.index
+        assert all(
+            index.holds(block) for block in range(pool.num_blocks) if pool.holders(block) > 1
+        )
+
+    @invariant()
+    def rows_are_free_or_have_one_tenant(self) -> None:
+        scheduler = self.harness.scheduler
+        rows = [s.row for s in scheduler._running] + scheduler._free_rows
+        assert sorted(rows) == list(range(self.harness.max_seqs))
+        assert all(s.row == -1 and not s.blocks for s in scheduler._waiting)
+
+    @invariant()
+    def requests_stand_in_order_of_arrival(self) -> None:
+        scheduler = self.harness.scheduler
+        arrivals = [int(s.id[1:]) for s in (*scheduler._running, *scheduler._waiting)]
+        assert arrivals == sorted(arrivals)
+
+    @invariant()
+    def answers_are_those_of_a_request_alone(self) -> None:
+        harness = self.harness
+        for id, expected in self.expected.items():
+            answer = harness.answers[id]
+            assert answer == expected[: len(answer)]
+            if id in harness.finishes:
+                assert answer == expected
+
+    def teardown(self) -> None:
+        if not hasattr(self, "harness"):
+            return
+        if self.in_flight is not None:
+            self.commit(None)
+        self.harness.run()
+        unfinished = set(self.expected) - set(self.harness.finishes)
+        assert unfinished <= self.aborted
+        gauges = self.harness.scheduler.gauges()
+        assert gauges.kv_cache_blocks_used == 0
+        assert gauges.sequences_running == gauges.sequences_waiting == 0
+        assert not self.harness.scheduler._cache._promised
+        assert not self.harness.scheduler._sequences
+
+
+SchedulerMachine.TestCase.settings = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestSchedulerMachine = SchedulerMachine.TestCase
