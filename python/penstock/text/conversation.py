@@ -1,0 +1,86 @@
+"""Messages as chat templates expect them: the plain dictionaries of the `transformers` format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from penstock.dialog import FunctionTool, Message, Reasoning, Text, ToolCall, ToolResult
+
+TemplateMessage = dict[str, Any]
+
+
+def template_messages(
+    messages: Iterable[Message], *, knows_developer: bool = False
+) -> list[TemplateMessage]:
+    """One dictionary a message; one a result where a message carries several tool results.
+
+    Text parts are joined by a newline. `content` is always a string. Arguments of tool calls are
+    decoded where they are a JSON object, as templates write them with `tojson`. The role
+    "developer" becomes "system" unless the template knows it.
+    """
+    return [entry for message in messages for entry in _entries(message, knows_developer)]
+
+
+def template_tools(tools: Iterable[FunctionTool]) -> list[dict[str, Any]] | None:
+    """Function tools in the `transformers` format; None for no tools."""
+    listed = []
+    for tool in tools:
+        function: dict[str, Any] = {"name": tool.name}
+        if tool.description is not None:
+            function["description"] = tool.description
+        if tool.parameters is not None:
+            function["parameters"] = tool.parameters
+        listed.append({"type": "function", "function": function})
+    return listed or None
+
+
+def _entries(message: Message, knows_developer: bool) -> Iterator[TemplateMessage]:
+    results = [part for part in message.parts if isinstance(part, ToolResult)]
+    for result in results:
+        entry: TemplateMessage = {
+            "role": "tool",
+            "content": result.text,
+            "tool_call_id": result.call_id,
+        }
+        if result.name is not None:
+            entry["name"] = result.name
+        yield entry
+    if not results or len(results) < len(message.parts):
+        yield _entry(message, knows_developer)
+
+
+def _entry(message: Message, knows_developer: bool) -> TemplateMessage:
+    role = message.role
+    if role == "developer" and not knows_developer:
+        role = "system"
+    entry: TemplateMessage = {
+        "role": role,
+        "content": "\n".join(part.text for part in message.parts if isinstance(part, Text)),
+    }
+    if message.name is not None:
+        entry["name"] = message.name
+    reasoning = "\n".join(part.text for part in message.parts if isinstance(part, Reasoning))
+    if reasoning:
+        entry["reasoning_content"] = reasoning
+    calls = [_call(part) for part in message.parts if isinstance(part, ToolCall)]
+    if calls:
+        entry["tool_calls"] = calls
+    return entry
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    arguments: Any = call.arguments
+    try:
+        decoded = msgspec.json.decode(call.arguments)
+        if isinstance(decoded, dict):
+            arguments = decoded
+    except msgspec.DecodeError:
+        pass  # what the model wrote is shown to it as it is
+    return {
+        "type": "function",
+        "id": call.id,
+        "function": {"name": call.name, "arguments": arguments},
+    }

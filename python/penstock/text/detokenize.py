@@ -1,0 +1,48 @@
+"""Tokens to text, one at a time, without ever showing half a character."""
+
+from __future__ import annotations
+
+from codecs import utf_8_decode
+
+from penstock.text.tokenizer import Tokenizer
+
+
+class IncrementalDetokenizer:
+    """The text of a growing sequence.
+
+    Bytes of an unfinished code point are held back until it is whole; what cannot be UTF-8 becomes
+    U+FFFD, exactly as decoding all bytes at once with "replace" would give. Control tokens have no
+    text. `after`: the token before the first one (of a prompt), None at the start of a text: a
+    SentencePiece model's space prefix is taken off only where encoding would have put one.
+    """
+
+    __slots__ = ("_at_start", "_control", "_held", "_space_prefix", "_tokenizer")
+
+    def __init__(self, tokenizer: Tokenizer, after: int | None = None) -> None:
+        self._tokenizer = tokenizer
+        self._control = tokenizer.control_ids
+        self._space_prefix = tokenizer.space_prefix
+        self._at_start = tokenizer.space_prefix and (after is None or after in self._control)
+        self._held = b""
+
+    def push(self, token_id: int) -> str:
+        """The text that this token completes; empty where it completes none."""
+        if token_id in self._control:
+            self._at_start = self._space_prefix
+            return ""
+        data = self._tokenizer.token_bytes(token_id)
+        if self._at_start and data:
+            self._at_start = False
+            if data[0] == 0x20:
+                data = data[1:]
+        if self._held:
+            data = self._held + data
+        text, used = utf_8_decode(data, "replace", False)
+        self._held = b"" if used == len(data) else data[used:]
+        return text
+
+    def finish(self) -> str:
+        """What is still held back, as U+FFFD; the sequence is over."""
+        text, _ = utf_8_decode(self._held, "replace", True)
+        self._held = b""
+        return text

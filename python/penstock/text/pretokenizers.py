@@ -1,0 +1,111 @@
+"""How a byte-level vocabulary wants its text split before merging, by the name a GGUF file gives.
+
+The split is part of a model: merges never cross it. A GGUF file carries only a name; the patterns
+here are those of the tokenizer.json files of the models that the names stand for. An unknown name
+is an error, since a wrong split shows only as slightly worse answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tokenizers import Regex, pre_tokenizers
+
+from penstock.base.errors import ModelError
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED_1 = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+"
+_CASED_2 = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
+_SLASH_MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """`patterns`: isolated one after the other, each within the pieces of those before it.
+
+    `gpt2_words`: GPT-2's own word pattern comes last. `nfc`: the text is normalised first.
+    `ignore_merges`: a word that is a token is taken whole. `adds_bos`: unless the file says no.
+    """
+
+    patterns: tuple[str, ...] = ()
+    gpt2_words: bool = False
+    nfc: bool = False
+    ignore_merges: bool = False
+    adds_bos: bool = False
+
+    def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
+        """The chain of splits, ending in the byte alphabet."""
+        steps: list[pre_tokenizers.PreTokenizer] = [
+            pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in self.patterns
+        ]
+        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=self.gpt2_words))
+        return pre_tokenizers.Sequence(steps)
+
+
+_GPT2 = Split(gpt2_words=True)
+_DIGITS = Split((r"\p{N}",), gpt2_words=True)
+_LLAMA3 = Split(
+    (rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_MARKS}|{_SPACES}",),
+    ignore_merges=True,
+    adds_bos=True,
+)
+_QWEN2_PATTERN = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_MARKS}|{_SPACES}"
+_QWEN2 = Split((_QWEN2_PATTERN,), nfc=True)
+_QWEN35 = Split(
+    (
+        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+        rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}",
+    ),
+    nfc=True,
+)
+_TEKKEN = Split(
+    (rf"{_CASED_1}|{_CASED_2}|\p{{N}}|{_SLASH_MARKS}|{_SPACES}",),
+    ignore_merges=True,
+    adds_bos=True,
+)
+_GPT4O = Split(
+    (
+        rf"{_CASED_1}{_CONTRACTIONS}?|{_CASED_2}{_CONTRACTIONS}?"
+        rf"|\p{{N}}{{1,3}}|{_SLASH_MARKS}|{_SPACES}",
+    ),
+)
+_DEEPSEEK_CODER = Split(
+    (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
+    adds_bos=True,
+)
+_DEEPSEEK_V3 = Split(
+    (
+        r"\p{N}{1,3}",
+        r"[一-龥぀-ゟ゠-ヿ]+",
+        r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+        rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}",
+    ),
+    adds_bos=True,
+)
+
+SPLITS: dict[str, Split] = {
+    **dict.fromkeys(("gpt-2", "phi-2", "olmo", "mpt", "modern-bert"), _GPT2),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "codeshell", "exaone", "command-r"), _DIGITS),
+    **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "lfm2"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "stablelm2"), _QWEN2),
+    "deepseek-r1-qwen": Split((_QWEN2_PATTERN,), adds_bos=True),
+    "qwen35": _QWEN35,
+    "tekken": _TEKKEN,
+    **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
+    "deepseek-coder": _DEEPSEEK_CODER,
+    "deepseek-v3": _DEEPSEEK_V3,
+}
+
+
+def split_named(name: str | None) -> Split:
+    """The split of a `tokenizer.ggml.pre`. Raises ModelError for a name that is not known."""
+    split = SPLITS.get(name or "")
+    if split is None:
+        raise ModelError(
+            f"tokenizer.ggml.pre is {name!r}; this build knows " + ", ".join(sorted(SPLITS))
+        )
+    return split

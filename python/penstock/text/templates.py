@@ -1,0 +1,169 @@
+"""Chat templates: messages to the text that a model was trained on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+
+from penstock.base.errors import InvalidRequest, ModelError
+from penstock.dialog import FunctionTool, Message, ReasoningPolicy
+from penstock.text.budget import Budget, TemplateLimit, measure
+from penstock.text.conversation import template_messages, template_tools
+from penstock.text.sandbox import BUDGET, ChatEnvironment, Refusal
+from penstock.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+MAX_TEMPLATE_CHARS = 256 * 1024
+TEMPLATE_DECIDES = ReasoningPolicy()
+FIRST_MARK, LAST_MARK = 0x100000, 0x10FFFD
+"""Private-use code points; one that the request does not use breaks control tokens in its text."""
+
+
+class ChatTemplate:
+    """The compiled template of one model. It comes from the model's own files only, never from a
+    request. Raises ModelError where it is too large or not a template.
+
+    A control token that a request writes into a message ("<|im_end|>" in a user's text) reaches the
+    model as plain text: `encode` breaks it in two before the text is tokenized. Control tokens of
+    the template itself count as such.
+    """
+
+    def __init__(
+        self, source: str, *, bos_token: str | None = None, eos_token: str | None = None
+    ) -> None:
+        if len(source) > MAX_TEMPLATE_CHARS:
+            raise ModelError(
+                f"tokenizer.chat_template has {len(source)} characters;"
+                f" at most {MAX_TEMPLATE_CHARS} are read"
+            )
+        self._template = _compile(source)
+        self._knows_developer = "developer" in source
+        self._globals = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[FunctionTool] = (),
+        reasoning: ReasoningPolicy = TEMPLATE_DECIDES,
+    ) -> str:
+        """The prompt text, up to where the assistant speaks.
+
+        Raises InvalidRequest with the template's own words where it refuses the messages, and for
+        messages that it cannot render or that make it exceed its limits.
+        """
+        return self._render(self._variables(messages, tools, reasoning))
+
+    def encode(
+        self,
+        tokenizer: Tokenizer,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[FunctionTool] = (),
+        reasoning: ReasoningPolicy = TEMPLATE_DECIDES,
+    ) -> list[int]:
+        """The prompt's token ids. Raises as `render` does."""
+        variables = self._variables(messages, tools, reasoning)
+        if not _any_text(variables, lambda text: tokenizer.mentions_control(text) is not None):
+            return tokenizer.encode(self._render(variables))
+        mark = _unused_mark(variables)
+        broken = {
+            name: _map_text(value, lambda text: tokenizer.break_control(text, mark))
+            for name, value in variables.items()
+        }
+        return tokenizer.encode_pieces(self._render(broken).split(mark))
+
+    def _variables(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[FunctionTool],
+        reasoning: ReasoningPolicy,
+    ) -> dict[str, Any]:
+        variables: dict[str, Any] = {
+            "messages": template_messages(messages, knows_developer=self._knows_developer),
+            "tools": template_tools(tools),
+        }
+        if reasoning.enabled is not None:
+            variables["enable_thinking"] = reasoning.enabled
+        if reasoning.effort is not None:
+            variables["reasoning_effort"] = reasoning.effort
+        return variables
+
+    def _render(self, variables: dict[str, Any]) -> str:
+        token = BUDGET.set(Budget(measure(variables)))
+        try:
+            return self._template.render(
+                **self._globals, **variables, documents=None, add_generation_prompt=True
+            )
+        except Refusal as error:
+            raise InvalidRequest(str(error), field="messages") from error
+        except (TemplateLimit, RecursionError, MemoryError) as error:
+            log.warning("the chat template exceeded its limits: %s", error)
+            raise InvalidRequest(
+                f"the model's chat template exceeded its limits: {error or 'too deep'}",
+                field="messages",
+                code="chat_template_limit",
+            ) from error
+        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            log.info("the chat template failed: %r", error)
+            raise InvalidRequest(
+                "the model's chat template cannot render these messages", field="messages"
+            ) from error
+        finally:
+            BUDGET.reset(token)
+
+
+@lru_cache(maxsize=8)
+def _compile(source: str) -> jinja2.Template:
+    token = BUDGET.set(Budget(len(source)))
+    try:
+        return ChatEnvironment().from_string(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise ModelError(
+            f"tokenizer.chat_template, line {error.lineno}: {error.message}"
+        ) from error
+    except (jinja2.TemplateError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ModelError(f"tokenizer.chat_template cannot be compiled: {error}") from error
+    finally:
+        BUDGET.reset(token)
+
+
+def _unused_mark(variables: dict[str, Any]) -> str:
+    used: set[str] = set()
+
+    def note(text: str) -> bool:
+        used.update(text)
+        return False
+
+    _any_text(variables, note)
+    for code in range(FIRST_MARK, LAST_MARK + 1):
+        if chr(code) not in used:
+            return chr(code)
+    raise InvalidRequest("the messages use every private code point", field="messages")
+
+
+def _any_text(value: Any, test: Callable[[str], bool]) -> bool:
+    """Whether a string in plain data passes, names of fields included."""
+    if isinstance(value, str):
+        return test(value)
+    if isinstance(value, dict):
+        return any(_any_text(k, test) or _any_text(v, test) for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return any(_any_text(item, test) for item in value)
+    return False
+
+
+def _map_text(value: Any, change: Callable[[str], str]) -> Any:
+    """Plain data with every string changed, names of fields included."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {_map_text(k, change): _map_text(v, change) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_map_text(item, change) for item in value]
+    return value
