@@ -7,27 +7,26 @@ another process takes away. Pure arithmetic on durations that it is given: it re
 
 from __future__ import annotations
 
-MIXED_STEP_STRETCH = 2.5
-"""A mixed step may take this many times the same step without prompt tokens.
+CALM_STRETCH = 1.9
+CROWDED_STRETCH = 3.0
+"""A step with prompt tokens may take this many times the same step without them: the second
+while more requests wait for their first token than for their next one, else the first.
 
-It bounds the inter-token latency of those who decode while prompts arrive (p99 / p50), and gives
-the prompts 1 - 1 / stretch of the machine. Simulated over 3.0 ms + 0.1 ms a token (see
-`bench/lab/scheduler_pace.py`): 2.5 keeps p99 / p50 under 2.5 and 60 % of the prompt speed.
+This bounds the inter-token latency of those who decode while prompts arrive (p99 / p50 <= 2 and
+never over 3) and leaves prompts 1 - 1 / stretch of the machine.
 """
 
 _FORGETTING = 1 / 16
 _OUTLIER = 4.0
-_MIN_VARIANCE = 36.0
+_MIN_VARIANCE = 16.0
 _FIRST_GUESS_TOKENS = 64
 
 
 class StepPace:
-    """`block_tokens`: shares are whole blocks, at least one."""
+    """`min_share`: so many prompt tokens may join any step."""
 
-    def __init__(self, block_tokens: int, stretch: float = MIXED_STEP_STRETCH) -> None:
-        assert stretch > 1.0
-        self._block_tokens = block_tokens
-        self._stretch = stretch
+    def __init__(self, min_share: int) -> None:
+        self._min_share = min_share
         self._steps = 0
         self._mean_tokens = 0.0
         self._mean_s = 0.0
@@ -65,10 +64,11 @@ class StepPace:
         if self._variance >= _MIN_VARIANCE and self._covariance > 0.0:
             self._per_token_s = self._covariance / self._variance
 
-    def prompt_share(self, decodes: int) -> int:
-        """Prompt tokens that a step with `decodes` decoding sequences may compute."""
+    def prompt_share(self, decodes: int, prompts: int) -> int:
+        """Prompt tokens that may be computed in a step in which `decodes` sequences get their next
+        token, while `prompts` wait for their first."""
         if self._per_token_s <= 0.0:
-            return max(_FIRST_GUESS_TOKENS, self._block_tokens)
+            return max(_FIRST_GUESS_TOKENS, self._min_share)
         alone_s = self.fixed_s + self._per_token_s * decodes
-        share = int((self._stretch - 1.0) * alone_s / self._per_token_s)
-        return max(share - share % self._block_tokens, self._block_tokens)
+        stretch = CROWDED_STRETCH if prompts > decodes else CALM_STRETCH
+        return max(int((stretch - 1.0) * alone_s / self._per_token_s), self._min_share)

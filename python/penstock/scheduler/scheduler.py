@@ -18,7 +18,7 @@ from penstock.dialog import Sampling
 from penstock.scheduler.cache import BlockCache
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.gauges import SchedulerGauges
-from penstock.scheduler.pace import MIXED_STEP_STRETCH, StepPace
+from penstock.scheduler.pace import StepPace
 from penstock.scheduler.sequence import FinishReason, Progress, Sequence
 from penstock.scheduler.types import Admit, AppendBlocks, Drawn, StepPlan, StepResult
 
@@ -36,7 +36,7 @@ class Scheduler:
     `num_blocks` blocks of `block_tokens` tokens; `max_seqs` rows; at most `max_queue` requests
     wait; no sequence has more than `context_tokens` tokens; no step more than
     `step_token_budget(...)`. `no_kv_cache`: every step recomputes the whole context of each
-    sequence in it. `mixed_stretch`: see `pace`. `secret` keys the prefix hash; None draws one.
+    sequence in it. `secret` keys the prefix hash; None draws one.
     """
 
     def __init__(
@@ -50,7 +50,6 @@ class Scheduler:
         max_queue: int = 1024,
         prefix_caching: bool = True,
         no_kv_cache: bool = False,
-        mixed_stretch: float = MIXED_STEP_STRETCH,
         secret: bytes | None = None,
     ) -> None:
         assert min(num_blocks, block_tokens, context_tokens, max_seqs, token_budget) > 0
@@ -65,7 +64,7 @@ class Scheduler:
         self._max_seqs = max_seqs
         self._max_queue = max_queue
         self._keeps_cache = not no_kv_cache
-        self._pace = StepPace(block_tokens, mixed_stretch)
+        self._pace = StepPace(min_share=block_tokens)
         self._sequences: dict[str, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -136,8 +135,10 @@ class Scheduler:
         draft = Draft(self._budget, self._budget)
         if self._keeps_cache:
             self._plan_decodes(draft)
-        if draft.chunks:
-            draft.limit_prompts(self._pace.prompt_share(len(draft.chunks)))
+        decodes = len(draft.chunks)
+        if decodes > 0:
+            prompts = len(self._running) - decodes + len(self._waiting)
+            draft.limit_prompts(self._pace.prompt_share(decodes, prompts))
         self._plan_prompts(draft)
         self._plan_admissions(draft)
         assert draft.chunks, "the oldest request always advances"

@@ -1,0 +1,63 @@
+"""The share of prompts in a mixed step follows the measured time of steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.scheduler.pace import CALM_STRETCH, CROWDED_STRETCH, StepPace
+
+FIXED_S, PER_TOKEN_S = 0.004, 0.0002
+
+
+def seconds(tokens: int, *, slower: float = 1.0) -> float:
+    return slower * (FIXED_S + PER_TOKEN_S * tokens)
+
+
+def taught(*sizes: int) -> StepPace:
+    pace = StepPace(min_share=1)
+    for tokens in sizes:
+        pace.observe(tokens, seconds(tokens))
+    return pace
+
+
+@pytest.mark.parametrize("decodes", [1, 8, 32])
+@pytest.mark.parametrize(("prompts", "stretch"), [(1, CALM_STRETCH), (99, CROWDED_STRETCH)])
+def test_a_full_share_stretches_a_step_by_the_constant(
+    decodes: int, prompts: int, stretch: float
+) -> None:
+    share = taught(512, 1, 1, 40).prompt_share(decodes, prompts)
+    ratio = seconds(decodes + share) / seconds(decodes)
+    assert ratio == pytest.approx(stretch, abs=0.1)
+
+
+def test_many_equal_steps_do_not_unlearn_what_a_token_costs() -> None:
+    pace = taught(512, *[1] * 500)
+    assert pace.per_token_s == pytest.approx(PER_TOKEN_S, rel=1e-3)
+    assert pace.fixed_s == pytest.approx(FIXED_S, rel=1e-2)
+
+
+def test_the_share_follows_tokens_that_become_dearer() -> None:
+    pace, dearer = taught(512, 1, 1), 2 * PER_TOKEN_S
+    for _ in range(60):
+        for tokens in (1, 1 + pace.prompt_share(1, 1)):
+            pace.observe(tokens, FIXED_S + dearer * tokens)
+    expected = (CALM_STRETCH - 1) * (FIXED_S + dearer) / dearer
+    assert pace.prompt_share(1, 1) == pytest.approx(expected, abs=2)
+
+
+def test_one_step_that_hung_changes_little() -> None:
+    pace = taught(512, *[1, 20] * 20)
+    before = pace.prompt_share(8, 1)
+    pace.observe(20, 30.0)
+    assert before / 2 < pace.prompt_share(8, 1) < before * 2
+
+
+def test_a_slow_machine_keeps_the_smallest_share() -> None:
+    pace = StepPace(min_share=16)
+    for tokens in (512, 1, 1):
+        pace.observe(tokens, 0.001 * tokens)
+    assert pace.prompt_share(1, 1) == 16
+
+
+def test_before_any_measurement_the_share_is_a_guess_of_some_blocks() -> None:
+    assert StepPace(min_share=16).prompt_share(1, 1) == 64
