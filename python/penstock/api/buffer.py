@@ -62,10 +62,9 @@ class EventBuffer:
         self.wake()
 
     def _append(self, event: Event) -> None:
-        self._size_bytes += EVENT_BYTES
         choice = getattr(event, "choice", None)
         if not isinstance(event, Delta):
-            self._events.append(event)
+            self._add(event)
             self._last_delta.pop(choice, None)  # type: ignore[arg-type]
             return
         self._size_bytes += len(event.text)
@@ -81,6 +80,10 @@ class EventBuffer:
                 self._events[at] = joined
                 return
         self._last_delta[event.choice] = len(self._events)
+        self._add(event)
+
+    def _add(self, event: Event) -> None:
+        self._size_bytes += EVENT_BYTES
         self._events.append(event)
 
 
