@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import struct
 from pathlib import Path
@@ -124,10 +125,8 @@ def test_absurd_numbers_allocate_nothing(
     path = tmp_path / "absurd.gguf"
     path.write_bytes(spoiled)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    try:
+    with contextlib.suppress(ModelError):
         read_all(path)
-    except ModelError:
-        pass
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
 
 
@@ -210,6 +209,7 @@ def test_a_key_of_another_type_is_a_model_error_naming_it(gguf_path: Path, key: 
 
 
 @pytest.mark.weights
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["qwen05b/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"],

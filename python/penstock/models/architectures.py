@@ -1,0 +1,118 @@
+"""The table of architectures: a name in a model's files -> how its DecoderSpec is filled.
+
+Adding a member of the family is a line here and, where it has something new, a field of the spec.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from penstock.base.errors import ModelError
+from penstock.models import gguf_config, hf_config
+from penstock.models.hf_config import HfConfig
+from penstock.models.spec import DecoderSpec
+from penstock.quant.gguf import GgufFile
+from penstock.quant.json_file import read_json
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How a member differs in what its config does not say. A bias of None: as `attention_bias`
+    says."""
+
+    name: str
+    qkv_bias: bool | None = None
+    output_bias: bool | None = None
+    qk_norm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFamily:
+    """`interleaved`: the rows of q and k are stored for a rotation of neighbours (2i, 2i + 1)."""
+
+    name: str
+    interleaved: bool = False
+
+
+HF_ARCHITECTURES = {
+    "LlamaForCausalLM": Family("llama"),
+    "MistralForCausalLM": Family("mistral", qkv_bias=False, output_bias=False),
+    "Qwen2ForCausalLM": Family("qwen2", qkv_bias=True, output_bias=False),
+    "Qwen3ForCausalLM": Family("qwen3", qk_norm=True),
+    "SmolLM3ForCausalLM": Family("smollm3"),
+}
+GGUF_ARCHITECTURES = {
+    "llama": GgufFamily("llama", interleaved=True),
+    "qwen2": GgufFamily("qwen2"),
+    "qwen3": GgufFamily("qwen3"),
+}
+
+
+class _Named(msgspec.Struct):
+    architectures: list[str] = []
+    quantization_config: dict[str, object] | None = None
+
+
+def spec_of_folder(folder: Path) -> DecoderSpec:
+    """The decoder of a Hugging Face folder. Raises ModelError naming an unknown architecture."""
+    path = folder / "config.json"
+    family = _family(path)
+    config = read_json(path, HfConfig)
+    spec = _build(config, family, str(path))
+    spec.check(str(path))
+    return spec
+
+
+def spec_of_gguf(file: GgufFile) -> tuple[DecoderSpec, GgufFamily]:
+    """The decoder of a GGUF file, and how its tensors are stored."""
+    name = file.text("general.architecture")
+    family = GGUF_ARCHITECTURES.get(name)
+    if family is None:
+        raise _unknown(str(file.path), [name], list(GGUF_ARCHITECTURES))
+    spec = gguf_config.decoder_spec(file, name)
+    spec.check(str(file.path))
+    return spec, family
+
+
+def _family(path: Path) -> Family:
+    """Looked up before the rest is decoded, so that a foreign config is refused by its name."""
+    named = read_json(path, _Named)
+    if named.quantization_config is not None:
+        method = named.quantization_config.get("quant_method")
+        raise ModelError(f"{path}: quantization_config: {method} weights are not supported")
+    for name in named.architectures:
+        if name in HF_ARCHITECTURES:
+            return HF_ARCHITECTURES[name]
+    raise _unknown(str(path), named.architectures, list(HF_ARCHITECTURES))
+
+
+def _unknown(where: str, names: list[str], known: list[str]) -> ModelError:
+    given = ", ".join(names) or "no architecture"
+    return ModelError(f"{where}: {given} is not supported, known are {', '.join(known)}")
+
+
+def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
+    if config.hidden_act != "silu":
+        raise ModelError(f"{where}: hidden_act {config.hidden_act!r} is not supported, only silu")
+    bias = config.attention_bias
+    return DecoderSpec(
+        architecture=family.name,
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads or config.num_attention_heads,
+        head_dim=hf_config.head_dim(config),
+        ff=config.intermediate_size,
+        vocab=config.vocab_size,
+        norm_eps=config.rms_norm_eps,
+        rope=hf_config.rope_spec(config, where),
+        layers=hf_config.layer_specs(config, where),
+        context_tokens=config.max_position_embeddings,
+        qkv_bias=bias if family.qkv_bias is None else family.qkv_bias,
+        output_bias=bias if family.output_bias is None else family.output_bias,
+        mlp_bias=config.mlp_bias,
+        qk_norm=family.qk_norm,
+        tied_head=config.tie_word_embeddings,
+    )

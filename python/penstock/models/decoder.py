@@ -1,0 +1,131 @@
+"""The Llama-family decoder: the one definition of its computation, written over the ops.
+
+Eager kernels, the recorded plan, the reference and Triton all run this `forward`; it never asks
+which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from penstock.kernels.table import HeadNorm, LayerCache, Ops, StepInputs
+from penstock.kernels.weights import Linear
+from penstock.models.rope import identity_table, rope_table
+from penstock.models.spec import DecoderSpec
+from penstock.models.weights import DecoderWeights, LayerWeights
+from penstock.quant.rows import size_bytes
+
+Tensor = TypeVar("Tensor")
+
+Progress = Callable[[int, int], None]  # layers done, layers in all
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer(Generic[Tensor]):
+    """A packed layer: weights as `Ops.pack_linear` gave them, norms and rope as tensors."""
+
+    attention_norm: Tensor
+    qkv: Any
+    head_norm: HeadNorm | None
+    rope: Tensor
+    window: int
+    output: Any
+    mlp_norm: Tensor
+    gate_up: Any
+    down: Any
+
+
+class Decoder(Generic[Tensor]):
+    """A decoder whose weights are packed for one implementation of the ops."""
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        weights: DecoderWeights,
+        ops: Ops[Tensor],
+        context_tokens: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Pack layer by layer; each layer's source arrays go as soon as it is packed.
+
+        `context_tokens`: rows of the rope table; None: the model's own context length.
+        `weight_bytes` counts the source arrays, a tied head once.
+        """
+        self.spec = spec
+        self.weight_bytes = 0
+        positions = context_tokens or spec.context_tokens
+        self._rope = ops.constant(rope_table(spec.rope, positions, weights.rope_factors()))
+        self._no_rope = ops.constant(identity_table(positions))
+        self._embedding, self._head = self._pack_ends(weights, ops)
+        self._final_norm = ops.constant(weights.final_norm())
+        self._layers: list[_Layer[Tensor]] = []
+        for layer in weights.layers():
+            self._layers.append(self._pack_layer(layer, ops))
+            if progress is not None:
+                progress(len(self._layers), len(spec.layers))
+
+    def forward(
+        self,
+        ops: Ops[Tensor],
+        inputs: StepInputs[Tensor],
+        caches: list[LayerCache[Tensor]],
+    ) -> Tensor:
+        """One step over T tokens: logits [S, V] of the sampled rows. `caches`: one a layer."""
+        spec = self.spec
+        heads = (spec.heads, spec.kv_heads, spec.head_dim)
+        scale = spec.head_dim**-0.5
+        x = residual = ops.embedding(self._embedding, inputs.tokens)
+        for index, (layer, cache) in enumerate(zip(self._layers, caches, strict=True)):
+            if index == 0:
+                x = ops.rms_norm(x, layer.attention_norm, spec.norm_eps)
+            else:
+                x, residual = ops.add_rms_norm(x, residual, layer.attention_norm, spec.norm_eps)
+            qkv = ops.linear(x, layer.qkv)
+            q = ops.rope_cache(qkv, layer.rope, inputs, cache, heads, layer.head_norm)
+            x = ops.attention(q, inputs, cache, heads, scale, layer.window)
+            if index == len(self._layers) - 1:  # from here on only the sampled rows matter
+                x = ops.gather_rows(x, inputs.sample_rows)
+                residual = ops.gather_rows(residual, inputs.sample_rows)
+            x = ops.linear(x, layer.output)
+            x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, spec.norm_eps)
+            x = ops.linear(ops.silu_mul(ops.linear(x, layer.gate_up)), layer.down)
+        x, _ = ops.add_rms_norm(x, residual, self._final_norm, spec.norm_eps)
+        return ops.linear(x, self._head)
+
+    def _pack_ends(self, weights: DecoderWeights, ops: Ops[Tensor]) -> tuple[Any, Any]:
+        """The embedding table and the head, which may be one matrix."""
+        table = weights.embedding()
+        self.weight_bytes += size_bytes(table)
+        head = weights.head()
+        if head is None:
+            return ops.pack_embedding(table), ops.pack_linear(Linear((table,)))
+        self.weight_bytes += _linear_bytes(head)
+        return ops.pack_embedding(table), ops.pack_linear(head)
+
+    def _pack_layer(self, layer: LayerWeights, ops: Ops[Tensor]) -> _Layer[Tensor]:
+        own = self.spec.layers[len(self._layers)]
+        linears = (layer.qkv, layer.output, layer.gate_up, layer.down)
+        self.weight_bytes += sum(_linear_bytes(linear) for linear in linears)
+        head_norm = None
+        if layer.q_norm is not None and layer.k_norm is not None:
+            head_norm = HeadNorm(
+                ops.constant(layer.q_norm), ops.constant(layer.k_norm), self.spec.norm_eps
+            )
+        return _Layer(
+            attention_norm=ops.constant(layer.attention_norm),
+            qkv=ops.pack_linear(layer.qkv),
+            head_norm=head_norm,
+            rope=self._rope if own.rotary else self._no_rope,
+            window=own.window,
+            output=ops.pack_linear(layer.output),
+            mlp_norm=ops.constant(layer.mlp_norm),
+            gate_up=ops.pack_linear(layer.gate_up),
+            down=ops.pack_linear(layer.down),
+        )
+
+
+def _linear_bytes(linear: Linear) -> int:
+    bias = 0 if linear.bias is None else linear.bias.nbytes
+    return bias + sum(size_bytes(part) for part in linear.parts)

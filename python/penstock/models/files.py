@@ -1,0 +1,56 @@
+"""Where the files of a model lie, and a name for their content."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from penstock.base.errors import ModelError
+
+HEAD_BYTES = 1 << 16
+SAMPLE_BYTES = 4096
+SAMPLES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model on disk: `path` is a .gguf file, or a folder with config.json and safetensors."""
+
+    model_id: str
+    kind: Literal["gguf", "folder"]
+    path: Path
+
+
+def fingerprint(files: ModelFiles) -> str:
+    """16 hexadecimal digits that name the content: equal for equal files wherever they lie.
+
+    Hashed are sizes, heads and samples spread over each file, so that a start does not read a
+    model twice; a download's integrity is checked elsewhere, in full. Raises ModelError.
+    """
+    digest = hashlib.sha256()
+    try:
+        for path in _parts(files):
+            digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+            _update_with_samples(digest, path)
+    except OSError as error:
+        raise ModelError(f"{files.path}: cannot be read: {error.strerror}") from None
+    return digest.hexdigest()[:16]
+
+
+def _parts(files: ModelFiles) -> list[Path]:
+    if files.kind == "gguf":
+        return [files.path]
+    suffixes = {".json", ".safetensors", ".jinja"}
+    return sorted(path for path in files.path.iterdir() if path.suffix in suffixes)
+
+
+def _update_with_samples(digest: hashlib._Hash, path: Path) -> None:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        digest.update(file.read(HEAD_BYTES))
+        step = max((size - HEAD_BYTES) // SAMPLES, SAMPLE_BYTES)
+        for offset in range(HEAD_BYTES, size, step):
+            file.seek(offset)
+            digest.update(file.read(SAMPLE_BYTES))

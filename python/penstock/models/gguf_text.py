@@ -1,0 +1,99 @@
+"""The text parts of a GGUF file: `tokenizer.*` of its metadata."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from penstock.base.errors import ModelError
+from penstock.models.architectures import spec_of_gguf
+from penstock.models.gguf_config import sampling_defaults
+from penstock.models.tokenizer_data import TextParts, TokenizerData, TokenType
+from penstock.quant.gguf import GgufFile
+
+# Control tokens that end a turn in the templates of the families we know. A GGUF names one end
+# of text; chat models often end an answer with another.
+END_OF_TURN = frozenset(
+    {
+        "<|im_end|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|end|>",
+        "<end_of_turn>",
+    }
+)
+
+
+def text_parts(file: GgufFile, model_id: str, fingerprint: str) -> TextParts:
+    """Everything that the text room needs. Raises ModelError naming the key at fault."""
+    spec, _ = spec_of_gguf(file)
+    data = tokenizer_data(file)
+    if len(data.tokens) > spec.vocab:
+        raise ModelError(
+            f"{file.path}: tokenizer.ggml.tokens has {len(data.tokens)} entries, the embedding"
+            f" {spec.vocab} rows"
+        )
+    return TextParts(
+        model_id=model_id,
+        fingerprint=fingerprint,
+        tokenizer=data,
+        chat_template=file.text("tokenizer.chat_template", "") or None,
+        bos_token=None if data.bos_id is None else data.tokens[data.bos_id],
+        eos_token=None if data.eos_id is None else data.tokens[data.eos_id],
+        stop_ids=_stop_ids(file, data),
+        generation_defaults=sampling_defaults(file),
+        context_tokens=spec.context_tokens,
+        vocab_size=spec.vocab,
+    )
+
+
+def tokenizer_data(file: GgufFile) -> TokenizerData:
+    """The tokenizer as the metadata describe it."""
+    tokens = file.strings("tokenizer.ggml.tokens")
+    if not tokens:
+        raise ModelError(f"{file.path}: tokenizer.ggml.tokens is missing")
+    return TokenizerData(
+        model=file.text("tokenizer.ggml.model"),
+        pre=file.text("tokenizer.ggml.pre", "") or None,
+        tokens=tokens,
+        token_types=_parallel(file, "tokenizer.ggml.token_type", len(tokens)).tolist(),
+        scores=_parallel(file, "tokenizer.ggml.scores", len(tokens)).tolist(),
+        merges=file.strings("tokenizer.ggml.merges"),
+        bos_id=_token_id(file, "bos", len(tokens)),
+        eos_id=_token_id(file, "eos", len(tokens)),
+        unknown_id=_token_id(file, "unknown", len(tokens)),
+        padding_id=_token_id(file, "padding", len(tokens)),
+        add_bos=file.boolean("tokenizer.ggml.add_bos_token"),
+        add_eos=file.boolean("tokenizer.ggml.add_eos_token"),
+        add_space_prefix=file.boolean("tokenizer.ggml.add_space_prefix"),
+    )
+
+
+def _parallel(file: GgufFile, key: str, length: int) -> npt.NDArray[Any]:
+    """An array of numbers as long as the vocabulary, or absent."""
+    values = file.numbers(key)
+    if len(values) not in (0, length):
+        raise ModelError(f"{file.path}: {key} has {len(values)} entries for {length} tokens")
+    return values
+
+
+def _token_id(file: GgufFile, name: str, length: int) -> int | None:
+    key = f"tokenizer.ggml.{name}_token_id"
+    if key not in file.metadata:
+        return None
+    token = file.integer(key)
+    if not 0 <= token < length:
+        raise ModelError(f"{file.path}: {key} {token} is not in the vocabulary of {length}")
+    return token
+
+
+def _stop_ids(file: GgufFile, data: TokenizerData) -> tuple[int, ...]:
+    named = [_token_id(file, name, len(data.tokens)) for name in ("eos", "eot", "eom")]
+    stops = {token for token in named if token is not None}
+    for token, kind in enumerate(data.token_types):
+        if kind == TokenType.CONTROL and data.tokens[token] in END_OF_TURN:
+            stops.add(token)
+    return tuple(sorted(stops))

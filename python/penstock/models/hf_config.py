@@ -1,0 +1,191 @@
+"""config.json and generation_config.json of a Hugging Face folder, decoded at the door.
+
+Both spellings of the rotary keys are read: `rope_parameters` (transformers 5) and `rope_theta`
+with `rope_scaling` (before it).
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.base.errors import ModelError
+from penstock.dialog import Sampling
+from penstock.models.spec import (
+    LayerSpec,
+    LinearScaling,
+    Llama3Scaling,
+    RopeScaling,
+    RopeSpec,
+    YarnScaling,
+)
+from penstock.quant.json_file import read_json
+
+
+class RopeParameters(msgspec.Struct):
+    """The rotary keys, wherever they stood."""
+
+    rope_type: str | None = None
+    type: str | None = None
+    rope_theta: float | None = None
+    partial_rotary_factor: float | None = None
+    factor: float | None = None
+    original_max_position_embeddings: int | None = None
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    truncate: bool = True
+
+
+class HfConfig(msgspec.Struct):
+    """The keys that a Llama-family decoder reads."""
+
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    vocab_size: int
+    architectures: list[str] = []
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    hidden_act: str = "silu"
+    rms_norm_eps: float = 1e-6
+    max_position_embeddings: int = 2048
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    sliding_window: int | None = None
+    use_sliding_window: bool | None = None
+    max_window_layers: int | None = None
+    layer_types: list[str] | None = None
+    no_rope_layers: list[int] | None = None
+    rope_theta: float | None = None
+    partial_rotary_factor: float | None = None
+    rope_scaling: RopeParameters | None = None
+    rope_parameters: RopeParameters | None = None
+    original_max_position_embeddings: int | None = None
+    bos_token_id: int | list[int] | None = None
+    eos_token_id: int | list[int] | None = None
+    quantization_config: dict[str, Any] | None = None
+
+
+class GenerationConfig(msgspec.Struct):
+    """The keys of generation_config.json that a server honours."""
+
+    do_sample: bool = False
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    bos_token_id: int | list[int] | None = None
+    eos_token_id: int | list[int] | None = None
+
+    def sampling(self) -> Sampling:
+        """The model's own sampling; all None where it names none (`do_sample` false says that the
+        other numbers do not apply)."""
+        if not self.do_sample:
+            return Sampling(repetition_penalty=self.repetition_penalty)
+        return Sampling(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+        )
+
+
+def read_generation_config(folder: Path) -> GenerationConfig:
+    """generation_config.json of `folder`; all defaults where there is none."""
+    path = folder / "generation_config.json"
+    return read_json(path, GenerationConfig) if path.exists() else GenerationConfig()
+
+
+def head_dim(config: HfConfig) -> int:
+    """The head dimension, written or implied."""
+    return config.head_dim or config.hidden_size // max(config.num_attention_heads, 1)
+
+
+def rope_spec(config: HfConfig, where: str) -> RopeSpec:
+    """The rotary embedding. Raises ModelError naming a scaling that we do not know."""
+    rope = config.rope_parameters or config.rope_scaling or RopeParameters()
+    theta = rope.rope_theta or config.rope_theta or 10_000.0
+    partial = rope.partial_rotary_factor or config.partial_rotary_factor or 1.0
+    return RopeSpec(theta, int(head_dim(config) * partial), _scaling(config, rope, where))
+
+
+def layer_specs(config: HfConfig, where: str) -> tuple[LayerSpec, ...]:
+    """Window and rotation of each layer, from `layer_types` or the older keys."""
+    windows = _windows(config, where)
+    rotary = config.no_rope_layers or [1] * len(windows)
+    if len(rotary) != len(windows):
+        raise ModelError(f"{where}: no_rope_layers has {len(rotary)} entries")
+    return tuple(LayerSpec(w, bool(r)) for w, r in zip(windows, rotary, strict=True))
+
+
+def _windows(config: HfConfig, where: str) -> list[int]:
+    layers = config.num_hidden_layers
+    if not 1 <= layers <= 1024:
+        raise ModelError(f"{where}: num_hidden_layers {layers} is not in 1..1024")
+    if config.layer_types is not None:
+        known = {"full_attention": 0, "sliding_attention": config.sliding_window or 0}
+        unknown = set(config.layer_types) - set(known)
+        if unknown:
+            raise ModelError(f"{where}: layer_types: {sorted(unknown)} are not supported")
+        if len(config.layer_types) != layers:
+            raise ModelError(f"{where}: layer_types has {len(config.layer_types)} entries")
+        return [known[kind] for kind in config.layer_types]
+    if not config.sliding_window or config.use_sliding_window is False:
+        return [0] * layers
+    first = config.max_window_layers or 0
+    return [config.sliding_window if layer >= first else 0 for layer in range(layers)]
+
+
+def _scaling(config: HfConfig, rope: RopeParameters, where: str) -> RopeScaling | None:
+    kind = rope.rope_type or rope.type or "default"
+    if kind == "default":
+        return None
+    if kind not in ("linear", "llama3", "yarn"):
+        raise ModelError(
+            f"{where}: rope scaling {kind!r} is not supported, only default, linear, llama3, yarn"
+        )
+    original = (
+        rope.original_max_position_embeddings
+        or config.original_max_position_embeddings
+        or config.max_position_embeddings
+    )
+    factor = rope.factor or config.max_position_embeddings / original
+    if factor <= 0 or original <= 0:
+        raise ModelError(f"{where}: rope scaling factor {factor}, original context {original}")
+    if kind == "linear":
+        return LinearScaling(factor)
+    if kind == "yarn":
+        return _yarn(rope, factor, original)
+    low, high = rope.low_freq_factor, rope.high_freq_factor
+    if low is None or high is None or low >= high:
+        raise ModelError(f"{where}: llama3 rope scaling needs low_freq_factor < high_freq_factor")
+    return Llama3Scaling(factor, low, high, original)
+
+
+def _yarn(rope: RopeParameters, factor: float, original: int) -> YarnScaling:
+    def mscale(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    attention_factor = rope.attention_factor
+    if attention_factor is None and rope.mscale and rope.mscale_all_dim:
+        attention_factor = mscale(rope.mscale) / mscale(rope.mscale_all_dim)
+    return YarnScaling(
+        factor=factor,
+        original_context=original,
+        attention_factor=mscale(1.0) if attention_factor is None else attention_factor,
+        beta_fast=rope.beta_fast or 32.0,
+        beta_slow=rope.beta_slow or 1.0,
+        truncate=rope.truncate,
+    )

@@ -1,0 +1,126 @@
+"""What a Llama-family decoder is, as data: every difference between its members is a field here.
+
+The definition of the computation (`decoder.py`) reads nothing else; architectures only differ in
+how they fill a `DecoderSpec`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.base.errors import ModelError
+
+MAX_LAYERS = 1024
+MAX_WIDTH = 1 << 20
+MAX_VOCAB = 1 << 24
+MAX_CONTEXT = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScaling:
+    """Positions divided by `factor`."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """Low frequencies divided by `factor`, high ones kept, a smooth passage between (Llama 3.1)."""
+
+    factor: float
+    low_frequency_factor: float
+    high_frequency_factor: float
+    original_context: int
+
+
+@dataclass(frozen=True, slots=True)
+class YarnScaling:
+    """YaRN (arXiv 2309.00071): a linear ramp between kept and divided frequencies; cosines and
+    sines are multiplied by `attention_factor`. `truncate` rounds the ends of the ramp outward."""
+
+    factor: float
+    original_context: int
+    attention_factor: float
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+
+
+RopeScaling: TypeAlias = LinearScaling | Llama3Scaling | YarnScaling
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Rotary embedding of the first `rotated` components of a head, base `theta`."""
+
+    theta: float
+    rotated: int
+    scaling: RopeScaling | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """What may differ between layers. `window` 0: full attention; w: the last w positions.
+    `rotary` False: no position embedding at all."""
+
+    window: int = 0
+    rotary: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSpec:
+    """A decoder. Sizes are counts of elements; `ff` is the feed-forward width."""
+
+    architecture: str
+    width: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ff: int
+    vocab: int
+    norm_eps: float
+    rope: RopeSpec
+    layers: tuple[LayerSpec, ...]
+    context_tokens: int
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    tied_head: bool = False
+
+    @property
+    def q_rows(self) -> int:
+        """Rows of the query projection."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_rows(self) -> int:
+        """Rows of the key (and of the value) projection."""
+        return self.kv_heads * self.head_dim
+
+    def check(self, where: str) -> None:
+        """Refuse impossible sizes with a ModelError that opens with `where`."""
+        limits = {
+            "number of layers": (len(self.layers), MAX_LAYERS),
+            "width": (self.width, MAX_WIDTH),
+            "heads": (self.heads, MAX_WIDTH),
+            "key-value heads": (self.kv_heads, MAX_WIDTH),
+            "head dimension": (self.head_dim, MAX_WIDTH),
+            "feed-forward width": (self.ff, MAX_WIDTH),
+            "vocabulary": (self.vocab, MAX_VOCAB),
+            "context length": (self.context_tokens, MAX_CONTEXT),
+        }
+        for name, (value, limit) in limits.items():
+            if not 1 <= value <= limit:
+                raise ModelError(f"{where}: {name} {value} is not in 1..{limit}")
+        if self.heads % self.kv_heads:
+            raise ModelError(f"{where}: {self.heads} heads over {self.kv_heads} key-value heads")
+        if self.rope.rotated % 2 or not 2 <= self.rope.rotated <= self.head_dim:
+            raise ModelError(
+                f"{where}: {self.rope.rotated} rotated components of heads of {self.head_dim}"
+            )
+        if self.rope.theta <= 1 or self.norm_eps <= 0:
+            raise ModelError(f"{where}: rope base {self.rope.theta}, norm eps {self.norm_eps}")
+        if any(not 0 <= layer.window <= MAX_CONTEXT for layer in self.layers):
+            raise ModelError(f"{where}: a sliding window out of range")

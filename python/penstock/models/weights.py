@@ -1,0 +1,218 @@
+"""The weights of a decoder, read strictly from a checkpoint.
+
+The header is compared with the spec first: a missing, unexpected or misshapen tensor is a
+ModelError naming it, before anything is converted. Layers are then read one after another, a few
+ahead on two threads, so that conversion overlaps with packing and memory stays near one copy.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base.errors import ModelError
+from penstock.kernels.weights import Dense, Linear, Matrix
+from penstock.models.spec import DecoderSpec
+from penstock.models.tensor_names import TensorNames
+from penstock.quant.checkpoint import Checkpoint
+from penstock.quant.dequantize import dequantize
+from penstock.quant.rows import take_rows
+
+Vector = npt.NDArray[np.float32]
+Shape = tuple[int, ...]
+
+READERS = 2
+LAYERS_AHEAD = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer. `qkv` is q, k and v fused, `gate_up` gate and up. Norms: [W]; head norms: [D]."""
+
+    attention_norm: Vector
+    qkv: Linear
+    q_norm: Vector | None
+    k_norm: Vector | None
+    output: Linear
+    mlp_norm: Vector
+    gate_up: Linear
+    down: Linear
+
+
+class DecoderWeights:
+    """The weights that `spec` asks for, in `checkpoint` under `names`.
+
+    `dtype` "f32" dequantizes every matrix; "auto" keeps the file's own kind. `interleaved`: rows
+    of q and k are stored for a rotation of neighbours and are put back in order.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        names: TensorNames,
+        spec: DecoderSpec,
+        dtype: Literal["auto", "f32"],
+        interleaved: bool = False,
+    ) -> None:
+        """Raises ModelError where the checkpoint's header is not what the spec says."""
+        self._checkpoint = checkpoint
+        self._names = names
+        self._spec = spec
+        self._dtype = dtype
+        self._interleaved = interleaved
+        check_tensors(checkpoint, names, spec)
+
+    def embedding(self) -> Matrix:
+        """[V, W]."""
+        return self._matrix(f"{self._names.embedding}.weight")
+
+    def head(self) -> Linear | None:
+        """[V, W]; None where it is the embedding."""
+        if self._spec.tied_head:
+            return None
+        return Linear((self._matrix(f"{self._names.head}.weight"),))
+
+    def final_norm(self) -> Vector:
+        """[W]."""
+        return self._checkpoint.vector(f"{self._names.final_norm}.weight")
+
+    def rope_factors(self) -> Vector | None:
+        """[rotated / 2] divisors of the rope frequencies, where the file carries them."""
+        name = self._names.rope_factors
+        if name is None or name not in self._checkpoint.tensors:
+            return None
+        factors = self._checkpoint.vector(name)
+        if not (np.isfinite(factors).all() and (factors > 0).all()):
+            raise ModelError(f"{self._checkpoint.path}: {name}: not all are positive numbers")
+        return factors
+
+    def layers(self) -> Iterator[LayerWeights]:
+        """Every layer in order, converted a few ahead of the one that is given."""
+        with ThreadPoolExecutor(READERS, "read-weights") as pool:
+            ahead: deque[Future[LayerWeights]] = deque()
+            for index in range(len(self._spec.layers)):
+                ahead.append(pool.submit(self.layer, index))
+                if len(ahead) > LAYERS_AHEAD:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+
+    def layer(self, index: int) -> LayerWeights:
+        """One layer."""
+        names, spec = self._names, self._spec
+        prefix = names.layer.format(index)
+        vector = self._checkpoint.vector
+        return LayerWeights(
+            attention_norm=vector(f"{prefix}{names.attention_norm}.weight"),
+            qkv=self._qkv(prefix),
+            q_norm=vector(f"{prefix}{names.q_norm}.weight") if spec.qk_norm else None,
+            k_norm=vector(f"{prefix}{names.k_norm}.weight") if spec.qk_norm else None,
+            output=self._linear(prefix, (names.output,), spec.output_bias),
+            mlp_norm=vector(f"{prefix}{names.mlp_norm}.weight"),
+            gate_up=self._linear(prefix, (names.gate, names.up), spec.mlp_bias),
+            down=self._linear(prefix, (names.down,), spec.mlp_bias),
+        )
+
+    def _matrix(self, name: str) -> Matrix:
+        matrix = self._checkpoint.matrix(name)
+        return Dense(dequantize(matrix), "f32") if self._dtype == "f32" else matrix
+
+    def _linear(self, prefix: str, names: tuple[str, ...], biased: bool) -> Linear:
+        parts = tuple(self._matrix(f"{prefix}{name}.weight") for name in names)
+        return Linear(parts, self._biases(prefix, names) if biased else None)
+
+    def _biases(self, prefix: str, names: tuple[str, ...]) -> Vector:
+        return np.concatenate([self._checkpoint.vector(f"{prefix}{name}.bias") for name in names])
+
+    def _qkv(self, prefix: str) -> Linear:
+        names, spec = self._names, self._spec
+        fused = self._linear(prefix, (names.q, names.k, names.v), spec.qkv_bias)
+        if not self._interleaved:
+            return fused
+        q_order = deinterleaved_rows(spec.heads, spec.head_dim, spec.rope.rotated)
+        k_order = deinterleaved_rows(spec.kv_heads, spec.head_dim, spec.rope.rotated)
+        q, k, v = fused.parts
+        bias = fused.bias
+        if bias is not None:
+            q_bias, k_bias, v_bias = np.split(bias, [spec.q_rows, spec.q_rows + spec.kv_rows])
+            bias = np.concatenate([q_bias[q_order], k_bias[k_order], v_bias])
+        return Linear((take_rows(q, q_order), take_rows(k, k_order), v), bias)
+
+
+def deinterleaved_rows(heads: int, head_dim: int, rotated: int) -> npt.NDArray[np.intp]:
+    """Row order that turns pairs (2i, 2i + 1) of each head into pairs (i, i + rotated / 2)."""
+    head = np.arange(head_dim)
+    head[:rotated] = np.arange(rotated).reshape(-1, 2).T.reshape(-1)
+    order: npt.NDArray[np.intp] = (np.arange(heads)[:, None] * head_dim + head).reshape(-1)
+    return order
+
+
+def check_tensors(checkpoint: Checkpoint, names: TensorNames, spec: DecoderSpec) -> None:
+    """Compare the header with what the spec asks for; raise ModelError naming the first tensor
+    that is missing, misshapen or unexpected."""
+    expected = expected_shapes(names, spec)
+    for name, shape in expected.items():
+        info = checkpoint.tensors.get(name)
+        if info is None:
+            raise ModelError(f"{checkpoint.path}: tensor {name} is missing")
+        if info.shape != shape:
+            raise ModelError(
+                f"{checkpoint.path}: tensor {name} has shape {info.shape}, expected {shape}"
+            )
+    optional = _optional_shapes(names, spec)
+    for name, info in checkpoint.tensors.items():
+        if name in expected or (names.ignored and names.ignored.fullmatch(name)):
+            continue
+        if optional.get(name) != info.shape:
+            raise ModelError(f"{checkpoint.path}: unexpected tensor {name} of shape {info.shape}")
+
+
+def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
+    """Every tensor that must be there, with its shape."""
+    shapes: dict[str, Shape] = {
+        f"{names.embedding}.weight": (spec.vocab, spec.width),
+        f"{names.final_norm}.weight": (spec.width,),
+    }
+    if not spec.tied_head:
+        shapes[f"{names.head}.weight"] = (spec.vocab, spec.width)
+    layer = _layer_shapes(names, spec)
+    for index in range(len(spec.layers)):
+        prefix = names.layer.format(index)
+        shapes.update({prefix + name: shape for name, shape in layer.items()})
+    return shapes
+
+
+def _optional_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
+    """Tensors that may be there: a copy of a tied head, the rope factors."""
+    shapes: dict[str, Shape] = {f"{names.head}.weight": (spec.vocab, spec.width)}
+    if names.rope_factors is not None:
+        shapes[names.rope_factors] = (spec.rope.rotated // 2,)
+    return shapes
+
+
+def _layer_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
+    width, q, kv, ff = spec.width, spec.q_rows, spec.kv_rows, spec.ff
+    matrices = {
+        names.q: (q, width, spec.qkv_bias),
+        names.k: (kv, width, spec.qkv_bias),
+        names.v: (kv, width, spec.qkv_bias),
+        names.output: (width, q, spec.output_bias),
+        names.gate: (ff, width, spec.mlp_bias),
+        names.up: (ff, width, spec.mlp_bias),
+        names.down: (width, ff, spec.mlp_bias),
+    }
+    shapes: dict[str, Shape] = {}
+    for name, (rows, columns, biased) in matrices.items():
+        shapes[f"{name}.weight"] = (rows, columns)
+        if biased:
+            shapes[f"{name}.bias"] = (rows,)
+    norms = {names.attention_norm: width, names.mlp_norm: width}
+    if spec.qk_norm:
+        norms |= {names.q_norm: spec.head_dim, names.k_norm: spec.head_dim}
+    return shapes | {f"{name}.weight": (size,) for name, size in norms.items()}

@@ -1,0 +1,142 @@
+"""Every architecture, with small random weights, computes what `transformers` computes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from stepping import Stepper, load_decoder
+
+PROMPT = [3, 17, 5, 60, 2, 9, 44, 31, 8, 8, 12, 50, 7, 23, 1, 40, 33, 6, 19, 28, 61, 4, 10]
+TOLERANCE = {"atol": 1e-4, "rtol": 1e-4}
+
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "llama tied": ("Llama", {"tie_word_embeddings": True}),
+    "llama with biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama of one layer": ("Llama", {"num_hidden_layers": 1}),
+    "llama with wide heads": ("Llama", {"head_dim": 48}),
+    "llama with one kv head": ("Llama", {"num_key_value_heads": 1}),
+    "llama with llama3 rope": ("Llama", {"rope_parameters": LLAMA3}),
+    "llama with linear rope": ("Llama", {"rope_parameters": LINEAR}),
+    "llama with yarn rope": ("Llama", {"rope_parameters": YARN}),
+    "mistral": ("Mistral", {"sliding_window": None}),
+    "mistral with a window": ("Mistral", {"sliding_window": 7}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2 tied": ("Qwen2", {"tie_word_embeddings": True}),
+    "qwen2 with a window from layer 1": (
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    ),
+    "qwen2 with yarn rope": ("Qwen2", {"rope_parameters": YARN}),
+    "qwen3": ("Qwen3", {"head_dim": 32}),
+    "qwen3 with biases": ("Qwen3", {"head_dim": 16, "attention_bias": True}),
+    "smollm3": ("SmolLM3", {"no_rope_layer_interval": 2}),
+}
+
+
+@pytest.fixture(scope="module", params=list(CASES))
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """(folder, model in float32) of one case, with weights large enough to tell errors."""
+    name, options = CASES[request.param]
+    config = getattr(transformers, f"{name}Config")(**(SMALL | options))
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{name}ForCausalLM")(config).float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(1.0 if parameter.ndim == 1 else 0.0, 0.15)
+    folder = tmp_path_factory.mktemp("model")
+    model.save_pretrained(folder)
+    return folder, model
+
+
+@torch.no_grad()
+def expected_logits(model: Any, tokens: list[int]) -> torch.Tensor:
+    return model(torch.tensor([tokens])).logits[0]
+
+
+def test_prefill_gives_the_logits_of_transformers(saved: Any) -> None:
+    folder, model = saved
+    stepper = Stepper(*load_decoder(folder))
+    logits = stepper.step({0: PROMPT}, all_rows=True)
+    torch.testing.assert_close(logits, expected_logits(model, PROMPT), **TOLERANCE)
+
+
+def test_decode_after_a_chunked_prompt_gives_the_logits_of_transformers(saved: Any) -> None:
+    folder, model = saved
+    expected = expected_logits(model, PROMPT)
+    stepper = Stepper(*load_decoder(folder))
+    stepper.step({0: PROMPT[:6]})
+    stepper.step({0: PROMPT[6:18]})
+    for position in range(18, len(PROMPT)):
+        logits = stepper.step({0: PROMPT[position : position + 1]})
+        torch.testing.assert_close(logits, expected[position : position + 1], **TOLERANCE)
+
+
+def test_sequences_in_one_step_do_not_touch_each_other(saved: Any) -> None:
+    folder, model = saved
+    stepper = Stepper(*load_decoder(folder), sequences=3)
+    stepper.step({0: PROMPT[:20], 2: PROMPT[5:9]})
+    logits = stepper.step({2: PROMPT[9:10], 0: PROMPT[20:21], 1: PROMPT[::-1]})
+    expected = [PROMPT[5:10], PROMPT[:21], PROMPT[::-1]]
+    for row, tokens in enumerate(expected):
+        torch.testing.assert_close(logits[row], expected_logits(model, tokens)[-1], **TOLERANCE)
+
+
+def test_older_spelling_of_the_rope_keys_means_the_same(tmp_path: Path) -> None:
+    config = transformers.LlamaConfig(**SMALL, rope_parameters=LLAMA3)
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).float().eval()
+    model.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    rope = written.pop("rope_parameters")
+    written["rope_theta"] = rope.pop("rope_theta")
+    written["rope_scaling"] = {"type": rope.pop("rope_type"), **rope}
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    logits = Stepper(*load_decoder(tmp_path)).step({0: PROMPT}, all_rows=True)
+    torch.testing.assert_close(logits, expected_logits(model, PROMPT), **TOLERANCE)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_f32_mode_computes_with_the_exact_values_of_half_weights(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)).to(dtype).eval()
+    model.save_pretrained(tmp_path)
+    logits = Stepper(*load_decoder(tmp_path, "f32")).step({0: PROMPT}, all_rows=True)
+    torch.testing.assert_close(logits, expected_logits(model.float(), PROMPT), **TOLERANCE)
