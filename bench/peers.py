@@ -43,7 +43,7 @@ def _openvino(kind: str) -> Callable[[Path, int, Path], Target]:
     def make(folder: Path, port: int, gguf: Path) -> Target:
         return WorkerTarget(
             f"openvino-{kind}",
-            f"{folder}/venv/openvino/bin/python {HERE}/workers/openvino.py"
+            f"{folder}/venv/openvino/bin/python {HERE}/workers/openvino_worker.py"
             f" {folder}/model/ov-{kind}",
         )
 
@@ -53,7 +53,7 @@ def _openvino(kind: str) -> Callable[[Path, int, Path], Target]:
 def _mistralrs(folder: Path, port: int, gguf: Path) -> Target:
     return WorkerTarget(
         "mistral.rs",
-        f"{folder}/venv/mistralrs/bin/python {HERE}/workers/mistralrs.py {gguf}",
+        f"{folder}/venv/mistralrs/bin/python {HERE}/workers/mistralrs_worker.py {gguf}",
     )
 
 

@@ -8,11 +8,10 @@
 // bandwidth printed at the head, which is measured by the same threads over a buffer of the cache's
 // size.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <ctime>
 #include <random>
 #include <string_view>
 #include <vector>
@@ -174,19 +173,32 @@ struct Problem {
     }
 };
 
+double seconds(clockid_t clock) {
+    timespec now{};
+    clock_gettime(clock, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+struct Times {
+    double wall_us, processor_us; // medians; the second is of the calling thread
+};
+
 template <class Body>
-double median_us(const Body& body) {
-    using clock = std::chrono::steady_clock;
-    std::vector<double> times;
-    const auto begin = clock::now();
-    while (times.size() < 5 || clock::now() - begin < std::chrono::milliseconds(300)) {
-        const auto start = clock::now();
+Times time_of(const Body& body) {
+    std::vector<double> wall, processor;
+    const double begin = seconds(CLOCK_MONOTONIC);
+    while (wall.size() < 5 || seconds(CLOCK_MONOTONIC) - begin < 0.3) {
+        const double w = seconds(CLOCK_MONOTONIC), p = seconds(CLOCK_THREAD_CPUTIME_ID);
         body();
-        times.push_back(std::chrono::duration<double, std::micro>(clock::now() - start).count());
+        processor.push_back(1e6 * (seconds(CLOCK_THREAD_CPUTIME_ID) - p));
+        wall.push_back(1e6 * (seconds(CLOCK_MONOTONIC) - w));
     }
-    std::nth_element(times.begin(), times.begin() + static_cast<long>(times.size() / 2),
-                     times.end());
-    return times[times.size() / 2];
+    return {median(wall), median(processor)};
 }
 
 void measure(const char* name, const Kernel& kernel, ThreadPool& pool, Problem problem) {
@@ -197,11 +209,12 @@ void measure(const char* name, const Kernel& kernel, ThreadPool& pool, Problem p
         std::printf("%-22s WRONG by %g\n", name, error);
         std::exit(1);
     }
-    const double us = median_us([&] { lease.run(kernel, problem.call); });
-    std::printf("%-22s %10.1f us %8.1f GFLOP/s %8.1f GB/s   phases %d tasks %lld error %.1e\n",
-                name, us, problem.flops() / us * 1e-3, problem.cache_bytes() / us * 1e-3,
-                kernel.phases(problem.call), static_cast<long long>(kernel.tasks(problem.call, 0)),
-                error);
+    const Times times = time_of([&] { lease.run(kernel, problem.call); });
+    const double us = times.processor_us;
+    std::printf("%-20s %9.1f us wall %9.1f us cpu %7.1f GFLOP/s %6.1f GB/s  phases %d tasks %lld\n",
+                name, times.wall_us, us, problem.flops() / us * 1e-3,
+                problem.cache_bytes() / us * 1e-3, kernel.phases(problem.call),
+                static_cast<long long>(kernel.tasks(problem.call, 0)));
 }
 
 void measure_all(const Kernel& kernel, ThreadPool& pool, Heads heads) {

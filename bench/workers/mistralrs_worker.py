@@ -1,6 +1,6 @@
 """mistral.rs as a burst worker (one request at a time a thread). Runs in its own environment.
 
-usage: python mistralrs.py GGUF_FILE
+usage: python mistralrs_worker.py GGUF_FILE
 The wheel has no server and takes text, so a prompt of n tokens is n common words; see peers.md.
 """
 

@@ -1,6 +1,6 @@
 """OpenVINO GenAI's continuous batching as a burst worker. Runs in its own virtual environment.
 
-usage: python openvino.py MODEL_FOLDER [CACHE_GB]
+usage: python openvino_worker.py MODEL_FOLDER [CACHE_GB]
 Reads lines {"prompts": [[token id, ...], ...], "new": n}; writes, for each prompt, the seconds from
 the burst's start at which its tokens arrived.
 """
