@@ -19,6 +19,7 @@ never over 3) and leaves prompts 1 - 1 / stretch of the machine.
 _FORGETTING = 1 / 16
 _OUTLIER = 4.0
 _MIN_VARIANCE = 16.0
+_LEVERAGE_TOKENS = 32.0
 _FIRST_GUESS_TOKENS = 64
 
 
@@ -58,8 +59,10 @@ class StepPace:
         d_tokens, d_s = tokens - self._mean_tokens, duration_s - self._mean_s
         self._mean_tokens += weight * d_tokens
         self._mean_s += weight * d_s
-        self._variance = (1.0 - weight) * (self._variance + weight * d_tokens * d_tokens)
-        self._covariance = (1.0 - weight) * (self._covariance + weight * d_tokens * d_s)
+        # A step of 512 tokens must not outweigh for long the many small ones that follow it.
+        trust = weight * min(1.0, (_LEVERAGE_TOKENS / max(abs(d_tokens), 1.0)) ** 2)
+        self._variance = (1.0 - weight) * (self._variance + trust * d_tokens * d_tokens)
+        self._covariance = (1.0 - weight) * (self._covariance + trust * d_tokens * d_s)
         # Steps of one size say nothing about the slope: the one known stays.
         if self._variance >= _MIN_VARIANCE and self._covariance > 0.0:
             self._per_token_s = self._covariance / self._variance
