@@ -58,15 +58,16 @@ class Impl:
     """One implementation of one op.
 
     `call` has the signature of the op's reference body. `why_not(machine)` gives the reason why
-    it cannot serve there, or None. `pack(weight, device)` prepares a weight for `call` where the
-    op takes one. `row_invariant`: a row's bits do not depend on the rest of the batch.
+    it cannot serve there, or None. `pack(weight, device, dtype)` prepares a weight for `call` where
+    the op takes one. `invariant_kinds`: the kinds of case in which a row's bits are claimed not to
+    depend on the rest of the batch.
     """
 
     name: str
     call: Callable[..., Any]
     why_not: Callable[[Machine], str | None]
     pack: Callable[..., Any] | None = None
-    row_invariant: bool = False
+    invariant_kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

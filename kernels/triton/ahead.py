@@ -1,0 +1,138 @@
+"""Compilation ahead of time: every kernel, as the wrappers launch it, for named targets.
+
+The wrappers run over the registry's cases while launches are only noted; each distinct signature
+is then compiled. No GPU is needed. `python -m penstock.kernels.triton.ahead [OP ...]` prints a JSON
+line for each kernel, signature and target: what was compiled and the bytes of the cubin. With
+`--each-kernel-once` only one signature of each kernel is compiled.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import triton
+from penstock.kernels.draw import map_tensors
+from penstock.kernels.op import KernelTable, Machine, Op
+from penstock.kernels.ops import all_ops
+from penstock.kernels.torch_ops import TorchOps
+from penstock.kernels.triton.launch import OPTIONS, Launch, interpreted, noting
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+# Capability -> name. For capability 90 Triton itself targets sm_90a.
+TARGETS = {80: "sm_80", 90: "sm_90a"}
+ACTIVATIONS = (torch.float32, torch.bfloat16)
+
+_QUICK = "--each-kernel-once"
+
+# Sizes of a model that shape no tile: one value stands for all.
+_EXTENTS = frozenset({"ROWS", "WIDTH", "VOCABULARY"})
+
+_POINTERS = {
+    torch.float64: "*fp64",
+    torch.float32: "*fp32",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.int64: "*i64",
+    torch.int32: "*i32",
+    torch.int8: "*i8",
+    torch.uint8: "*u8",
+}
+
+
+def signatures(ops: Iterable[Op]) -> list[Launch]:
+    """One launch of every distinct signature that the ops' cases lead to."""
+    table = KernelTable(
+        all_ops(), Machine("cuda", max(TARGETS)), frozenset({"triton", "reference"})
+    )
+    distinct: dict[str, Launch] = {}
+    for op in ops:
+        for case in op.cases:
+            for dtype in ACTIVATIONS:
+                inputs = _as_served(case.draw(0), dtype)
+                with noting() as launches:
+                    op.invoke(TorchOps(table, "cpu", dtype), inputs)
+                for launch in launches:
+                    distinct.setdefault(_key(launch), launch)
+    return list(distinct.values())
+
+
+def _as_served(inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """The inputs with activations in `dtype`; rope tables, caches and logits keep their own."""
+    return {
+        name: map_tensors(value, lambda t: t.to(dtype))
+        if name in ("x", "residual", "qkv", "q", "gate_up")
+        else value
+        for name, value in inputs.items()
+    }
+
+
+def _types(launch: Launch) -> dict[str, str]:
+    names = launch.kernel.arg_names
+    types = {
+        name: _POINTERS[argument.dtype]
+        if isinstance(argument, torch.Tensor)
+        else ("fp32" if isinstance(argument, float) else "i32")
+        for name, argument in zip(names, launch.arguments, strict=False)
+    }
+    return {name: types.get(name, "constexpr") for name in names}
+
+
+def _key(launch: Launch) -> str:
+    """What a compilation depends on, but for plain extents."""
+    constants = {name: item for name, item in launch.constants.items() if name not in _EXTENTS}
+    return f"{launch.kernel.__name__} {_types(launch)} {constants} {launch.num_warps}"
+
+
+def compile_for(launch: Launch, capability: int) -> Any:
+    """The compiled kernel; `.asm["cubin"]` and `.asm["ptx"]` hold the results."""
+    aligned = {
+        (index,): [["tt.divisibility", 16]]
+        for index, argument in enumerate(launch.arguments)
+        if isinstance(argument, torch.Tensor)
+    }
+    source = ASTSource(launch.kernel, _types(launch), launch.constants, aligned)
+    target = GPUTarget("cuda", capability, 32)
+    options = {"num_warps": launch.num_warps, **OPTIONS}
+    return triton.compile(source, target=target, options=options)
+
+
+def compile_all(launches: Iterable[Launch]) -> Iterator[dict[str, Any]]:
+    """Compile for every target; yields a record of each result."""
+    for launch in launches:
+        for capability, name in TARGETS.items():
+            compiled = compile_for(launch, capability)
+            yield {
+                "kernel": launch.kernel.__name__,
+                "constants": launch.constants,
+                "target": name,
+                "ptx_target": compiled.asm["ptx"].split(".target ", 1)[1].split()[0],
+                "cubin_bytes": len(compiled.asm["cubin"]),
+                "shared_bytes": compiled.metadata.shared,
+            }
+
+
+def one_of_each(launches: Iterable[Launch]) -> list[Launch]:
+    """The first launch of each kernel: the quick check that everything still compiles."""
+    return list({launch.kernel.__name__: launch for launch in reversed(list(launches))}.values())
+
+
+def main(arguments: list[str]) -> None:
+    """Print the records of the named ops, of all without names."""
+    assert not interpreted(), "the interpreter has replaced the compiler"
+    names = [argument for argument in arguments if argument != _QUICK]
+    chosen = [op for op in all_ops() if "triton" in op.implementations]
+    launches = signatures(op for op in chosen if not names or op.name in names)
+    for record in compile_all(one_of_each(launches) if _QUICK in arguments else launches):
+        print(json.dumps(record), flush=True)
+
+
+if __name__ == "__main__":
+    # The package registers every implementation on import.
+    import penstock.kernels.triton  # noqa: F401
+
+    main(sys.argv[1:])

@@ -1,0 +1,103 @@
+"""Rows of an embedding table, a tile of one row a program; integers are dequantized on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from penstock.kernels.op import Impl
+from penstock.kernels.ops.embedding import EMBEDDING
+from penstock.kernels.triton.launch import ceil_div, launch, why_not
+from penstock.kernels.triton.packed import Packed, PackedDense, pack_matrix
+from penstock.kernels.weights import Matrix
+
+_BLOCK = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTable:
+    """An embedding table, and the type of the rows it gives."""
+
+    matrix: Packed
+    dtype: torch.dtype
+
+
+@triton.jit
+def embedding_kernel(out, table, tokens, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    row = tl.load(tokens + place).to(tl.int64)
+    values = tl.load(table + row * WIDTH + column, mask=inside).to(tl.float32)
+    tl.store(out + place * WIDTH + column, values, mask=inside)
+
+
+@triton.jit
+def embedding_affine_kernel(
+    out,
+    q,
+    scale,
+    minimum,
+    tokens,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BITS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ZERO_POINT: tl.constexpr,
+    HAS_MINIMUM: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    place = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    row = tl.load(tokens + place).to(tl.int64)
+    if BITS == 4:
+        packed = tl.load(q + row * (WIDTH // 2) + column // 2, mask=inside, other=0)
+        integer = (packed.to(tl.int32) >> (4 * (column % 2))) & 15
+    else:
+        integer = tl.load(q + row * WIDTH + column, mask=inside, other=0).to(tl.int32)
+    factor = (column // GROUP).to(tl.int64) * ROWS + row
+    step = tl.load(scale + factor, mask=inside, other=0.0).to(tl.float32)
+    if HAS_MINIMUM:
+        values = step * integer + tl.load(minimum + factor, mask=inside, other=0.0).to(tl.float32)
+    else:
+        values = step * (integer - ZERO_POINT)
+    tl.store(out + place * WIDTH + column, values, mask=inside)
+
+
+def pack_embedding(table: Matrix, device: str, dtype: Any) -> PackedTable:
+    return PackedTable(pack_matrix(table, device), dtype)
+
+
+def embedding(table: PackedTable, tokens: torch.Tensor) -> torch.Tensor:
+    """See `Ops.embedding`."""
+    matrix = table.matrix
+    rows, width = matrix.shape
+    out = torch.empty(len(tokens), width, dtype=table.dtype, device=tokens.device)
+    grid = (len(tokens), ceil_div(width, _BLOCK))
+    if isinstance(matrix, PackedDense):
+        launch(embedding_kernel, grid, out, matrix.data, tokens, WIDTH=width, BLOCK=_BLOCK)
+        return out
+    launch(
+        embedding_affine_kernel,
+        grid,
+        out,
+        matrix.q,
+        matrix.scale,
+        matrix.scale if matrix.minimum is None else matrix.minimum,
+        tokens,
+        ROWS=rows,
+        WIDTH=width,
+        BITS=matrix.bits,
+        GROUP=matrix.group,
+        ZERO_POINT=matrix.zero_point,
+        HAS_MINIMUM=int(matrix.minimum is not None),
+        BLOCK=_BLOCK,
+    )
+    return out
+
+
+EMBEDDING.register(Impl("triton", embedding, why_not, pack_embedding, invariant_kinds=("float",)))

@@ -1,0 +1,77 @@
+"""The one place where a Triton kernel is started, or only noted for compilation ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+from penstock.kernels.op import Machine
+
+OLDEST_CAPABILITY = 80
+
+# Stated, because the default changes between releases of Triton, and with it the bits.
+OPTIONS = {"enable_fp_fusion": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch: the kernel, its run-time arguments in order, its constants and its warps."""
+
+    kernel: Any
+    arguments: tuple[Any, ...]
+    constants: dict[str, Any]
+    num_warps: int
+
+
+_noted: ContextVar[list[Launch] | None] = ContextVar("noted", default=None)
+
+
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, on CPU tensors."""
+    return bool(triton.knobs.runtime.interpret)
+
+
+def launch(
+    kernel: Any, grid: tuple[int, ...], *arguments: Any, num_warps: int = 4, **constants: Any
+) -> None:
+    """Start `kernel` on the current stream; nothing where the grid is empty."""
+    noted = _noted.get()
+    if noted is not None:
+        noted.append(Launch(kernel, arguments, constants, num_warps))
+    elif all(grid):
+        kernel[grid](*arguments, num_warps=num_warps, **OPTIONS, **constants)
+
+
+@contextmanager
+def noting() -> Iterator[list[Launch]]:
+    """Within, launches are appended to the list and nothing runs."""
+    launches: list[Launch] = []
+    token = _noted.set(launches)
+    try:
+        yield launches
+    finally:
+        _noted.reset(token)
+
+
+def why_not(machine: Machine) -> str | None:
+    """Why Triton kernels cannot run there, or None."""
+    if machine.interpreted:
+        return None
+    if machine.device != "cuda":
+        return "needs a CUDA device"
+    if machine.capability < OLDEST_CAPABILITY:
+        return f"needs compute capability 8.0, not {machine.capability / 10:.1f}"
+    return None
+
+
+def power_of_two(number: int) -> int:
+    """The least power of two that is at least `number`."""
+    return 1 << (number - 1).bit_length()
+
+
+def ceil_div(number: int, divisor: int) -> int:
+    return -(-number // divisor)

@@ -1,0 +1,21 @@
+"""Philox 4x32-10 for one counter: the first word is all that a draw takes."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def uniform(seed, position):
+    """The number in [0, 1), a multiple of 2^-24, of (seed, position), both uint64."""
+    LOW: tl.constexpr = 0xFFFFFFFF
+    c0, c1 = position & LOW, position >> 32
+    c2, c3 = c0 & 0, c0 & 0
+    k0, k1 = seed & LOW, seed >> 32
+    for _ in tl.static_range(10):
+        first, second = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1 = (second >> 32) ^ c1 ^ k0, second & LOW
+        c2, c3 = (first >> 32) ^ c3 ^ k1, first & LOW
+        k0, k1 = (k0 + 0x9E3779B9) & LOW, (k1 + 0xBB67AE85) & LOW
+    return (c0 >> 8).to(tl.float32) * (1.0 / 16777216.0)

@@ -1,0 +1,37 @@
+"""The worker in which Triton interprets: it answers checks asked on stdin, a JSON line each.
+
+Triton reads its switch when it is imported, and the compiler cannot be used beside the interpreter;
+so this is a process of its own, started with TRITON_INTERPRET=1.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+from kernel_checks import differences, neighbours_matter
+from penstock.kernels.ops import all_ops
+from penstock.kernels.triton import TritonOps
+
+
+def main() -> None:
+    # Makes torch fill what is allocated with NaN or the largest integer.
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    torch.set_num_threads(1)
+    ops = TritonOps("cpu")
+    by_name = {op.name: op for op in all_ops()}
+    checks = {"differences": differences, "neighbours": neighbours_matter}
+    for line in sys.stdin:
+        check, op_name, case_name = json.loads(line)
+        op = by_name[op_name]
+        case = next(case for case in op.cases if case.name == case_name)
+        serving = ops.table[op_name]
+        assert serving.name == "triton"
+        assert check == "differences" or case.kind in serving.invariant_kinds
+        print(json.dumps(checks[check](op, case, ops)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The Triton kernels in Triton's interpreter, on CPU, over the registry's own cases."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from penstock.kernels.op import Case, Op
+from penstock.kernels.ops import all_ops
+
+pytest.importorskip("triton", reason="Triton has no build for this platform")
+
+# What is claimed of rows, stated here because the parent process does not import the kernels.
+# Float products are left out: in the interpreter they are numpy's, whose sums depend on the row.
+_INVARIANT_KINDS = {
+    "embedding": ("float",),
+    "rms_norm": ("float",),
+    "add_rms_norm": ("float",),
+    "linear": ("integer",),
+    "rope_cache": ("float",),
+    "silu_mul": ("float",),
+    "gather_rows": ("exact",),
+    "sample": ("exact",),
+}
+_CASES = [
+    pytest.param(op, case, id=f"{op.name}-{case.name}")
+    for op in all_ops()
+    if "triton" in op.order
+    for case in op.cases
+]
+_INVARIANT_CASES = [
+    param
+    for param in _CASES
+    if param.values[1].kind in _INVARIANT_KINDS.get(param.values[0].name, ())
+]
+
+Ask = Callable[[str, Op, Case], Any]
+
+
+@pytest.fixture(scope="module")
+def ask() -> Iterator[Ask]:
+    """Asks the interpreting worker for a check of one case."""
+    script = Path(__file__).with_name("interpret.py")
+    environment = {
+        **os.environ,
+        "TRITON_INTERPRET": "1",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "PYTHONWARNINGS": "ignore",
+    }
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as worker:
+        assert worker.stdin is not None and worker.stdout is not None
+
+        def question(check: str, op: Op, case: Case) -> Any:
+            assert worker.stdin is not None and worker.stdout is not None
+            worker.stdin.write(json.dumps((check, op.name, case.name)) + "\n")
+            worker.stdin.flush()
+            answer = worker.stdout.readline()
+            assert answer, "the worker died; its traceback is on stderr"
+            return json.loads(answer)
+
+        yield question
+        worker.stdin.close()
+
+
+@pytest.mark.parametrize(("op", "case"), _CASES)
+def test_kernel_matches_the_reference_in_float64(ask: Ask, op: Op, case: Case) -> None:
+    assert ask("differences", op, case) == []
+
+
+@pytest.mark.parametrize(("op", "case"), _INVARIANT_CASES)
+def test_row_alone_has_the_bits_of_the_row_in_the_batch(ask: Ask, op: Op, case: Case) -> None:
+    assert ask("neighbours", op, case) == []

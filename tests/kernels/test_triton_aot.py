@@ -1,0 +1,69 @@
+"""Every Triton kernel compiles, without a GPU, for the targets that are served."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton has no build for this platform")
+
+_KERNELS = Path(__file__).parents[2] / "kernels" / "triton"
+_TARGETS = {"sm_80", "sm_90a"}
+
+Compile = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def compiled(request: pytest.FixtureRequest) -> Compile:
+    """Runs the compilation ahead of time, with its cache beside pytest's own."""
+    cache = request.config.cache
+    assert cache is not None
+
+    def run(*arguments: str) -> list[dict[str, Any]]:
+        environment = {
+            **{name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"},
+            "TRITON_CACHE_DIR": str(cache.mkdir("triton")),
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
+        command = [sys.executable, "-m", "penstock.kernels.triton.ahead", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return run
+
+
+def _written_kernels() -> set[str]:
+    sources = "".join(path.read_text() for path in _KERNELS.glob("*.py"))
+    return set(re.findall(r"^def (\w+_kernel)\(", sources, re.MULTILINE))
+
+
+def _check(records: list[dict[str, Any]]) -> None:
+    for record in records:
+        assert record["cubin_bytes"] > 0
+        assert record["ptx_target"].rstrip(",") == record["target"]
+        # What a block may have on an A100; kernels are meant for both.
+        assert record["shared_bytes"] <= 163 * 1024
+
+
+def test_each_kernel_compiles_for_each_target(compiled: Compile) -> None:
+    records = compiled("--each-kernel-once")
+    _check(records)
+    results = {(record["kernel"], record["target"]) for record in records}
+    assert len(_written_kernels()) >= 11
+    assert results == {(kernel, target) for kernel in _written_kernels() for target in _TARGETS}
+
+
+@pytest.mark.slow
+def test_each_signature_compiles_for_each_target(compiled: Compile) -> None:
+    records = compiled()
+    _check(records)
+    assert len(records) > 200
