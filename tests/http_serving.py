@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import httpx
 import openai
+from scripted_engine import ScriptedEngine
+
 from penstock.api.app import create_app
 from penstock.api.metrics import Metrics
 from penstock.api.services import Services
@@ -27,7 +29,6 @@ from penstock.dialog import (
     TurnEnded,
     Usage,
 )
-from scripted_engine import ScriptedEngine
 
 MODEL = "scripted-model"
 CREATED = 1_700_000_000

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from http_serving import CREATED, MODEL, USAGE, frames_of, serving, spoken
+
 from penstock.dialog import (
     ArgumentsDelta,
     GenerateRequest,
@@ -173,9 +174,11 @@ async def test_official_client_reads_answers_streams_and_models():
 
 
 async def test_official_client_helper_accumulates_a_stream():
-    async with serving() as server:
-        async with server.openai.chat.completions.stream(model=MODEL, **HELLO) as events:
-            final = await events.get_final_completion()
+    async with (
+        serving() as server,
+        server.openai.chat.completions.stream(model=MODEL, **HELLO) as events,
+    ):
+        final = await events.get_final_completion()
     assert final.choices[0].message.content == "Hello!"
     assert final.usage is not None and final.usage.completion_tokens == 4
 

@@ -8,6 +8,7 @@ import json
 import httpx
 import pytest
 from http_serving import CREATED, MODEL, frames_of, serving, spoken
+
 from penstock.api.body import BUDGET_BODIES
 from penstock.base.errors import EngineFault, InvalidRequest, Overloaded, Unavailable
 from penstock.config import ServerSettings
@@ -217,7 +218,9 @@ async def test_chunked_body_over_the_limit_is_refused_while_it_arrives():
 
 async def _post_and_check_413(server, content):
     reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
-    writer.write(b"POST %b HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" % CHAT.encode())
+    writer.write(
+        b"POST %b HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" % CHAT.encode()
+    )
     async for chunk in content:
         writer.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
         await writer.drain()
@@ -343,7 +346,9 @@ async def test_client_that_vanishes_before_its_body_is_whole_leaves_nothing_behi
         port = int(server.url.split(":")[-1])
         for _ in range(20):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{" % CHAT.encode())
+            writer.write(
+                b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{" % CHAT.encode()
+            )
             await writer.drain()
             writer.transport.abort()
         await server.until(lambda: not server.server.server_state.tasks)
@@ -351,7 +356,7 @@ async def test_client_that_vanishes_before_its_body_is_whole_leaves_nothing_behi
 
 
 async def test_slow_reader_gets_longer_deltas_and_the_same_text():
-    count = 20_000
+    count = 8_000
     gate = asyncio.Event()
 
     def script(request):
@@ -393,7 +398,7 @@ async def test_reader_that_stops_reading_is_dropped():
     settings = ServerSettings(stall_timeout_s=0.05, keep_alive_interval_ms=20)
     async with serving(endless, settings=settings) as server:
         port = int(server.url.split(":")[-1])
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        _reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         body = json.dumps(HELLO | {"stream": True}).encode()
         head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
         writer.write(head % (CHAT.encode(), len(body)) + body)
@@ -431,10 +436,12 @@ async def test_stopping_twice_drops_open_streams():
 async def test_drain_that_takes_too_long_ends_streams_with_an_error():
     gate = asyncio.Event()
     settings = ServerSettings(drain_timeout_s=0.0)
-    async with serving(waiting(gate), settings=settings) as server:
-        async with server.http.stream("POST", CHAT, json=HELLO | {"stream": True}) as answer:
-            lines = answer.aiter_lines()
-            await anext(lines)
-            server.server.stop()
-            rest = [line async for line in lines if line]
+    async with (
+        serving(waiting(gate), settings=settings) as server,
+        server.http.stream("POST", CHAT, json=HELLO | {"stream": True}) as answer,
+    ):
+        lines = answer.aiter_lines()
+        await anext(lines)
+        server.server.stop()
+        rest = [line async for line in lines if line]
     assert rest[-1] == "data: [DONE]" and "shutting down" in rest[-2]

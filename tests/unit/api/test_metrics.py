@@ -1,0 +1,238 @@
+"""`/metrics`: names, labels and values; latencies taken at the steps of the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+
+import pytest
+from http_serving import CREATED, MODEL, ScriptedLoop, serving, spoken
+from prometheus_client.parser import text_string_to_metric_families
+from scripted_engine import ScriptedEngine
+
+from penstock.api.latency import MeasuredEngine
+from penstock.api.metrics import ENGINE_COUNTERS, ENGINE_GAUGES, Metrics
+from penstock.base.errors import Unavailable
+from penstock.config import ServerSettings, child_environment
+from penstock.dialog import GenerateRequest, RunEnded, RunStarted, Sampling, TurnEnded, Usage
+from penstock.engine.types import TokenChunk, TokenDelta, TokenRequest
+
+CHAT = "/v1/chat/completions"
+HELLO = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+async def samples(server):
+    text = (await server.http.get("/metrics")).text
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def requests_of(found):
+    """(method, path, model, status) -> count."""
+    names = ("method", "path", "model", "status")
+    return {
+        tuple(dict(labels)[name] for name in names): value
+        for (metric, labels), value in found.items()
+        if metric == "http_requests_total"
+    }
+
+
+async def test_requests_are_counted_by_route_and_resolved_model():
+    async with serving() as server:
+        http = server.http
+        await http.post(CHAT, json=HELLO)
+        await http.post(CHAT, json=HELLO | {"model": "default", "stream": True})
+        await http.post(CHAT, json=HELLO | {"model": "nobody"})
+        await http.post(CHAT, content=b"{")
+        await http.post(CHAT, json=HELLO | {"temperature": 9, "model": MODEL})
+        await http.post("/v1/completions", json={"prompt": "x"})
+        await http.get("/v1/models")
+        await http.get(f"/v1/models/{MODEL}")
+        await http.get("/no/such/route")
+        await http.delete(CHAT)
+        for path in ("/", "/health", "/metrics"):
+            await http.get(path)
+        preflight = {"origin": "https://x.org", "access-control-request-method": "POST"}
+        await http.options(CHAT, headers=preflight)
+        found = await samples(server)
+    assert requests_of(found) == {
+        ("POST", CHAT, MODEL, "200"): 2,
+        ("POST", CHAT, "unknown", "404"): 1,
+        ("POST", CHAT, "unknown", "400"): 1,
+        ("POST", CHAT, MODEL, "400"): 1,
+        ("POST", "/v1/completions", MODEL, "200"): 1,
+        ("GET", "/v1/models", "none", "200"): 1,
+        ("GET", "/v1/models/{model:path}", "none", "200"): 1,
+        ("GET", "<unmatched>", "none", "404"): 1,
+        ("DELETE", CHAT, "none", "405"): 1,
+    }
+    body = (("method", "POST"), ("model", MODEL), ("path", "/v1/completions"))
+    assert found["http_request_body_bytes_sum", tuple(sorted(body))] == len('{"prompt":"x"}')
+    in_flight = [value for (name, _), value in found.items() if name == "http_requests_in_flight"]
+    assert set(in_flight) == {0.0}
+
+
+async def test_open_request_is_in_flight():
+    gate = asyncio.Event()
+
+    def script(request):
+        yield from list(spoken("a")(request))[:2]
+        yield gate
+        yield from list(spoken("a")(request))[2:]
+
+    async with serving(script) as server:
+        answer = asyncio.create_task(server.http.post(CHAT, json=HELLO))
+        await server.until(lambda: server.loop.running == 1)
+        labels = (("method", "POST"), ("model", MODEL), ("path", CHAT))
+        assert (await samples(server))["http_requests_in_flight", labels] == 1
+        gate.set()
+        await answer
+        assert (await samples(server))["http_requests_in_flight", labels] == 0
+
+
+async def test_client_that_left_is_counted_with_its_own_status():
+    gate = asyncio.Event()
+    async with serving(lambda request: iter([gate])) as server:
+        answer = asyncio.create_task(server.http.post(CHAT, json=HELLO))
+        await server.until(lambda: server.loop.running == 1)
+        answer.cancel()
+        await server.until(lambda: server.loop.running == 0)
+        await server.until(lambda: len(server.server.server_state.tasks) == 0)
+        assert requests_of(await samples(server)) == {("POST", CHAT, MODEL, "499"): 1}
+
+
+async def test_engine_metrics_carry_no_labels():
+    async with serving() as server:
+        found = await samples(server)
+    for name in ENGINE_GAUGES:
+        assert (f"service_{name}", ()) in found
+    for name in (*ENGINE_COUNTERS, "sequences_completed"):
+        assert (f"service_{name}_total", ()) in found
+    assert found["service_engine_up", ()] == 1
+
+
+async def test_metrics_are_served_while_the_engine_is_down(monkeypatch):
+    async with serving() as server:
+
+        async def gauges():
+            raise Unavailable("restarting")
+
+        monkeypatch.setattr(server.services.engine, "gauges", gauges)
+        found = await samples(server)
+    assert found["service_engine_up", ()] == 0
+    assert ("service_sequences_running", ()) not in found
+
+
+async def test_metrics_can_be_switched_off():
+    async with serving(settings=ServerSettings(disable_metrics=True)) as server:
+        answer = await server.http.get("/metrics")
+        assert (await server.http.post(CHAT, json=HELLO)).status_code == 200
+    assert (answer.status_code, answer.text) == (503, "metrics disabled")
+
+
+class SteppedEngine(ScriptedEngine):
+    """Tokens at given times of the engine's clock, after the time of the request."""
+
+    def __init__(self, offsets_s: list[float]) -> None:
+        super().__init__([1])
+        self._offsets_s = offsets_s
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
+        began_s = asyncio.get_running_loop().time()
+        for offset_s in self._offsets_s:
+            yield TokenChunk(request.id, (TokenDelta(1), TokenDelta(2)), began_s + offset_s)
+        yield TokenChunk(request.id, (), began_s + 99, finish="stop")
+
+
+class EngineLoop(ScriptedLoop):
+    """The least that stands between a request and an engine."""
+
+    def __init__(self, engine: MeasuredEngine) -> None:
+        super().__init__(spoken())
+        self._engine = engine
+
+    async def run(self, request: GenerateRequest):
+        yield RunStarted(MODEL, CREATED, 1)
+        async for _ in self._engine.generate(TokenRequest("r", (1,), Sampling(), 0, 9)):
+            pass
+        yield TurnEnded(0, "stop", Usage())
+        yield RunEnded("completed", Usage())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_latencies_are_taken_at_engine_steps_of_streams_only(stream):
+    metrics = Metrics()
+    loop = EngineLoop(MeasuredEngine(SteppedEngine([10.0, 10.5, 11.5]), metrics))
+    async with serving(models={MODEL: loop}, metrics=metrics) as server:
+        await server.http.post(CHAT, json=HELLO | {"stream": stream})
+        found = await samples(server)
+    labels = (("method", "POST"), ("model", MODEL), ("path", CHAT), ("status", "200"))
+    first = found.get(("service_time_to_first_token_seconds_count", labels), 0)
+    between = found.get(("service_inter_token_latency_seconds_count", labels), 0)
+    assert (first, between) == ((1, 4) if stream else (0, 0))
+    if stream:
+        waited_s = found["service_time_to_first_token_seconds_sum", labels]
+        assert 10.0 <= waited_s < 15.0
+        total_s = found["service_inter_token_latency_seconds_sum", labels]
+        assert total_s == pytest.approx(1.5)
+
+
+WORKER = """
+import sys
+from penstock.api.metrics import Metrics
+from penstock.api.record import RequestRecord
+metrics = Metrics(sys.argv[1])
+record = RequestRecord("id", "POST", "/x", None, route="/x", model="m", status=200)
+metrics.enter(record)
+metrics.leave(record, 0.5)
+if sys.argv[2] == "expose":
+    sys.stdout.write(metrics.expose(None).decode())
+"""
+
+
+def test_any_api_process_exposes_the_sum_of_all(tmp_path):
+    environment = child_environment(PROMETHEUS_MULTIPROC_DIR=str(tmp_path))
+    command = [sys.executable, "-c", WORKER, str(tmp_path)]
+    subprocess.run([*command, "quiet"], env=environment, check=True)
+    out = subprocess.run(
+        [*command, "expose"], env=environment, check=True, capture_output=True, text=True
+    ).stdout
+    lines = dict(line.rsplit(" ", 1) for line in out.splitlines() if not line.startswith("#"))
+    labels = '{method="POST",model="m",path="/x",status="200"}'
+    assert lines[f"http_requests_total{labels}"] == "2.0"
+    assert lines[f"http_request_duration_seconds_sum{labels}"] == "1.0"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+async def test_access_log_tells_start_and_end_of_a_request(form, caplog):
+    caplog.set_level("INFO", logger="penstock.access")
+    async with serving(settings=ServerSettings(access_log_format=form)) as server:
+        headers = {"x-request-id": "req-7"}
+        await server.http.post(CHAT + "?x=%0Ainjected", json=HELLO, headers=headers)
+        await server.http.get("/health")
+    lines = [r.getMessage() for r in caplog.records if r.name == "penstock.access"]
+    assert len(lines) == 2 and all("req-7" in line and "\n" not in line for line in lines)
+    if form == "json":
+        started, completed = (json.loads(line) for line in lines)
+        assert started["event"] == "request started" and started["path"] == CHAT
+        assert (completed["status"], completed["model"]) == (200, MODEL)
+        assert completed["outcome"] == "completed" and completed["duration_ms"] >= 0
+    else:
+        assert lines[0].startswith("request started") and "outcome=completed" in lines[1]
+
+
+async def test_access_log_can_include_housekeeping_or_be_off(caplog):
+    caplog.set_level("INFO", logger="penstock.access")
+    async with serving(settings=ServerSettings(access_log_health=True)) as server:
+        await server.http.get("/health")
+    assert len([r for r in caplog.records if r.name == "penstock.access"]) == 2
+    caplog.clear()
+    async with serving(settings=ServerSettings(disable_access_log=True)) as server:
+        await server.http.post(CHAT, json=HELLO)
+    assert not [r for r in caplog.records if r.name == "penstock.access"]
