@@ -275,8 +275,37 @@ struct Walk {
         }
     }
 
+    // Addresses of the cache blocks that are read after the tile that begins at `tile`: of its
+    // successor, or of the next KV head's first one.
+    struct Pieces {
+        const char* start[2 * kTile / kLanes];
+        int count = 0;
+    };
+    Pieces pieces_after(int64_t tile) const {
+        Pieces pieces;
+        const int64_t seen = position + job.count, unit = step.block_tokens;
+        int64_t next = tile + kTile, head = 0;
+        if (next >= seen) {
+            if (job.kv_head + 1 == step.kv_heads)
+                return pieces;
+            next = step.first_visible(position) / kTile * kTile, head = 1;
+        }
+        const int64_t end = smaller(next + kTile, seen);
+        const int64_t begin = larger(next, step.first_visible(position)) / unit * unit;
+        const auto add = [&](const Element* start) {
+            pieces.start[pieces.count++] = reinterpret_cast<const char*>(start);
+        };
+        for (int64_t key = begin; key < end; key += unit) {
+            add(key_block(key) + head * call.tensor[4].stride[1]);
+        }
+        for (int64_t key = begin; key < end; key += unit) {
+            add(value_row(key) + head * call.tensor[5].stride[1]);
+        }
+        return pieces;
+    }
+
     // Scores of rows [row, row + count) with the tile's keys from `begin` to `end`.
-    void score(int64_t tile, int64_t row, int count, int begin, int end) const {
+    void score(int64_t tile, int64_t row, int count, int begin, int end, Ahead& ahead) const {
         const float* queries = buffer.queries + row * step.dim;
         const int first_vector = begin / kLanes, vectors = (end - 1) / kLanes + 1 - first_vector;
         float* to = buffer.scores + row * kTile + first_vector * kLanes;
@@ -286,29 +315,32 @@ struct Walk {
                 from[v] = key_block(tile + (first_vector + v) * kLanes);
             }
             multiply(count, queries, step.dim, from, vectors, call.tensor[4].stride[2], step.dim,
-                     to, kTile, false);
+                     to, kTile, false, ahead);
             return;
         }
+        Nothing nothing;
         const float* from[kTileVectors];
         for (int v = 0; v < vectors; ++v) {
             from[v] = buffer.keys + (first_vector + v) * step.dim * kLanes;
         }
-        multiply(count, queries, step.dim, from, vectors, kLanes, step.dim, to, kTile, false);
+        multiply(count, queries, step.dim, from, vectors, kLanes, step.dim, to, kTile, false,
+                 nothing);
     }
 
     // Adds the weighted values of keys [begin, end) of the tile to rows [row, row + count).
-    void add_values(int64_t tile, int64_t row, int count, int begin, int end) const {
+    void add_values(int64_t tile, int64_t row, int count, int begin, int end, Ahead& ahead) const {
         constexpr int kMost = 1024 / kLanes;
         const int vectors = static_cast<int>(padded / kLanes);
         const float* weights = buffer.scores + row * kTile;
         float* to = buffer.sums + row * padded;
         if (!direct) {
+            Nothing nothing;
             const float* from[kMost];
             for (int v = 0; v < vectors; ++v) {
                 from[v] = buffer.values + (v * kTile + begin) * kLanes;
             }
             multiply(count, weights + begin, kTile, from, vectors, kLanes, end - begin, to, padded,
-                     true);
+                     true, nothing);
             return;
         }
         while (begin < end) { // block by block
@@ -319,19 +351,19 @@ struct Walk {
             for (int v = 1; v < vectors; ++v)
                 from[v] = from[v - 1] + kLanes;
             multiply(count, weights + begin, kTile, from, vectors, call.tensor[5].stride[2], n, to,
-                     padded, true);
+                     padded, true, ahead);
             begin += n;
         }
     }
 
     // Rows [row, row + count) with one tile: scores, weights, values. The keys that all of these
     // rows see are added for all at once; a row's own further keys before and after those.
-    void tile_rows(int64_t tile, int64_t row, int count) const {
+    void tile_rows(int64_t tile, int64_t row, int count, Ahead& ahead) const {
         const int64_t first_token = row / step.group, last_token = (row + count - 1) / step.group;
         const int begin = visible_from(first_token, tile), end = visible_to(last_token, tile);
         if (begin >= kTile || end <= 0)
             return; // seen by none of them
-        score(tile, row, count, begin, end);
+        score(tile, row, count, begin, end, ahead);
         for (int64_t i = row; i < row + count; ++i) {
             const int64_t token = i / step.group;
             const int from = visible_from(token, tile), to = visible_to(token, tile);
@@ -343,14 +375,16 @@ struct Walk {
         }
         const int shared_from = visible_from(last_token, tile);
         const int shared_to = larger(shared_from, visible_to(first_token, tile));
-        own_values(tile, row, count, 0, shared_from);
-        if (shared_from < shared_to)
-            add_values(tile, row, count, shared_from, shared_to);
-        own_values(tile, row, count, shared_to, kTile);
+        own_values(tile, row, count, 0, shared_from, ahead);
+        if (shared_from < shared_to) {
+            add_values(tile, row, count, shared_from, shared_to, ahead);
+        }
+        own_values(tile, row, count, shared_to, kTile, ahead);
     }
 
     // Values of the keys within [low, high) of the tile that each row sees.
-    void own_values(int64_t tile, int64_t row, int count, int64_t low, int64_t high) const {
+    void own_values(int64_t tile, int64_t row, int count, int64_t low, int64_t high,
+                    Ahead& ahead) const {
         const int64_t end = row + count;
         while (row < end) {
             const int64_t token = row / step.group;
@@ -358,7 +392,7 @@ struct Walk {
             const int from = static_cast<int>(larger(low, visible_from(token, tile)));
             const int to = static_cast<int>(smaller(high, visible_to(token, tile)));
             if (from < to)
-                add_values(tile, row, static_cast<int>(next - row), from, to);
+                add_values(tile, row, static_cast<int>(next - row), from, to, ahead);
             row = next;
         }
     }
@@ -380,12 +414,15 @@ struct Walk {
         const int64_t end = smaller((index + 1) * kSpan, last + 1);
         const int64_t blocks = (rows + kMaxRows - 1) / kMaxRows;
         for (int64_t tile = begin; tile < end; tile += kTile) {
+            const Pieces next = direct ? pieces_after(tile) : Pieces{};
+            Ahead ahead{next.start, next.start + next.count,
+                        step.block_tokens * step.dim * static_cast<int64_t>(sizeof(Element)), 0};
             if (!direct)
                 convert(tile, visible_from(0, tile), visible_to(job.count - 1, tile));
             for (int64_t b = 0, row = 0; b < blocks; ++b) {
-                const int64_t next = rows * (b + 1) / blocks; // as even as possible
-                tile_rows(tile, row, static_cast<int>(next - row));
-                row = next;
+                const int64_t end_row = rows * (b + 1) / blocks; // as even as possible
+                tile_rows(tile, row, static_cast<int>(end_row - row), ahead);
+                row = end_row;
             }
         }
     }
