@@ -12,12 +12,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 MAX_STEPS = 20_000_000
-MAX_SECONDS = 5.0
+MAX_SECONDS = 3.0
 MAX_INTEGER_BITS = 4096
 SPARE_CHARS = 1 << 20
 """A text may be this much longer than four times the request's own."""
 SPARE_CHARS_MADE = 1 << 28
 CHARS_PER_STEP = 64
+STEPS_PER_TURN = 32
+"""Of a loop or a macro: what Jinja does around one, in units of looking at one value."""
 
 _WIDE_FIELD = re.compile(r"\d{5}|\*|\{[^{}]*\{")
 

@@ -24,7 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import Namespace, pass_context
 from jinja2.visitor import NodeTransformer
 
-from penstock.text.budget import MAX_INTEGER_BITS, Budget, TemplateLimit
+from penstock.text.budget import MAX_INTEGER_BITS, STEPS_PER_TURN, Budget, TemplateLimit
 
 BUDGET: ContextVar[Budget] = ContextVar("template_budget")
 
@@ -90,7 +90,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     # Called from compiled templates, as the AST was rewritten to.
 
     def tick(self) -> bool:
-        return BUDGET.get().spend()
+        return BUDGET.get().spend(STEPS_PER_TURN)
 
     def weighed(self, value: Any) -> Any:
         BUDGET.get().weigh(value)

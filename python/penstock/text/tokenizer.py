@@ -124,7 +124,7 @@ class Tokenizer:
     def _encode(self, text: str) -> Any:
         try:
             return self._backend.encode(text, add_special_tokens=False)
-        except UnicodeEncodeError:  # lone surrogates, which JSON can spell
+        except (TypeError, UnicodeEncodeError):  # lone surrogates, which JSON can spell
             clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
             return self._backend.encode(clean, add_special_tokens=False)
 

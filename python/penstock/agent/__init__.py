@@ -1,0 +1,5 @@
+"""The turn loop: the one way in which every request is answered."""
+
+from penstock.agent.loop import AgentLoop
+
+__all__ = ["AgentLoop"]

@@ -1,0 +1,107 @@
+"""What a request may ask for: ranges of all fields, and what this build does not serve.
+
+Codecs turn types into ours; the ranges are checked here once, for every dialect and for embedded
+use alike.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from penstock.base.errors import InvalidRequest
+from penstock.dialog import GenerateRequest, Sampling
+
+MAX_CHOICES: Final = 128
+MAX_TOP_LOGPROBS: Final = 20
+MAX_STOPS: Final = 64
+MAX_STOP_CHARS: Final = 4096
+
+_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "temperature": (0.0, 2.0),
+    "top_k": (-1, 2**31 - 1),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "repetition_penalty": (math.ulp(0.0), math.inf),
+}
+# Not served yet; a value that changes nothing is accepted.
+_NEUTRAL: Final[dict[str, float]] = {
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "dry_multiplier": 0.0,
+}
+
+
+def check_request(request: GenerateRequest) -> None:
+    """Raises InvalidRequest naming the field at fault."""
+    if (request.messages is None) == (request.prompt is None):
+        raise InvalidRequest("give either messages or a prompt", field="messages")
+    if request.messages is not None and not request.messages:
+        raise InvalidRequest("messages must not be empty", field="messages")
+    _check_sampling(request.sampling)
+    _check_counts(request)
+    _check_stops(request.stop)
+    _check_served(request)
+
+
+def _check_sampling(sampling: Sampling) -> None:
+    for field, (least, most) in _RANGES.items():
+        value = getattr(sampling, field)
+        if value is not None and not (math.isfinite(value) and least <= value <= most):
+            if field == "repetition_penalty":
+                raise InvalidRequest(f"{field} must be a number above 0", field=field)
+            raise InvalidRequest(f"{field} must be from {least:g} to {most:g}", field=field)
+    for field, neutral in _NEUTRAL.items():
+        if getattr(sampling, field) not in (None, neutral):
+            raise _unsupported(field, f"other than {neutral:g}")
+    if sampling.logit_bias:
+        raise _unsupported("logit_bias")
+
+
+def _check_counts(request: GenerateRequest) -> None:
+    if not 1 <= request.n <= MAX_CHOICES:
+        raise InvalidRequest(f"n must be from 1 to {MAX_CHOICES}", field="n")
+    if request.limits.max_tokens is not None and request.limits.max_tokens < 1:
+        raise InvalidRequest("max_tokens must be at least 1", field="max_tokens")
+    top = request.top_logprobs
+    if top is not None and not 0 <= top <= MAX_TOP_LOGPROBS:
+        raise InvalidRequest(
+            f"top_logprobs must be from 0 to {MAX_TOP_LOGPROBS}", field="top_logprobs"
+        )
+
+
+def _check_stops(stops: tuple[str, ...]) -> None:
+    if len(stops) > MAX_STOPS:
+        raise InvalidRequest(f"stop must have at most {MAX_STOPS} strings", field="stop")
+    for index, stop in enumerate(stops):
+        if not 1 <= len(stop) <= MAX_STOP_CHARS:
+            raise InvalidRequest(
+                f"stop[{index}] must have from 1 to {MAX_STOP_CHARS} characters",
+                field=f"stop[{index}]",
+            )
+
+
+def _check_served(request: GenerateRequest) -> None:
+    if request.adapter is not None:
+        raise _unsupported("adapter")
+    if request.tools:
+        raise _unsupported("tools")
+    if request.constraint is not None:
+        is_schema = request.constraint.kind == "json_schema"
+        raise _unsupported("response_format" if is_schema else "grammar")
+    if request.echo and request.prompt is None:
+        raise InvalidRequest("echo goes with a prompt, not with messages", field="echo")
+    if request.echo and request.top_logprobs is not None:
+        raise _unsupported("echo", "together with logprobs")
+
+
+def _unsupported(field: str, how: str = "") -> InvalidRequest:
+    detail = f" {how}" if how else ""
+    return InvalidRequest(
+        f"{field}{detail} is not supported by this build yet",
+        field=field,
+        code="unsupported_value",
+    )

@@ -1,0 +1,197 @@
+"""A request's prompt as token ids that fit the context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.base.errors import ContextLengthExceeded, InvalidRequest
+from penstock.dialog import GenerateRequest, Message, Reasoning, Text, ToolCall, ToolResult
+from penstock.text import ChatTemplate, Tokenizer
+
+SYSTEM_ROLES: Final = ("system", "developer")
+LONGEST_TOKEN_CHARS: Final = 512
+"""No token of a model covers more, so a text that is longer than so many a token cannot fit."""
+DEFAULT_ROOM_TOKENS: Final = 512
+"""What truncation leaves for the answer where the request has no `max_tokens`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`max_tokens`: what the context leaves for the answer, or less where the request says so."""
+
+    token_ids: tuple[int, ...]
+    max_tokens: int
+
+
+class PromptBuilder:
+    """Renders and tokenizes requests for one model. Safe to use from several threads."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+
+    def build(self, request: GenerateRequest, context_tokens: int, vocab_size: int) -> Prompt:
+        """Raises ContextLengthExceeded, and InvalidRequest for what cannot be rendered."""
+        fit = _Fit(request, context_tokens)
+        if request.messages is not None:
+            ids = self._of_messages(request, request.messages, fit)
+        elif isinstance(request.prompt, str):
+            ids = self._of_text(request.prompt, fit)
+        else:
+            ids = fit.cut(_checked_ids(request.prompt or (), vocab_size))
+        wanted = request.limits.max_tokens
+        left = context_tokens - len(ids)
+        return Prompt(tuple(ids), left if wanted is None else min(wanted, left))
+
+    def _of_text(self, text: str, fit: _Fit) -> list[int]:
+        if fit.hopeless(len(text)):
+            if not fit.truncate:
+                raise fit.exceeded(None)
+            text = text[-fit.most_chars :]
+        ids = self._tokenizer.encode(text, add_special=True)
+        if not ids:  # an empty prompt of a model that wants no BOS: still something to go on from
+            start = self._tokenizer.bos_id
+            ids = [start] if start is not None else []
+        if not ids:
+            raise InvalidRequest("the prompt must not be empty", field="prompt")
+        return fit.cut(ids)
+
+    def _of_messages(
+        self, request: GenerateRequest, messages: Sequence[Message], fit: _Fit
+    ) -> list[int]:
+        if self._template is None:
+            raise InvalidRequest(
+                "this model has no chat template; use completions with a prompt",
+                field="messages",
+                code="no_chat_template",
+            )
+        ids = self._render(request, messages, fit)
+        if ids is not None and fit.fits(ids):
+            return ids
+        if not fit.truncate:
+            raise fit.exceeded(ids)
+        return self._of_newest(request, messages, fit)
+
+    def _render(
+        self, request: GenerateRequest, messages: Sequence[Message], fit: _Fit
+    ) -> list[int] | None:
+        """Token ids; None where the text is so long that it cannot fit."""
+        assert self._template is not None
+        if fit.hopeless(sum(map(_chars, messages))):
+            return None
+        return self._template.encode(
+            self._tokenizer, messages, tools=request.tools, reasoning=request.reasoning
+        )
+
+    def _of_newest(
+        self, request: GenerateRequest, messages: Sequence[Message], fit: _Fit
+    ) -> list[int]:
+        """Drop the oldest turns until the rest fits: whole ones, each from a user's message on,
+        never a system message. Of a last turn that is too long itself the end is kept."""
+        starts = [i for i, m in enumerate(messages) if m.role == "user"] or [len(messages) - 1]
+        low, high = 0, len(starts) - 1
+        best: list[int] | None = None
+        while low <= high:
+            middle = (low + high) // 2
+            ids = self._render(request, _since(messages, starts[middle]), fit)
+            if ids is not None and fit.fits(ids):
+                best, high = ids, middle - 1
+            else:
+                low = middle + 1
+        return best or self._of_last_end(request, messages, starts[-1], fit)
+
+    def _of_last_end(
+        self, request: GenerateRequest, messages: Sequence[Message], start: int, fit: _Fit
+    ) -> list[int]:
+        if messages[start].role in SYSTEM_ROLES:
+            raise fit.exceeded(None)
+        kept = _since(messages, start)
+        at = next(i for i, m in enumerate(kept) if m is messages[start])
+        text = "\n".join(part.text for part in kept[at].parts if isinstance(part, Text))
+        words = self._tokenizer.encode(text[-fit.most_chars :])
+        keep = min(len(words), fit.room)
+        while keep > 0:
+            data = b"".join(map(self._tokenizer.token_bytes, words[-keep:]))
+            end = data.decode("utf-8", "ignore")
+            others = tuple(part for part in kept[at].parts if not isinstance(part, Text))
+            shorter = Message(kept[at].role, (Text(end), *others), kept[at].name)
+            ids = self._render(request, [*kept[:at], shorter, *kept[at + 1 :]], fit)
+            if ids is not None and fit.fits(ids):
+                return ids
+            excess = len(ids) - fit.room if ids is not None else keep // 2
+            keep -= max(excess, 1)
+        raise fit.exceeded(None)
+
+
+class _Fit:
+    """How much of the context the prompt of one request may take."""
+
+    def __init__(self, request: GenerateRequest, context_tokens: int) -> None:
+        self.truncate = request.limits.truncate
+        self.most_chars = context_tokens * LONGEST_TOKEN_CHARS
+        self.field = "messages" if request.messages is not None else "prompt"
+        self._context_tokens = context_tokens
+        wanted = request.limits.max_tokens or DEFAULT_ROOM_TOKENS
+        answer = min(wanted, context_tokens // 2) if self.truncate else 1
+        self.room = context_tokens - answer
+
+    def hopeless(self, chars: int) -> bool:
+        return chars > self.most_chars
+
+    def fits(self, ids: Sequence[int]) -> bool:
+        return len(ids) <= (self._context_tokens - 1 if not self.truncate else self.room)
+
+    def cut(self, ids: list[int]) -> list[int]:
+        """The end of a prompt that may be truncated; raises ContextLengthExceeded otherwise."""
+        if self.fits(ids):
+            return ids
+        if not self.truncate:
+            raise self.exceeded(ids)
+        return ids[-self.room :]
+
+    def exceeded(self, ids: Sequence[int] | None) -> ContextLengthExceeded:
+        has = f"{len(ids)} tokens" if ids is not None else "more"
+        return ContextLengthExceeded(
+            f"this model's context is {self._context_tokens} tokens, one of them for the answer;"
+            f" the {self.field} make {has}",
+            field=self.field,
+        )
+
+
+def _since(messages: Sequence[Message], start: int) -> list[Message]:
+    """The system messages, and all others from `start` on."""
+    return [
+        message
+        for index, message in enumerate(messages)
+        if index >= start or message.role in SYSTEM_ROLES
+    ]
+
+
+def _checked_ids(ids: Sequence[int], vocab_size: int) -> list[int]:
+    if not ids:
+        raise InvalidRequest("the prompt must not be empty", field="prompt")
+    if min(ids) < 0 or max(ids) >= vocab_size:
+        raise InvalidRequest(
+            f"prompt holds token ids outside 0 to {vocab_size - 1}", field="prompt"
+        )
+    return list(ids)
+
+
+def _chars(message: Message) -> int:
+    total = 0
+    for part in message.parts:
+        match part:
+            case Text() | Reasoning() | ToolResult():
+                total += len(part.text)
+            case ToolCall():
+                total += len(part.arguments)
+    return total
+
+
+def prompt_chars(request: GenerateRequest) -> int:
+    """About how much text there is to render and tokenize."""
+    if request.messages is not None:
+        return sum(map(_chars, request.messages))
+    return len(request.prompt) if isinstance(request.prompt, str) else 0

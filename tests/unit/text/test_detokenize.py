@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_text import IM_END, tiny_tokenizer
+
+from penstock.text import IncrementalDetokenizer
+from penstock.text.tokenizer import Tokenizer, from_gguf
+
+TINY = tiny_tokenizer()
+
+
+def say(tokenizer: Tokenizer, ids: list[int], after: int | None = None) -> list[str]:
+    detokenizer = IncrementalDetokenizer(tokenizer, after)
+    return [detokenizer.push(i) for i in ids] + [detokenizer.finish()]
+
+
+@given(st.lists(st.integers(0, 263)))
+def test_pieces_concatenate_to_the_decoded_whole(ids: list[int]) -> None:
+    data = b"".join(TINY.token_bytes(i) for i in ids if i not in TINY.control_ids)
+    assert "".join(say(TINY, ids)) == data.decode("utf-8", "replace") == TINY.decode(ids)
+
+
+@given(st.text())
+def test_no_piece_of_valid_text_holds_a_broken_code_point(text: str) -> None:
+    assert [p for p in say(TINY, list(text.encode())) if p] == list(text)
+
+
+def test_an_unfinished_code_point_is_held_back_and_replaced_at_the_end() -> None:
+    assert say(TINY, [0x61, 0xF0, 0x9F, 0x98]) == ["a", "", "", "", "�"]
+
+
+def test_control_tokens_have_no_text() -> None:
+    assert say(TINY, [0x61, IM_END, 0x62]) == ["a", "", "b", ""]
+
+
+def test_a_prefix_space_is_taken_off_only_where_encoding_puts_one() -> None:
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "▁a", "▁", "a"]
+    from test_tokenizer import spm_data
+
+    tokenizer = from_gguf(
+        spm_data(tokens=pieces, token_types=[2, 3, 3] + [6] * 256 + [1] * 3, scores=[0.0] * 262)
+    )
+    space_a = 259
+    assert say(tokenizer, [space_a, space_a]) == ["a", " a", ""]
+    assert say(tokenizer, [space_a], after=1) == ["a", ""]
+    assert say(tokenizer, [space_a], after=space_a) == [" a", ""]
+    assert say(tokenizer, [space_a, 2, space_a], after=space_a) == [" a", "", "a", ""]
