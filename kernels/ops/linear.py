@@ -89,6 +89,18 @@ def _draw_ties(tokens: int, width: int, rows: int) -> Callable[[int], dict[str, 
     return draw
 
 
+def _draw_with_nan(tokens: int, width: int, rows: int) -> Callable[[int], dict[str, Any]]:
+    """One activation is NaN: its row must be, and no other."""
+
+    def draw(seed: int) -> dict[str, Any]:
+        source = Draw(seed)
+        x = source.quantizable(tokens, width)
+        x[1, width // 2] = float("nan")
+        return {"x": x, "weight": Linear((source.affine(rows, width, "q4_1"),))}
+
+    return draw
+
+
 def _kind(like: str) -> str:
     """The loosest tolerance among the formats of the parts."""
     formats = like.split("+")
@@ -152,6 +164,7 @@ LINEAR = Op(
         _case("q6_k", 1, 288, (24,)),
         _case("q4_k+q6_k+f16", 6, 256, (32, 16, 16), "bias"),
         Case("q8_0-half-way", "integer", _draw_ties(3, 64, 12)),
+        Case("q4_1-nan", "integer", _draw_with_nan(4, 96, 12)),
     ),
     benchmarks=_benchmarks(),
     tolerance={

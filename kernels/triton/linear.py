@@ -76,6 +76,9 @@ def quantize_kernel(q, scale, x, WIDTH: tl.constexpr, GROUP: tl.constexpr, GROUP
     place = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     values = tl.load(x + token * WIDTH + place, mask=place < WIDTH, other=0.0).to(tl.float32)
     step = tl.div_rn(tl.max(tl.abs(values), axis=1), 127.0)
+    # A maximum ignores NaN; the row must not.
+    broken = tl.max((values != values).to(tl.int32), axis=1) > 0
+    step = tl.where(broken, float("nan"), step)
     quanta = tl.div_rn(values, tl.where(step > 0, step, 1.0)[:, None])
     # Adding 1.5 * 2^23 leaves no bit below one: the addition itself rounds half to even.
     rounded = (quanta + 12582912.0) - 12582912.0
