@@ -18,7 +18,7 @@
 // and phase 1 merges.
 #pragma once
 
-#include "cpu/attention_partials.h"
+#include "cpu/attention_step.inl.h"
 #include "cpu/attention_tile.inl.h"
 #include "cpu/math.inl.h"
 #include "cpu/simd.h"
@@ -28,124 +28,7 @@ namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 namespace attention {
 
-constexpr int64_t kSpan = kAttentionSpan;
-constexpr int64_t kBlockRows = 64; // rows of a task: a tile is converted once for all of them
 constexpr float kLog2e = 1.44269504088896341f;
-
-PENSTOCK_INLINE int64_t round_up(int64_t x, int64_t unit) {
-    return (x + unit - 1) / unit * unit;
-}
-PENSTOCK_INLINE int64_t smaller(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-PENSTOCK_INLINE int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
-// Query tokens of a task are 1 << result, before small steps lower it.
-PENSTOCK_INLINE int widest_shift(int64_t group, int64_t dim) {
-    const int64_t rows = smaller(kBlockRows, larger(8192 / dim, 1));
-    int shift = 0;
-    while ((group << (shift + 1)) <= rows)
-        ++shift;
-    return shift;
-}
-
-// The step's shape and how it is cut.
-struct Step {
-    int64_t heads, kv_heads, dim, group, window, block_tokens, rows, tokens;
-    const int32_t *starts, *contexts;
-    int64_t max_spans; // of any token
-    int shift;         // a task takes 1 << shift tokens
-    bool split;        // tasks are single spans of single tokens
-
-    explicit Step(const Arguments& call) {
-        heads = call.integer[0], kv_heads = call.integer[1], dim = call.integer[2];
-        window = call.integer[3];
-        group = heads / kv_heads;
-        block_tokens = call.tensor[4].shape[3];
-        rows = call.tensor[2].shape[0];
-        starts = call.tensor[1].row<int32_t>(0);
-        contexts = call.tensor[2].row<int32_t>(0);
-        tokens = starts[rows] - starts[0];
-        shift = widest_shift(group, dim);
-        while (shift > 0 && (tokens >> shift) * kv_heads < kAttentionSplitBelow)
-            --shift;
-        split = false, max_spans = 0;
-        if (tokens * kv_heads >= kAttentionSplitBelow || !call.tensor[7].data)
-            return;
-        for (int64_t r = 0; r < rows; ++r) {
-            max_spans = larger(max_spans, (contexts[r] + kSpan - 1) / kSpan);
-        }
-        const int64_t needed = tokens * max_spans * heads * attention_partial_stride(dim);
-        split = max_spans > 1 && needed <= call.tensor[7].shape[0];
-    }
-
-    int64_t chunk_tokens(int64_t row) const { return starts[row + 1] - starts[row]; }
-    // Position of the first token of the row's chunk.
-    int64_t chunk_position(int64_t row) const { return contexts[row] - chunk_tokens(row); }
-    int64_t first_visible(int64_t position) const {
-        return window > 0 ? larger(0, position - window + 1) : 0;
-    }
-    int64_t first_span(int64_t position) const { return first_visible(position) / kSpan; }
-    int64_t spans(int64_t position) const { return position / kSpan + 1 - first_span(position); }
-};
-
-// What one task computes: tokens [first, first + count) of a row's chunk, for one KV head, over
-// spans [span, span_end).
-struct Job {
-    int64_t row, first, count, kv_head, span, span_end;
-};
-
-// Rows are taken from the last, where the scheduler puts prompts, and their blocks from the last,
-// which sees the most keys: long tasks first. `visit(row, tasks)` until it returns true.
-template <class Visit>
-PENSTOCK_INLINE void for_each_row(const Step& step, Visit visit) {
-    for (int64_t row = step.rows - 1; row >= 0; --row) {
-        const int64_t count = step.chunk_tokens(row), base = step.chunk_position(row);
-        int64_t units = 0;
-        if (step.split) {
-            for (int64_t i = 0; i < count; ++i)
-                units += step.spans(base + i);
-        } else {
-            units = (count + (int64_t{1} << step.shift) - 1) >> step.shift;
-        }
-        if (visit(row, units * step.kv_heads))
-            return;
-    }
-}
-
-PENSTOCK_INLINE Job job_within(const Step& step, int64_t row, int64_t task) {
-    const int64_t count = step.chunk_tokens(row), base = step.chunk_position(row);
-    Job job{row, 0, 1, task % step.kv_heads, 0, 0};
-    int64_t unit = task / step.kv_heads;
-    if (step.split) {
-        while (unit >= step.spans(base + job.first))
-            unit -= step.spans(base + job.first++);
-        job.span = step.first_span(base + job.first) + unit;
-        job.span_end = job.span + 1;
-        return job;
-    }
-    const int64_t blocks = (count + (int64_t{1} << step.shift) - 1) >> step.shift;
-    job.first = (blocks - 1 - unit) << step.shift;
-    job.count = smaller(count - job.first, int64_t{1} << step.shift);
-    job.span = step.first_span(base + job.first);
-    job.span_end = (base + job.first + job.count - 1) / kSpan + 1;
-    return job;
-}
-
-PENSTOCK_INLINE Job find_job(const Step& step, int64_t task) {
-    Job job{};
-    for_each_row(step, [&](int64_t row, int64_t tasks) {
-        if (task >= tasks) {
-            task -= tasks;
-            return false;
-        }
-        job = job_within(step, row, task);
-        return true;
-    });
-    return job;
-}
 
 // The buffers of a task within the thread's workspace. Row = token of the block * G + query head.
 struct Buffers {
@@ -208,10 +91,10 @@ struct Walk {
     const Job& job;
     const Buffers& buffer;
     const int32_t* table;
-    int64_t position; // of the block's first token
-    int64_t padded;   // D in whole vectors
-    int64_t rows;     // count * G
-    bool direct;      // few rows: elements are converted as they are used
+    int64_t position;  // of the block's first token
+    int64_t padded;    // D in whole vectors
+    int64_t rows;      // count * G
+    bool direct;       // few rows: elements are converted as they are used
 
     Walk(const Arguments& call, const Step& step, const Job& job, const Buffers& buffer)
         : call(call), step(step), job(job), buffer(buffer),
@@ -286,8 +169,7 @@ struct Walk {
         const int64_t seen = position + job.count, unit = step.block_tokens;
         int64_t next = tile + kTile, head = 0;
         if (next >= seen) {
-            if (job.kv_head + 1 == step.kv_heads)
-                return pieces;
+            if (job.kv_head + 1 == step.kv_heads) return pieces;
             next = step.first_visible(position) / kTile * kTile, head = 1;
         }
         const int64_t end = smaller(next + kTile, seen);
@@ -343,13 +225,12 @@ struct Walk {
                      true, nothing);
             return;
         }
-        while (begin < end) { // block by block
+        while (begin < end) {  // block by block
             const int64_t left = step.block_tokens - (tile + begin) % step.block_tokens;
             const int n = static_cast<int>(smaller(left, end - begin));
             const Element* from[kMost];
             from[0] = value_row(tile + begin);
-            for (int v = 1; v < vectors; ++v)
-                from[v] = from[v - 1] + kLanes;
+            for (int v = 1; v < vectors; ++v) from[v] = from[v - 1] + kLanes;
             multiply(count, weights + begin, kTile, from, vectors, call.tensor[5].stride[2], n, to,
                      padded, true, ahead);
             begin += n;
@@ -361,14 +242,12 @@ struct Walk {
     void tile_rows(int64_t tile, int64_t row, int count, Ahead& ahead) const {
         const int64_t first_token = row / step.group, last_token = (row + count - 1) / step.group;
         const int begin = visible_from(first_token, tile), end = visible_to(last_token, tile);
-        if (begin >= kTile || end <= 0)
-            return; // seen by none of them
+        if (begin >= kTile || end <= 0) return;  // seen by none of them
         score(tile, row, count, begin, end, ahead);
         for (int64_t i = row; i < row + count; ++i) {
             const int64_t token = i / step.group;
             const int from = visible_from(token, tile), to = visible_to(token, tile);
-            if (from >= to)
-                continue;
+            if (from >= to) continue;
             weigh(buffer.scores + i * kTile, from, to,
                   {buffer.highest + i, buffer.lane_mass + i * kLanes, buffer.sums + i * padded},
                   static_cast<int>(padded / kLanes));
@@ -391,19 +270,15 @@ struct Walk {
             const int64_t next = smaller(end, (token + 1) * step.group);
             const int from = static_cast<int>(larger(low, visible_from(token, tile)));
             const int to = static_cast<int>(smaller(high, visible_to(token, tile)));
-            if (from < to)
-                add_values(tile, row, static_cast<int>(next - row), from, to, ahead);
+            if (from < to) add_values(tile, row, static_cast<int>(next - row), from, to, ahead);
             row = next;
         }
     }
 
     void reset() const {
-        for (int64_t i = 0; i < rows; ++i)
-            buffer.highest[i] = -__builtin_inff();
-        for (int64_t i = 0; i < rows * kLanes; ++i)
-            buffer.lane_mass[i] = 0.0f;
-        for (int64_t i = 0; i < rows * padded; ++i)
-            buffer.sums[i] = 0.0f;
+        for (int64_t i = 0; i < rows; ++i) buffer.highest[i] = -__builtin_inff();
+        for (int64_t i = 0; i < rows * kLanes; ++i) buffer.lane_mass[i] = 0.0f;
+        for (int64_t i = 0; i < rows * padded; ++i) buffer.sums[i] = 0.0f;
     }
 
     // One span for all rows, into sums, lane_mass and highest.
@@ -417,10 +292,9 @@ struct Walk {
             const Pieces next = direct ? pieces_after(tile) : Pieces{};
             Ahead ahead{next.start, next.start + next.count,
                         step.block_tokens * step.dim * static_cast<int64_t>(sizeof(Element)), 0};
-            if (!direct)
-                convert(tile, visible_from(0, tile), visible_to(job.count - 1, tile));
+            if (!direct) convert(tile, visible_from(0, tile), visible_to(job.count - 1, tile));
             for (int64_t b = 0, row = 0; b < blocks; ++b) {
-                const int64_t end_row = rows * (b + 1) / blocks; // as even as possible
+                const int64_t end_row = rows * (b + 1) / blocks;  // as even as possible
                 tile_rows(tile, row, static_cast<int>(end_row - row), ahead);
                 row = end_row;
             }
@@ -434,13 +308,11 @@ struct Walk {
 
     void run_all() const {
         pack_queries();
-        for (int64_t i = 0; i < rows; ++i)
-            buffer.total_mass[i] = -1.0f; // no span yet
+        for (int64_t i = 0; i < rows; ++i) buffer.total_mass[i] = -1.0f;  // no span yet
         for (int64_t index = job.span; index < job.span_end; ++index) {
             span(index);
             for (int64_t i = 0; i < rows; ++i) {
-                if (!sees(i, index))
-                    continue;
+                if (!sees(i, index)) continue;
                 merge(buffer.sums + i * padded, buffer.highest[i],
                       reduce_add(load(buffer.lane_mass + i * kLanes)), padded,
                       buffer.totals + i * padded, buffer.total_highest[i], buffer.total_mass[i],
@@ -481,8 +353,7 @@ struct Walk {
 void merge_spans(const Arguments& call, const Step& step, int64_t task, Workspace& workspace) {
     const int64_t token = step.starts[0] + task / step.kv_heads;
     int64_t row = 0;
-    while (step.starts[row + 1] <= token)
-        ++row;
+    while (step.starts[row + 1] <= token) ++row;
     const int64_t spans = step.spans(step.chunk_position(row) + token - step.starts[row]);
     const int64_t padded = round_up(step.dim, kLanes);
     float* total = static_cast<float*>(workspace.data);
@@ -503,8 +374,7 @@ int phases(const Arguments& call) {
 
 int64_t tasks(const Arguments& call, int phase) {
     const Step step(call);
-    if (phase == 1)
-        return step.tokens * step.kv_heads;
+    if (phase == 1) return step.tokens * step.kv_heads;
     int64_t total = 0;
     for_each_row(step, [&](int64_t, int64_t tasks) {
         total += tasks;
@@ -515,8 +385,7 @@ int64_t tasks(const Arguments& call, int phase) {
 
 void run(const Arguments& call, int phase, int64_t task, Workspace& workspace) {
     const Step step(call);
-    if (phase == 1)
-        return merge_spans(call, step, task, workspace);
+    if (phase == 1) return merge_spans(call, step, task, workspace);
     const Job job = find_job(step, task);
     const Buffers buffer(workspace.data, job.count * step.group, step.dim);
     const auto walk = [&](auto element) {
@@ -531,12 +400,12 @@ size_t workspace_bytes(const Arguments& call) {
     return Buffers(nullptr, group << widest_shift(group, dim), dim).bytes;
 }
 
-} // namespace attention
+}  // namespace attention
 
 constexpr Kernel kAttentionKernels[] = {
     {"paged_attention", attention::phases, attention::tasks, attention::run,
      attention::workspace_bytes},
 };
 
-} // namespace
-} // namespace penstock::cpu::PENSTOCK_LEVEL
+}  // namespace
+}  // namespace penstock::cpu::PENSTOCK_LEVEL
