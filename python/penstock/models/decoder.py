@@ -92,7 +92,8 @@ class Decoder(Generic[Tensor]):
             x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, spec.norm_eps)
             x = ops.linear(ops.silu_mul(ops.linear(x, layer.gate_up)), layer.down)
         x, _ = ops.add_rms_norm(x, residual, self._final_norm, spec.norm_eps)
-        return ops.linear(x, self._head)
+        logits: Tensor = ops.linear(x, self._head)
+        return logits
 
     def _pack_ends(self, weights: DecoderWeights, ops: Ops[Tensor]) -> tuple[Any, Any]:
         """The embedding table and the head, which may be one matrix."""

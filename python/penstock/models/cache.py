@@ -1,0 +1,66 @@
+"""The folder of fetched models: `home/models/<name>/`, complete or not there.
+
+A model is fetched into `<name>.partial`, which a second try resumes, and renamed when every file
+in it has been checked. One process at a time holds the lock of a name; the others wait and then
+find the model there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.base.errors import ModelError
+
+
+def cached_folder(home: Path, name: str) -> Path | None:
+    """The complete folder of `name`; None where it has not been fetched."""
+    folder = _root(home) / name
+    return folder if folder.is_dir() else None
+
+
+def fetch_into_cache(home: Path, name: str, fetch: Callable[[Path], None]) -> Path:
+    """The folder of `name`, filled by `fetch` unless it is there already.
+
+    `fetch` gets the partial folder, with what an interrupted try left in it, and leaves in it
+    checked files only. Raises ModelError where the cache cannot be written.
+    """
+    root = _root(home)
+    final, partial = root / name, root / f"{name}.partial"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with _locked(root / f"{name}.lock"):
+            if final.is_dir():
+                return final
+            partial.mkdir(exist_ok=True)
+            fetch(partial)
+            _sync_folder(partial)
+            partial.rename(final)
+            _sync_folder(root)
+    except OSError as error:
+        raise ModelError(f"{final}: cannot be written: {error.strerror or error}") from None
+    return final
+
+
+def _root(home: Path) -> Path:
+    return home / "models"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on `path`. The system drops it with the process, however it ends."""
+    with path.open("ab") as file:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+        yield
+
+
+def _sync_folder(folder: Path) -> None:
+    """After a power loss a renamed folder must not hold less than before."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

