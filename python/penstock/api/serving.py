@@ -76,26 +76,3 @@ class HttpServer(uvicorn.Server):
         finally:
             for number in STOP_SIGNALS:
                 loop.remove_signal_handler(number)
-
-
-def bind_socket(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet. Raises OSError, which names the address."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        bound.bind((host, port))
-    except OSError:
-        bound.close()
-        raise
-    bound.set_inheritable(True)
-    return bound
-
-
-def url_of(bound: socket.socket) -> str:
-    """Where a client of this machine reaches the socket."""
-    host, port = bound.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):
-        host = "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,82 @@
+"""One API process: an engine's client, the text side of its model, and the HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from penstock.agent import AgentLoop
+from penstock.api.app import create_app
+from penstock.api.latency import MeasuredEngine
+from penstock.api.metrics import Metrics
+from penstock.api.services import Services
+from penstock.api.serving import HttpServer
+from penstock.config import EngineSettings, ServerSettings, read_environment
+from penstock.engine.client import EngineClient
+from penstock.engine.protocol import Engine
+from penstock.generation import Generator
+from penstock.models.hub_access import HubAccess
+from penstock.models.loading import load_text_parts
+from penstock.models.sources import resolve_model
+from penstock.models.tokenizer_data import TextParts
+
+
+def load_text(settings: EngineSettings) -> TextParts:
+    """The text parts of the model that `settings` names. Raises ModelError."""
+    environment = read_environment()
+    hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
+    return load_text_parts(resolve_model(settings.model, environment.home, hub))
+
+
+class ApiProcess:
+    """Serves one engine. Make it while the engine loads: its own loading goes on beside that."""
+
+    def __init__(
+        self,
+        engine_settings: EngineSettings,
+        server_settings: ServerSettings,
+        socket_path: str,
+        *,
+        metrics_dir: str | None = None,
+    ) -> None:
+        self._settings = server_settings
+        self._metrics = None if server_settings.disable_metrics else Metrics(metrics_dir)
+        self._client = EngineClient(socket_path)
+        self._engine: Engine = self._client
+        if self._metrics is not None:
+            self._engine = MeasuredEngine(self._client, self._metrics)
+        self._model = asyncio.ensure_future(
+            asyncio.to_thread(_load_model, engine_settings, self._engine)
+        )
+
+    async def start(self) -> Engine:
+        """Return when engine and text side are loaded. Raises ModelError."""
+        await self._model
+        await self._client.wait_ready()
+        return self._engine
+
+    async def serve(self, bound: socket.socket, on_started: Callable[[HttpServer], None]) -> None:
+        """Serve until a signal, or `HttpServer.stop`, ends it. Call `start` before."""
+        model_id, loop = await self._model
+        services = Services(
+            models={model_id: loop},
+            engine=self._engine,
+            settings=self._settings,
+            metrics=self._metrics,
+        )
+        server = HttpServer(
+            create_app(services), self._settings, on_started=lambda: on_started(server)
+        )
+        await server.serve(sockets=[bound])
+
+    async def close(self) -> None:
+        """Let go of the engine; what is still running ends with an error."""
+        self._model.cancel()
+        await asyncio.gather(self._model, return_exceptions=True)
+        await self._client.close()
+
+
+def _load_model(settings: EngineSettings, engine: Engine) -> tuple[str, AgentLoop]:
+    parts = load_text(settings)
+    return parts.model_id, AgentLoop(Generator.load(engine, parts))
