@@ -1,0 +1,92 @@
+"""The real server with the real default model, started as a user would start it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+COMMAND = (sys.executable, "-m", "penstock.cli.main")
+READY = re.compile(r"ready on (http://\S+)")
+
+
+class RunningServer:
+    """A `penstock serve` process. `lines`: what it has printed so far."""
+
+    def __init__(self, *options: str) -> None:
+        self.process = subprocess.Popen(
+            [*COMMAND, "serve", "--host", "127.0.0.1", "--port", "0", *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self.url = ""
+        self._ready = threading.Event()
+        threading.Thread(target=self._read, daemon=True).start()
+        if not self._ready.wait(240) or not self.url:
+            self.process.kill()
+            raise AssertionError("the server did not get ready:\n" + "".join(self.lines))
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if (match := READY.search(line)) is not None:
+                self.url = match.group(1)
+                self._ready.set()
+        self._ready.set()
+
+    @property
+    def engine_pid(self) -> int:
+        """The child that computes."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        (engine,) = [c for c in children if "penstock.engine.process" in " ".join(c.cmdline())]
+        return engine.pid
+
+    def stop(self) -> int:
+        """SIGTERM; the exit status. Nothing of it is left running."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+
+@pytest.fixture(scope="session")
+def default_model() -> Path:
+    """The default model's file, fetched once into the usual place."""
+    command = [*COMMAND, "pull", "smollm2-135m-instruct"]
+    subprocess.run(command, check=True, timeout=300, env=os.environ | {"NO_COLOR": "1"})
+    from penstock.config import penstock_home
+    from penstock.models.sources import resolve_model
+
+    return resolve_model("smollm2-135m-instruct", penstock_home()).path
+
+
+@pytest.fixture(scope="module")
+def server(default_model: Path) -> Iterator[RunningServer]:
+    running = RunningServer()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def start_server(default_model: Path) -> Iterator[Callable[..., RunningServer]]:
+    """Start further servers with options of their own; all are ended after the test."""
+    started: list[RunningServer] = []
+
+    def start(*options: str) -> RunningServer:
+        started.append(RunningServer(*options))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.stop()

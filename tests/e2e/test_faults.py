@@ -1,0 +1,116 @@
+"""The server when things go wrong: a killed engine, a drain, a parent that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import httpx
+import psutil
+
+from tests.e2e.conftest import RunningServer
+
+BODY = {"prompt": "Once upon a time", "max_tokens": 1000, "ignore_eos": True, "stream": True}
+
+
+async def stream(
+    client: httpx.AsyncClient, url: str, first: asyncio.Event, body: dict[str, object]
+) -> list[str]:
+    """The data lines of one streamed completion."""
+    lines = []
+    async with client.stream("POST", url + "/v1/completions", json=body, timeout=120) as answer:
+        assert answer.status_code == 200
+        async for line in answer.aiter_lines():
+            if line.startswith("data: "):
+                lines.append(line.removeprefix("data: "))
+                first.set()
+    return lines
+
+
+async def test_killed_engine_fails_its_streams_clearly_and_comes_back(
+    start_server: Callable[..., RunningServer],
+) -> None:
+    server = start_server()
+    firsts = [asyncio.Event() for _ in range(16)]
+    async with httpx.AsyncClient() as client:
+        tasks = [asyncio.create_task(stream(client, server.url, e, BODY)) for e in firsts]
+        await asyncio.gather(*(event.wait() for event in firsts))
+        os.kill(server.engine_pid, signal.SIGKILL)
+        answers = await asyncio.gather(*tasks)
+        for lines in answers:
+            assert lines[-1] == "[DONE]"
+            error = json.loads(lines[-2])["error"]
+            assert error["code"] == "engine_fault" and error["message"]
+        assert (await client.get(server.url + "/health")).status_code == 200
+        status, deadline = 0, time.monotonic() + 60
+        while status != 200 and time.monotonic() < deadline:
+            body = BODY | {"stream": False, "max_tokens": 3}
+            answer = await client.post(server.url + "/v1/completions", json=body, timeout=60)
+            status = answer.status_code
+            assert status in (200, 503)
+            await asyncio.sleep(0.05)
+        assert status == 200
+
+
+async def test_sigterm_lets_open_answers_finish_then_stops(
+    start_server: Callable[..., RunningServer],
+) -> None:
+    server = start_server()
+    engine = psutil.Process(server.engine_pid)
+    first = asyncio.Event()
+    async with httpx.AsyncClient() as client:
+        body = BODY | {"max_tokens": 60}
+        task = asyncio.create_task(stream(client, server.url, first, body))
+        await first.wait()
+        server.process.send_signal(signal.SIGTERM)
+        lines = await task
+    assert lines[-1] == "[DONE]"
+    assert json.loads(lines[-2])["usage"]["completion_tokens"] == 60
+    assert await asyncio.to_thread(server.process.wait, 30) == 0
+    assert not engine.is_running()
+
+
+async def test_engine_does_not_outlive_a_killed_server(
+    start_server: Callable[..., RunningServer],
+) -> None:
+    server = start_server()
+    engine = psutil.Process(server.engine_pid)
+    server.process.kill()
+    server.process.wait(10)
+    await asyncio.to_thread(engine.wait, 20)
+
+
+async def test_several_workers_share_one_engine(
+    start_server: Callable[..., RunningServer],
+) -> None:
+    server = start_server("--workers", "2")
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    engines = [c for c in children if "penstock.engine.process" in " ".join(c.cmdline())]
+    assert len(engines) == 1
+    body = BODY | {"stream": False, "max_tokens": 4, "temperature": 0}
+    url = server.url + "/v1/completions"
+    answers = []
+    for _ in range(8):  # a new connection each, so that both workers are met
+        async with httpx.AsyncClient() as client:
+            answers.append((await client.post(url, json=body, timeout=60)).json()["choices"])
+    assert all(answer == answers[0] for answer in answers)
+
+
+async def test_full_queue_is_answered_with_429_and_retry_after(
+    start_server: Callable[..., RunningServer],
+) -> None:
+    server = start_server("--max-seqs", "1", "--max-queue", "1")
+    async with httpx.AsyncClient() as client:
+        body = BODY | {"stream": False, "max_tokens": 150}
+        url = server.url + "/v1/completions"
+        posts = [client.post(url, json=body, timeout=120) for _ in range(8)]
+        answers = await asyncio.gather(*posts)
+    statuses = sorted(answer.status_code for answer in answers)
+    assert statuses[0] == 200 and statuses[-1] == 429
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert all(answer.headers["retry-after"] for answer in refused)
+    assert all(answer.json()["error"]["code"] == "queue_full" for answer in refused)
