@@ -1,0 +1,88 @@
+"""What this process may take of its machine: memory and cores, control groups included."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
+    """The least of the machine's available memory and what the limits of this process's control
+    group and the groups around it leave. None where the system tells nothing."""
+    left = [*_machine_bytes(proc), *_group_bytes(proc, cgroups)]
+    return max(0, min(left)) if left else None
+
+
+def available_cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+    """Cores this process may run on, no more than whole cores of its groups' time quotas."""
+    cores = len(os.sched_getaffinity(0))
+    for group, version in _groups(proc, cgroups, "cpu"):
+        if version == 2:
+            quota, _, period = "".join(_lines(group / "cpu.max")).partition(" ")
+        else:
+            quota = "".join(_lines(group / "cpu.cfs_quota_us"))
+            period = "".join(_lines(group / "cpu.cfs_period_us"))
+        if quota.isdigit() and period.isdigit():
+            cores = min(cores, int(quota) // int(period))
+    return max(1, cores)
+
+
+def _machine_bytes(proc: Path) -> list[int]:
+    for line in _lines(proc / "meminfo"):
+        if line.startswith("MemAvailable:"):
+            return [int(line.split()[1]) * 1024]
+    return []
+
+
+def _group_bytes(proc: Path, cgroups: Path) -> list[int]:
+    """What each limited group leaves: limit - use + file pages that can be dropped."""
+    left = []
+    for group, version in _groups(proc, cgroups, "memory"):
+        names = ("memory.max", "memory.current")
+        if version == 1:
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        limit, use = (_number(group / name) for name in names)
+        if limit is not None and use is not None:
+            left.append(limit - use + _droppable(group / "memory.stat"))
+    return left
+
+
+def _groups(proc: Path, cgroups: Path, controller: str) -> Iterator[tuple[Path, int]]:
+    """The folders of this process's groups, innermost first, with the version of the hierarchy."""
+    for line in _lines(proc / "self" / "cgroup"):
+        hierarchy, controllers, path = line.split(":", 2)
+        if hierarchy == "0":
+            root, version = cgroups, 2
+        elif controller in controllers.split(","):
+            root, version = cgroups / controller, 1
+        else:
+            continue
+        group = root / path.lstrip("/")
+        yield group, version
+        while group != root and root in group.parents:
+            group = group.parent
+            yield group, version
+
+
+def _droppable(stat: Path) -> int:
+    for line in _lines(stat):
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file"):
+            return int(value)
+    return 0
+
+
+def _number(path: Path) -> int | None:
+    text = "".join(_lines(path))
+    return int(text) if text.isdigit() else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

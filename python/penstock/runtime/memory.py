@@ -1,0 +1,178 @@
+"""The closed formula of an engine's memory: weights + cache + step buffers + rows + fixed.
+
+Computed from the model's sizes and the settings before anything large is allocated: what fits is
+what is started, and what does not is refused with the numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from penstock.base.errors import ModelError
+from penstock.config import EngineSettings
+from penstock.models.spec import DecoderSpec
+from penstock.scheduler import step_token_budget
+
+MIB = 1 << 20
+FIXED_BYTES = 96 * MIB
+"""The interpreter, the libraries, the tokenizer and what the allocator keeps back."""
+
+DEFAULT_TOKENS_PER_SEQUENCE = 1024
+LEAST_CONTEXT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """Keys and values: `blocks` blocks of `block_tokens` tokens, of `item_bytes` an element."""
+
+    blocks: int
+    block_tokens: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    item_bytes: int
+
+    @property
+    def keys_shape(self) -> tuple[int, int, int, int]:
+        """[B, K, D, P], of one layer; see `LayerCache`."""
+        return self.blocks, self.kv_heads, self.head_dim, self.block_tokens
+
+    @property
+    def values_shape(self) -> tuple[int, int, int, int]:
+        """[B, K, P, D], of one layer."""
+        return self.blocks, self.kv_heads, self.block_tokens, self.head_dim
+
+    @property
+    def size_bytes(self) -> int:
+        """blocks x P x layers x 2 x K x D x bytes."""
+        per_token = self.layers * 2 * self.kv_heads * self.head_dim * self.item_bytes
+        return self.blocks * self.block_tokens * per_token
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What an engine will take. `step_tokens`: the largest step; `context_tokens`: the longest
+    sequence."""
+
+    weight_bytes: int
+    cache: CacheShape
+    buffer_bytes: int
+    row_bytes: int
+    context_tokens: int
+    step_tokens: int
+
+    @property
+    def total_bytes(self) -> int:
+        parts = self.weight_bytes + self.cache.size_bytes + self.buffer_bytes + self.row_bytes
+        return parts + FIXED_BYTES
+
+    def formula(self) -> str:
+        """One line with every term in MiB."""
+        cache = self.cache
+        shape = (
+            f"{cache.blocks} blocks x {cache.block_tokens} tokens x {cache.layers} layers x 2 x "
+            f"{cache.kv_heads} heads x {cache.head_dim} x {cache.item_bytes} bytes"
+        )
+        return (
+            f"{_mib(self.weight_bytes)} weights + {_mib(cache.size_bytes)} cache ({shape}) + "
+            f"{_mib(self.buffer_bytes)} buffers ({self.step_tokens} tokens a step) + "
+            f"{_mib(self.row_bytes)} rows + {_mib(FIXED_BYTES)} fixed = "
+            f"{_mib(self.total_bytes)} MiB"
+        )
+
+
+def plan_memory(
+    spec: DecoderSpec, weight_bytes: int, settings: EngineSettings, available_bytes: int | None
+) -> MemoryPlan:
+    """Sizes for `spec` under `settings` within `available_bytes` (None: unknown, not checked).
+
+    A cache size that is asked for (`cache_mb`, or `context_tokens`) is given or refused; one that
+    is not is shrunk to what is available. Raises ModelError with the numbers where it does not
+    fit.
+    """
+    one_block = CacheShape(
+        blocks=1,
+        block_tokens=settings.block_tokens,
+        layers=len(spec.layers),
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        item_bytes=cache_item_bytes(settings),
+    )
+    wanted_context = min(settings.context_tokens or spec.context_tokens, spec.context_tokens)
+    blocks = _wanted_blocks(settings, wanted_context, one_block)
+    plan = _sized(spec, weight_bytes, settings, replace(one_block, blocks=blocks), wanted_context)
+    if available_bytes is None or plan.total_bytes <= available_bytes:
+        return plan
+    if settings.cache_mb is None and settings.context_tokens is None:
+        excess = plan.total_bytes - available_bytes
+        fewer = blocks - _ceil(excess, one_block.size_bytes)
+        if fewer * settings.block_tokens >= DEFAULT_TOKENS_PER_SEQUENCE:
+            cache = replace(one_block, blocks=fewer)
+            return _sized(spec, weight_bytes, settings, cache, wanted_context)
+    raise ModelError(
+        f"the model does not fit: {plan.formula()}, and {_mib(available_bytes)} MiB are available; "
+        "a smaller cache_mb, context_tokens, max_seqs or token_budget needs less"
+    )
+
+
+def cache_item_bytes(settings: EngineSettings) -> int:
+    """Bytes of one element of the cache: 4 for f32, 2 for f16."""
+    wide = settings.cache_dtype == "f32"
+    return 4 if wide or (settings.cache_dtype == "auto" and settings.dtype == "f32") else 2
+
+
+def _wanted_blocks(settings: EngineSettings, context_tokens: int, one_block: CacheShape) -> int:
+    per_block = one_block.block_tokens
+    if settings.cache_mb is None:
+        for_sequences = settings.max_seqs * _ceil(DEFAULT_TOKENS_PER_SEQUENCE, per_block)
+        return max(for_sequences, _ceil(context_tokens, per_block))
+    blocks = settings.cache_mb * MIB // one_block.size_bytes
+    least = LEAST_CONTEXT if settings.context_tokens is None else context_tokens
+    if blocks * per_block < least:
+        enough = _mib(_ceil(least, per_block) * one_block.size_bytes)
+        raise ModelError(
+            f"cache_mb {settings.cache_mb} holds {blocks * per_block} tokens of this model; "
+            f"{least} are needed, which take {enough} MiB"
+        )
+    return blocks
+
+
+def _sized(
+    spec: DecoderSpec,
+    weight_bytes: int,
+    settings: EngineSettings,
+    cache: CacheShape,
+    wanted_context: int,
+) -> MemoryPlan:
+    context = min(wanted_context, cache.blocks * cache.block_tokens)
+    step_tokens = step_token_budget(
+        settings.token_budget, context, no_kv_cache=settings.no_kv_cache
+    )
+    return MemoryPlan(
+        weight_bytes=weight_bytes,
+        cache=cache,
+        buffer_bytes=buffer_bytes(spec, step_tokens, settings.max_seqs, context),
+        row_bytes=4 * settings.max_seqs * (context + _ceil(context, cache.block_tokens)),
+        context_tokens=context,
+        step_tokens=step_tokens,
+    )
+
+
+def buffer_bytes(spec: DecoderSpec, step_tokens: int, max_seqs: int, context_tokens: int) -> int:
+    """An upper bound of what a step's activations, its logits and the rope table take, float32.
+
+    At most these live at once: the residual and a layer's input [T, W], and either q, k, v and
+    the attention's result, or the two halves of the feed-forward and their product.
+    """
+    attention = 3 * spec.q_rows + 2 * spec.kv_rows
+    per_token = 3 * spec.width + max(attention, 3 * spec.ff)
+    logits = min(max_seqs, step_tokens) * spec.vocab
+    return 4 * (step_tokens * per_token + logits + context_tokens * spec.rope.rotated)
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{_ceil(size_bytes, MIB):,}"
+
+
+def _ceil(amount: int, unit: int) -> int:
+    return -(-amount // unit)

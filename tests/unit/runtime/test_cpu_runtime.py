@@ -1,0 +1,159 @@
+"""The CPU runtime over a backend without a model, driven by the real scheduler."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runtime_fakes import FakeBackend, answer_alone
+
+from penstock.dialog import Sampling
+from penstock.runtime.cpu import CpuRuntime
+from penstock.runtime.protocol import RuntimeInfo
+from penstock.runtime.rows import RowTable
+from penstock.scheduler import (
+    Admit,
+    AppendBlocks,
+    Chunk,
+    Progress,
+    Scheduler,
+    StepPlan,
+)
+
+BLOCK = 4
+
+
+class Setup:
+    def __init__(self, num_blocks: int = 40, max_seqs: int = 4, token_budget: int = 16) -> None:
+        context = 64
+        self.backend = FakeBackend(num_blocks, BLOCK)
+        info = RuntimeInfo("m", "f", 64, context, num_blocks, BLOCK, 0)
+        self.runtime = CpuRuntime(RowTable(max_seqs, context, BLOCK), self.backend, info, "")
+        self.scheduler = Scheduler(
+            num_blocks=num_blocks,
+            block_tokens=BLOCK,
+            context_tokens=min(context, num_blocks * BLOCK),
+            max_seqs=max_seqs,
+            token_budget=token_budget,
+        )
+        self.progress: list[Progress] = []
+
+    def submit(self, id: str, prompt: list[int], max_tokens: int, **options: object) -> None:
+        self.scheduler.submit(
+            id,
+            token_ids=tuple(prompt),
+            sampling=Sampling(temperature=0.0),
+            seed=7,
+            max_tokens=max_tokens,
+            **options,  # type: ignore[arg-type]
+        )
+
+    def run(self) -> None:
+        while (plan := self.scheduler.plan()) is not None:
+            self.progress += self.scheduler.commit(self.runtime.execute(plan))
+
+    def answer(self, id: str) -> list[int]:
+        return [p.token_id for p in self.progress if p.id == id and p.token_id is not None]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    prompts=st.lists(
+        st.tuples(st.integers(1, 30), st.integers(0, 3), st.integers(1, 20)),
+        min_size=1,
+        max_size=8,
+    ),
+    num_blocks=st.integers(13, 40),
+    token_budget=st.integers(1, 40),
+)
+def test_answers_do_not_depend_on_batch_chunks_preemption_or_cache(
+    prompts: list[tuple[int, int, int]], num_blocks: int, token_budget: int
+) -> None:
+    setup = Setup(num_blocks=num_blocks, token_budget=token_budget)
+    expected = {}
+    for index, (length, stem, max_tokens) in enumerate(prompts):
+        prompt = [(stem * 7 + i) % 60 for i in range(length)]
+        setup.submit(f"r{index}", prompt, max_tokens)
+        expected[f"r{index}"] = answer_alone(prompt, max_tokens)
+    setup.run()
+    assert {id: setup.answer(id) for id in expected} == expected
+
+
+def test_a_row_without_finite_logits_fails_alone() -> None:
+    setup = Setup()
+    setup.backend.poisoned = {59}
+    setup.submit("bad", [1, 2, 59], 4)
+    setup.submit("good", [1, 2, 3], 4)
+    setup.run()
+    finishes = {p.id: p.finish for p in setup.progress if p.finish}
+    assert finishes == {"bad": "error", "good": "length"}
+    assert setup.answer("good") == answer_alone([1, 2, 3], 4)
+
+
+def test_logprobs_are_of_untouched_logits_and_only_for_rows_that_ask() -> None:
+    setup = Setup()
+    setup.submit("asks", [1, 2, 3], 2, top_logprobs=3)
+    setup.submit("chosen only", [5, 6], 2, top_logprobs=0)
+    setup.submit("silent", [9], 2)
+    setup.run()
+    of = {id: [p for p in setup.progress if p.id == id] for id in ("asks", "chosen only", "silent")}
+    best = float(10.0 - np.log(np.exp(10.0) + 63))
+    for progress in of["asks"]:
+        assert progress.logprob == pytest.approx(best, abs=1e-6)
+        assert len(progress.top) == 3
+        assert progress.top[0] == (progress.token_id, progress.logprob)
+    assert all(p.logprob is not None and p.top == () for p in of["chosen only"])
+    assert all(p.logprob is None for p in of["silent"])
+
+
+def test_sampling_parameters_follow_their_row_and_positions_count_known_tokens() -> None:
+    setup = Setup()
+    for row, sampling in enumerate(
+        (
+            Sampling(temperature=0.5, top_k=7, top_p=0.25, min_p=0.125),
+            Sampling(),
+            Sampling(temperature=0.0, top_k=-1),
+        )
+    ):
+        plan = StepPlan(
+            row,
+            (),
+            (Admit(row, tuple(range(row + 3)), row + 3, sampling, (1 << 64) + row, None),),
+            (AppendBlocks(row, (row,) * 2),),
+            (Chunk(row, 0, row + 3, True),),
+        )
+        setup.runtime.execute(plan)
+    plan = StepPlan(9, (), (), (), tuple(Chunk(row, row + 3, 1, True) for row in (2, 0, 1)))
+    setup.runtime.execute(plan)
+    rows = setup.backend.last_sampling
+    assert rows is not None
+    assert rows.temperature.tolist() == [0.0, 0.5, 1.0]
+    assert rows.top_k.tolist() == [0, 7, 0]
+    assert rows.top_p.tolist() == [1.0, 0.25, 1.0]
+    assert rows.min_p.tolist() == [0.0, 0.125, 0.0]
+    assert rows.seed.tolist() == [2, 0, 1]
+    assert rows.position.tolist() == [6, 4, 5]
+    assert rows.seed.dtype == rows.position.dtype == np.uint64
+
+
+def test_a_row_forgets_its_former_tenant() -> None:
+    setup = Setup(max_seqs=1)
+    setup.submit("long", list(range(30)), 20)
+    setup.submit("short", [3], 5)
+    setup.run()
+    assert setup.answer("short") == answer_alone([3], 5)
+
+
+def test_a_chunk_of_a_prompt_draws_nothing() -> None:
+    setup = Setup(token_budget=4)
+    setup.submit("a", list(range(6)), 1)
+    plan = setup.scheduler.plan()
+    assert plan is not None
+    assert setup.runtime.execute(plan).drawn == ()
+
+
+def test_close_closes_the_backend() -> None:
+    setup = Setup()
+    setup.runtime.close()
+    assert setup.backend.closed

@@ -1,0 +1,177 @@
+"""The closed formula: what is planned fits, what does not is refused with the numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.base.errors import ModelError
+from penstock.config import EngineSettings
+from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
+from penstock.runtime.host import available_bytes, available_cores
+from penstock.runtime.memory import MIB, plan_memory
+
+SPEC = DecoderSpec(
+    architecture="llama",
+    width=576,
+    heads=9,
+    kv_heads=3,
+    head_dim=64,
+    ff=1536,
+    vocab=49152,
+    norm_eps=1e-5,
+    rope=RopeSpec(1e5, 64),
+    layers=(LayerSpec(),) * 30,
+    context_tokens=8192,
+)
+BLOCK_BYTES = 16 * 30 * 2 * 3 * 64 * 2
+WEIGHTS = 100 * MIB
+
+
+def test_the_default_cache_holds_every_sequence_at_1024_tokens_or_one_whole_context() -> None:
+    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(), None)
+    assert plan.cache.blocks == 32 * 1024 // 16
+    assert plan.cache.size_bytes == plan.cache.blocks * BLOCK_BYTES
+    assert plan.context_tokens == 8192
+    few = plan_memory(SPEC, WEIGHTS, EngineSettings(max_seqs=2), None)
+    assert few.cache.blocks == 8192 // 16
+
+
+def test_a_cache_size_is_kept_and_clamps_the_context() -> None:
+    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(cache_mb=10), None)
+    assert plan.cache.blocks == 10 * MIB // BLOCK_BYTES
+    assert plan.context_tokens == plan.cache.blocks * 16
+
+
+def test_a_cache_too_small_for_the_asked_context_is_refused_with_the_size_that_would_do() -> None:
+    with pytest.raises(ModelError, match=r"cache_mb 10 holds 448 tokens.*8192.*take 180 MiB"):
+        plan_memory(SPEC, WEIGHTS, EngineSettings(cache_mb=10, context_tokens=8192), None)
+    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(cache_mb=180, context_tokens=8192), None)
+    assert plan.context_tokens == 8192
+
+
+def test_a_context_beyond_the_models_own_is_clamped_to_it() -> None:
+    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(context_tokens=100_000), None)
+    assert plan.context_tokens == 8192
+
+
+def test_an_unasked_cache_shrinks_to_what_is_available() -> None:
+    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(), 500 * MIB)
+    assert plan.total_bytes <= 500 * MIB
+    assert plan.total_bytes + BLOCK_BYTES + 64 * 1024 > 500 * MIB, "and no further"
+
+
+@pytest.mark.parametrize("asked", [{"cache_mb": 600}, {"context_tokens": 8192}])
+def test_what_was_asked_for_and_does_not_fit_is_refused_with_the_numbers(
+    asked: dict[str, int],
+) -> None:
+    settings = msgspec.structs.replace(EngineSettings(), **asked)
+    with pytest.raises(ModelError, match=r"100 weights \+ .* cache \(.*\) .* 400 MiB are"):
+        plan_memory(SPEC, WEIGHTS, settings, 400 * MIB)
+
+
+def test_without_a_cache_a_step_holds_a_whole_context() -> None:
+    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(no_kv_cache=True), None)
+    assert plan.step_tokens == 8192
+
+
+def test_f32_arithmetic_takes_a_f32_cache_unless_told() -> None:
+    def item_bytes(**options: str) -> int:
+        settings = msgspec.structs.replace(EngineSettings(), **options)
+        return plan_memory(SPEC, WEIGHTS, settings, None).cache.item_bytes
+
+    assert item_bytes() == 2
+    assert item_bytes(dtype="f32") == 4
+    assert item_bytes(dtype="f32", cache_dtype="f16") == 2
+    assert item_bytes(cache_dtype="f32") == 4
+
+
+def test_the_printed_terms_add_up() -> None:
+    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(), None)
+    terms, total = plan.formula().removesuffix(" MiB").split(" = ")
+    numbers = [int(term.split()[0].replace(",", "")) for term in terms.split(" + ")]
+    assert abs(sum(numbers) - int(total.replace(",", ""))) <= len(numbers)
+    assert "2048 blocks x 16 tokens x 30 layers x 2 x 3 heads x 64 x 2 bytes" in terms
+
+
+@given(
+    available_mb=st.integers(100, 2000),
+    max_seqs=st.integers(1, 64),
+    block_tokens=st.integers(1, 64),
+    cache_mb=st.none() | st.integers(1, 1000),
+    context_tokens=st.none() | st.integers(16, 10_000),
+)
+def test_a_plan_is_within_what_is_available_or_refused(
+    available_mb: int,
+    max_seqs: int,
+    block_tokens: int,
+    cache_mb: int | None,
+    context_tokens: int | None,
+) -> None:
+    settings = EngineSettings(
+        max_seqs=max_seqs,
+        block_tokens=block_tokens,
+        cache_mb=cache_mb,
+        context_tokens=context_tokens,
+    )
+    try:
+        plan = plan_memory(SPEC, WEIGHTS, settings, available_mb * MIB)
+    except ModelError:
+        return
+    assert plan.total_bytes <= available_mb * MIB
+    assert 1 <= plan.context_tokens <= plan.cache.blocks * block_tokens
+    if context_tokens is not None:
+        assert plan.context_tokens == min(context_tokens, 8192)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    write(tmp_path / "proc" / "meminfo", "MemTotal: 9000 kB\nMemAvailable: 8000 kB\n")
+    return tmp_path
+
+
+def available(host: Path) -> int | None:
+    return available_bytes(host / "proc", host / "cgroup")
+
+
+def test_without_a_limit_the_machines_available_memory_counts(host: Path) -> None:
+    write(host / "proc" / "self" / "cgroup", "0::/app\n")
+    write(host / "cgroup" / "app" / "memory.max", "max\n")
+    write(host / "cgroup" / "app" / "memory.current", "123\n")
+    assert available(host) == 8000 * 1024
+
+
+def test_the_tightest_group_above_the_process_counts(host: Path) -> None:
+    write(host / "proc" / "self" / "cgroup", "0::/outer/inner\n")
+    for group, limit, use in (("outer", 900_000, 300_000), ("outer/inner", 800_000, 100_000)):
+        write(host / "cgroup" / group / "memory.max", f"{limit}\n")
+        write(host / "cgroup" / group / "memory.current", f"{use}\n")
+    write(host / "cgroup" / "outer" / "memory.stat", "anon 5\ninactive_file 50000\n")
+    assert available(host) == 650_000
+
+
+def test_the_older_hierarchy_counts_too(host: Path) -> None:
+    write(host / "proc" / "self" / "cgroup", "4:cpu:/x\n3:memory:/docker\n")
+    write(host / "cgroup" / "memory" / "docker" / "memory.limit_in_bytes", "5000\n")
+    write(host / "cgroup" / "memory" / "docker" / "memory.usage_in_bytes", "6000\n")
+    assert available(host) == 0
+
+
+def test_a_system_that_tells_nothing_has_no_limit(tmp_path: Path) -> None:
+    assert available(tmp_path) is None
+
+
+def test_a_time_quota_limits_the_cores(host: Path) -> None:
+    write(host / "proc" / "self" / "cgroup", "0::/app/part\n")
+    write(host / "cgroup" / "app" / "cpu.max", "150000 100000\n")
+    write(host / "cgroup" / "app" / "part" / "cpu.max", "max 100000\n")
+    assert available_cores(host / "proc", host / "cgroup") == 1
