@@ -6,7 +6,8 @@ how they fill a `DecoderSpec`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 from penstock.base.errors import ModelError
@@ -124,3 +125,13 @@ class DecoderSpec:
             raise ModelError(f"{where}: rope base {self.rope.theta}, norm eps {self.norm_eps}")
         if any(not 0 <= layer.window <= MAX_CONTEXT for layer in self.layers):
             raise ModelError(f"{where}: a sliding window out of range")
+        if self.rope.scaling is not None:
+            _check_scaling(self.rope.scaling, where)
+
+
+def _check_scaling(scaling: RopeScaling, where: str) -> None:
+    """Every number of a scaling is a divisor or goes through a logarithm."""
+    for field in fields(scaling):
+        value = getattr(scaling, field.name)
+        if not 0 < value < math.inf and field.name != "truncate":
+            raise ModelError(f"{where}: rope scaling: {field.name} {value} is not positive")

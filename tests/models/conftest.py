@@ -1,0 +1,20 @@
+"""The default model, fetched into the user's own cache if it is not there."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.base.errors import ModelError
+from penstock.config.environment import read_environment
+from penstock.models.catalogue import DEFAULT_MODEL
+from penstock.models.files import ModelFiles
+from penstock.models.sources import resolve_model
+
+
+@pytest.fixture(scope="session")
+def default_model() -> ModelFiles:
+    """Skips the test where no registry answers."""
+    try:
+        return resolve_model(DEFAULT_MODEL, read_environment().home)
+    except ModelError as error:
+        pytest.skip(f"the default model cannot be fetched: {error}")

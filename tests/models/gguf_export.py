@@ -1,0 +1,96 @@
+"""Writes a small transformers model as GGUF, the way its converters lay it out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+GGUF_NAMES = {
+    "model.embed_tokens.": "token_embd.",
+    "model.norm.": "output_norm.",
+    "lm_head.": "output.",
+    "self_attn.q_proj.": "attn_q.",
+    "self_attn.k_proj.": "attn_k.",
+    "self_attn.v_proj.": "attn_v.",
+    "self_attn.o_proj.": "attn_output.",
+    "self_attn.q_norm.": "attn_q_norm.",
+    "self_attn.k_norm.": "attn_k_norm.",
+    "input_layernorm.": "attn_norm.",
+    "post_attention_layernorm.": "ffn_norm.",
+    "mlp.gate_proj.": "ffn_gate.",
+    "mlp.up_proj.": "ffn_up.",
+    "mlp.down_proj.": "ffn_down.",
+    "model.layers.": "blk.",
+}
+
+
+def interleave(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Halves of a head to neighbours: what converters do to q and k of the llama architecture."""
+    halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
+    return halves.swapaxes(1, 2).reshape(weight.shape)
+
+
+def export_gguf(
+    model: Any,
+    path: Path,
+    kind: str = "F32",
+    extra_tensors: dict[str, np.ndarray] | None = None,
+    tokens: list[str] | None = None,
+) -> None:
+    """`kind`: the type of the matrices. Vectors stay F32."""
+    config = model.config
+    architecture = config.model_type
+    writer = gguf.GGUFWriter(str(path), architecture)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    if getattr(config, "head_dim", None):
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+    if tokens is not None:
+        _add_tokenizer(writer, tokens)
+    for name, parameter in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        values = parameter.float().numpy()
+        if architecture == "llama" and ".q_proj." in name:
+            values = interleave(values, config.num_attention_heads)
+        if architecture == "llama" and ".k_proj." in name:
+            values = interleave(values, config.num_key_value_heads)
+        for old, new in GGUF_NAMES.items():
+            name = name.replace(old, new)
+        _add_tensor(writer, name, values, kind if values.ndim == 2 else "F32")
+    for name, values in (extra_tensors or {}).items():
+        _add_tensor(writer, name, values, "F32")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add_tensor(writer: gguf.GGUFWriter, name: str, values: np.ndarray, kind: str) -> None:
+    packed = gguf.quants.quantize(values, gguf.GGMLQuantizationType[kind])
+    writer.add_tensor(name, packed, raw_dtype=gguf.GGMLQuantizationType[kind])
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, tokens: list[str]) -> None:
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    control = [
+        gguf.TokenType.CONTROL if t.startswith("<|") else gguf.TokenType.NORMAL for t in tokens
+    ]
+    writer.add_token_types(control)
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template("{{ messages }}")

@@ -1,0 +1,159 @@
+"""A model read from GGUF computes what the same model computes in transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+from gguf_export import GGUF_NAMES, export_gguf, interleave
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stepping import Stepper, load_decoder
+from test_decoder import LLAMA3, PROMPT, SMALL, TOLERANCE, expected_logits
+
+from penstock.base.errors import ModelError
+from penstock.models.files import ModelFiles
+from penstock.models.loading import load_model, load_text_parts
+from penstock.models.tokenizer_data import TokenizerData
+
+
+def small_model(name: str, **options: Any) -> Any:
+    config = getattr(transformers, f"{name}Config")(**(SMALL | options))
+    config._attn_implementation = "eager"
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{name}ForCausalLM")(config).float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(1.0 if parameter.ndim == 1 else 0.0, 0.15)
+    return model
+
+
+def logits_of(path: Path, dtype: Any = "auto") -> torch.Tensor:
+    return Stepper(*load_decoder(path, dtype)).step({0: PROMPT}, all_rows=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("Llama", {}),
+        ("Llama", {"tie_word_embeddings": True}),
+        ("Llama", {"attention_bias": True}),
+        ("Qwen2", {}),
+        ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
+    ],
+)
+def test_float_gguf_gives_the_logits_of_transformers(
+    tmp_path: Path, name: str, options: dict[str, Any]
+) -> None:
+    model = small_model(name, **options)
+    export_gguf(model, tmp_path / "m.gguf")
+    torch.testing.assert_close(
+        logits_of(tmp_path / "m.gguf"), expected_logits(model, PROMPT), **TOLERANCE
+    )
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"])
+def test_f32_mode_computes_with_the_exact_quantized_values(tmp_path: Path, kind: str) -> None:
+    """Also through the rows of q and k that are put back in order."""
+    model = small_model("Llama")
+    export_gguf(model, tmp_path / "m.gguf", kind)
+    number = gguf.GGMLQuantizationType[kind]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                packed = gguf.quants.quantize(parameter.numpy(), number)
+                parameter.copy_(torch.from_numpy(gguf.quants.dequantize(packed, number)))
+    torch.testing.assert_close(
+        logits_of(tmp_path / "m.gguf", "f32"), expected_logits(model, PROMPT), **TOLERANCE
+    )
+
+
+def test_rope_factors_of_the_file_divide_the_frequencies(tmp_path: Path) -> None:
+    """Llama 3 scaling as its GGUF files carry it: a tensor of factors."""
+    model = small_model("Llama", rope_parameters=LLAMA3)
+    plain = 10000.0 ** (-np.arange(0, 16, 2) / 16)
+    factors = (plain / model.model.rotary_emb.inv_freq.numpy()).astype(np.float32)
+    export_gguf(model, tmp_path / "m.gguf", extra_tensors={"rope_freqs.weight": factors})
+    torch.testing.assert_close(
+        logits_of(tmp_path / "m.gguf"), expected_logits(model, PROMPT), **TOLERANCE
+    )
+
+
+def test_the_names_of_this_export_are_the_reference_ones() -> None:
+    tensors = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 1)
+    for old, new in GGUF_NAMES.items():
+        if ("norm" in old and "self_attn" in old) or old == "model.layers.":
+            continue
+        full = old if old.startswith(("model.", "lm_head")) else f"model.layers.0.{old}"
+        expected = new if full == old else f"blk.0.{new}"
+        assert tensors.get_name(full.rstrip(".")) == expected.rstrip(".")
+
+
+def test_interleaving_pairs_the_halves() -> None:
+    assert interleave(np.arange(8), 1).tolist() == [0, 4, 1, 5, 2, 6, 3, 7]
+
+
+TOKENS = ["a", "<s>", "</s>", "<|im_end|>", "<|x|>", "<end_of_turn>"]
+
+
+def test_text_parts_name_every_end_of_a_turn(tmp_path: Path) -> None:
+    export_gguf(small_model("Llama"), tmp_path / "m.gguf", tokens=TOKENS)
+    parts = load_text_parts(ModelFiles("m", "gguf", tmp_path / "m.gguf"))
+    assert isinstance(parts.tokenizer, TokenizerData)
+    assert parts.tokenizer.tokens == TOKENS
+    assert parts.tokenizer.merges == ["a b"]
+    assert parts.tokenizer.add_bos is False
+    assert (parts.bos_token, parts.eos_token) == ("<s>", "</s>")
+    assert parts.stop_ids == (2, 3)  # <end_of_turn> is an ordinary token here
+    assert parts.chat_template == "{{ messages }}"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [(["a", "b"], "eos_token_id 2"), (TOKENS * 20, "tokens has 120 entries")],
+)
+def test_a_vocabulary_that_does_not_fit_is_refused(
+    tmp_path: Path, tokens: list[str], message: str
+) -> None:
+    export_gguf(small_model("Llama"), tmp_path / "m.gguf", tokens=tokens)
+    with pytest.raises(ModelError, match=message):
+        load_text_parts(ModelFiles("m", "gguf", tmp_path / "m.gguf"))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("export") / "m.gguf"
+    export_gguf(small_model("Llama", num_hidden_layers=1), path, "Q8_0", tokens=TOKENS)
+    return path.read_bytes()
+
+
+@given(data=st.data())
+@settings(
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_a_spoiled_header_is_a_model_error_or_another_model(
+    tmp_path: Path, exported: bytes, data: st.DataObject
+) -> None:
+    header_size = exported.index(b"blk.0.attn_q.weight") + 64
+    spoiled = bytearray(exported)
+    for _ in range(data.draw(st.integers(1, 4))):
+        position = data.draw(st.integers(0, header_size))
+        spoiled[position] = data.draw(st.integers(0, 255))
+    path = tmp_path / "m.gguf"
+    path.write_bytes(spoiled)
+    files = ModelFiles("m", "gguf", path)
+    for load in (
+        lambda: list(load_model(files, "auto").weights.layers()),
+        lambda: load_text_parts(files),
+    ):
+        try:
+            load()
+        except ModelError as error:
+            assert str(path) in str(error)

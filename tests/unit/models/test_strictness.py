@@ -1,0 +1,201 @@
+"""What a model's files lack, add or contradict is an error that names it."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from penstock.base.errors import ModelError
+from penstock.models.files import ModelFiles
+from penstock.models.loading import load_model, load_text_parts
+from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
+from penstock.models.tensor_names import HF_NAMES
+from penstock.models.tokenizer_data import TokenizerFiles
+from penstock.models.weights import deinterleaved_rows, expected_shapes
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 16,
+    "max_position_embeddings": 64,
+    "eos_token_id": 2,
+}
+SPEC = DecoderSpec(
+    architecture="llama",
+    width=32,
+    heads=4,
+    kv_heads=2,
+    head_dim=8,
+    ff=64,
+    vocab=16,
+    norm_eps=1e-6,
+    rope=RopeSpec(10_000.0, 8),
+    layers=(LayerSpec(),) * 2,
+    context_tokens=64,
+)
+
+
+def tensors() -> dict[str, torch.Tensor]:
+    return {name: torch.ones(shape) for name, shape in expected_shapes(HF_NAMES, SPEC).items()}
+
+
+def folder(path: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> ModelFiles:
+    (path / "config.json").write_text(json.dumps(config))
+    save_file(weights, path / "model.safetensors")
+    return ModelFiles("m", "folder", path)
+
+
+def test_a_complete_folder_loads(tmp_path: Path) -> None:
+    model = load_model(folder(tmp_path, CONFIG, tensors()), "auto")
+    assert model.spec == SPEC
+    layers = list(model.weights.layers())
+    assert [layer.qkv.shape for layer in layers] == [(64, 32)] * 2
+    assert [layer.gate_up.shape for layer in layers] == [(128, 32)] * 2
+    head = model.weights.head()
+    assert head is not None and head.shape == (16, 32)
+
+
+@pytest.mark.parametrize("name", sorted(expected_shapes(HF_NAMES, SPEC)))
+def test_a_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
+    weights = tensors()
+    del weights[name]
+    with pytest.raises(ModelError, match=f"tensor {name} is missing"):
+        load_model(folder(tmp_path, CONFIG, weights), "auto")
+
+
+@pytest.mark.parametrize(
+    "name", ["model.layers.2.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias", "x"]
+)
+def test_an_unexpected_tensor_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ModelError, match=f"unexpected tensor {name}"):
+        load_model(folder(tmp_path, CONFIG, {**tensors(), name: torch.ones(4)}), "auto")
+
+
+def test_a_misshapen_tensor_is_named_with_both_shapes(tmp_path: Path) -> None:
+    name = "model.layers.1.self_attn.k_proj.weight"
+    with pytest.raises(ModelError, match=rf"{name} has shape \(32, 16\), expected \(16, 32\)"):
+        load_model(folder(tmp_path, CONFIG, {**tensors(), name: torch.ones(32, 16)}), "auto")
+
+
+def test_computed_tensors_and_copies_of_a_tied_head_are_let_be(tmp_path: Path) -> None:
+    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+    config = {**CONFIG, "tie_word_embeddings": True}
+    model = load_model(folder(tmp_path, config, {**tensors(), **extra}), "auto")
+    assert model.weights.head() is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"architectures": ["OtherForCausalLM"]}, "OtherForCausalLM is not supported.*Qwen2For"),
+        ({"architectures": []}, "no architecture"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "gptq weights"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+        ({"hidden_size": "big"}, "hidden_size"),
+        ({"hidden_size": 0}, "width 0"),
+        ({"hidden_size": 1 << 40}, "width"),
+        ({"num_hidden_layers": 1 << 40}, "num_hidden_layers"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers 0"),
+        ({"num_attention_heads": 0}, "heads 0"),
+        ({"num_attention_heads": 5, "head_dim": 8}, "5 heads over 2"),
+        ({"head_dim": 7}, "7 rotated components"),
+        ({"vocab_size": -1}, "vocabulary"),
+        ({"max_position_embeddings": 1 << 60}, "context length"),
+        ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope scaling 'longrope'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope scaling 'dynamic'"),
+        ({"rope_scaling": {"type": "llama3", "factor": 2.0}}, "low_freq_factor"),
+        ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor -2"),
+        ({"layer_types": ["full_attention", "odd"]}, "odd"),
+        ({"layer_types": ["full_attention"]}, "layer_types has 1"),
+        ({"sliding_window": -5}, "window"),
+    ],
+)
+def test_an_impossible_config_is_named(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message) as raised:
+        load_model(folder(tmp_path, CONFIG | change, tensors()), "auto")
+    assert "config.json" in str(raised.value)
+
+
+def test_an_unknown_gguf_architecture_is_named_with_the_known_ones(tmp_path: Path) -> None:
+    key, value = b"general.architecture", b"gemma3"
+    data = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", len(key)) + key
+    data += struct.pack("<IQ", 8, len(value)) + value + bytes(64)
+    (tmp_path / "m.gguf").write_bytes(data)
+    with pytest.raises(ModelError, match="gemma3 is not supported, known are llama, qwen2, qwen3"):
+        load_model(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto")
+
+
+def test_deinterleaving_keeps_what_is_not_rotated() -> None:
+    rows = deinterleaved_rows(heads=2, head_dim=6, rotated=4)
+    assert rows.tolist() == [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]
+    assert np.array_equal(np.sort(rows), np.arange(12))
+
+
+def test_the_text_parts_of_a_folder_come_from_its_small_files(tmp_path: Path) -> None:
+    files = folder(tmp_path, CONFIG, tensors())
+    (tmp_path / "model.safetensors").unlink()  # no weight is read
+    (tmp_path / "tokenizer.json").write_text("{}")
+    tokenizer_config = {
+        "bos_token": {"content": "<s>"},
+        "eos_token": "<|im_end|>",
+        "chat_template": [{"name": "tool", "template": "no"}, {"name": "default", "template": "t"}],
+        "added_tokens_decoder": {"7": {"content": "<|im_end|>"}},
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+    generation = {"do_sample": True, "temperature": 0.7, "top_k": 20, "eos_token_id": [2, 3]}
+    (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+    parts = load_text_parts(files)
+    assert parts.tokenizer == TokenizerFiles(
+        tmp_path / "tokenizer.json", tmp_path / "tokenizer_config.json"
+    )
+    assert (parts.bos_token, parts.eos_token, parts.chat_template) == ("<s>", "<|im_end|>", "t")
+    assert parts.stop_ids == (2, 3, 7)
+    assert (parts.generation_defaults.temperature, parts.generation_defaults.top_k) == (0.7, 20)
+    (tmp_path / "chat_template.jinja").write_text("own file")
+    assert load_text_parts(files).chat_template == "own file"
+
+
+def test_sampling_numbers_count_only_where_the_model_samples(tmp_path: Path) -> None:
+    files = folder(tmp_path, CONFIG, tensors())
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 0.6}))
+    parts = load_text_parts(files)
+    assert parts.generation_defaults.temperature is None
+    assert parts.stop_ids == (2,)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer_config.json", "[", "tokenizer_config.json"),
+        ("tokenizer_config.json", '{"eos_token": 5}', "eos_token"),
+        ("generation_config.json", '{"eos_token_id": 16}', "not in the vocabulary"),
+        ("generation_config.json", '{"temperature": "hot"}', "temperature"),
+        ("chat_template.jinja", "x" * (2 << 20), "larger than"),
+        ("tokenizer.json", None, "tokenizer.json is missing"),
+    ],
+)
+def test_bad_text_files_are_named(
+    tmp_path: Path, name: str, content: str | None, message: str
+) -> None:
+    files = folder(tmp_path, CONFIG, tensors())
+    (tmp_path / "tokenizer.json").write_text("{}")
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(ModelError, match=message):
+        load_text_parts(files)
