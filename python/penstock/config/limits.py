@@ -48,4 +48,4 @@ def check_server(settings: ServerSettings) -> None:
 
 def _check(name: str, value: float | None, least: float, most: float) -> None:
     if value is not None and not least <= value <= most:
-        raise SettingsError(f"{name} must be from {least:g} to {most:g}, and is {value:g}")
+        raise SettingsError(f"{name} must be from {least} to {most}, and is {value}")

@@ -53,6 +53,9 @@ def read_toml(path: Path) -> Tables:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not valid TOML: {error}") from None
     engine, server = document.pop("engine", {}), document.pop("server", {})
+    for table, name in ((engine, "engine"), (server, "server")):
+        if not isinstance(table, dict):
+            raise SettingsError(f"{path}: {name!r} must be a table: [{name}]")
     if "model" in document:
         engine = {"model": document.pop("model"), **engine}
     if document:

@@ -77,11 +77,12 @@ def _check_best_of(fields: Fields, n: int) -> None:
 
 
 def _prompt(fields: Fields) -> str | tuple[int, ...]:
-    value = fields.get("prompt")
+    """An empty text may be meant: a model with a BOS token can begin with it."""
+    value: Any = fields.get("prompt")
     if value is None:
         fields.refuse_missing("prompt", WANTED_PROMPT)
     if type(value) is str:
-        return _text(fields, "prompt", value)
+        return value
     if type(value) is not list:
         fields.refuse_type("prompt", WANTED_PROMPT)
     if not value:
@@ -102,14 +103,8 @@ def _prompt(fields: Fields) -> str | tuple[int, ...]:
             code="unsupported_value",
         )
     if isinstance(first, str):
-        return _text(fields, "prompt[0]", first)
+        return first
     return _token_ids(fields, "prompt[0]", first)
-
-
-def _text(fields: Fields, key: str, value: str) -> str:
-    if not value:
-        fields.refuse(key, "must not be empty")
-    return value
 
 
 def _token_ids(fields: Fields, key: str, values: list[Any]) -> tuple[int, ...]:

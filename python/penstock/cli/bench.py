@@ -1,0 +1,42 @@
+"""`penstock bench`: the speed of the engine alone, without HTTP and text."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.options import Chosen, with_settings
+
+PANEL = "Measurement"
+
+
+@with_settings(server=False)
+def bench(
+    chosen: Chosen,
+    prompt_len: Annotated[int, typer.Option(min=1, rich_help_panel=PANEL)] = 512,
+    gen_len: Annotated[int, typer.Option(min=2, rich_help_panel=PANEL)] = 128,
+    streams: Annotated[
+        int, typer.Option(min=1, help="Sequences at the same time.", rich_help_panel=PANEL)
+    ] = 1,
+    iterations: Annotated[int, typer.Option(min=1, rich_help_panel=PANEL)] = 3,
+    warmup: Annotated[int, typer.Option(min=0, rich_help_panel=PANEL)] = 1,
+) -> None:
+    """Measure prompt and decode speed of a model on this machine."""
+    from rich.console import Console
+
+    from penstock.base.errors import ModelError
+    from penstock.cli.local import local_model
+    from penstock.cli.measure import measure, speed_table
+
+    settings, _ = chosen.settings()
+    with local_model(settings) as (loop, model):
+        context = model.engine.info.context_tokens
+        if prompt_len + gen_len > context:
+            raise ModelError(f"{prompt_len} + {gen_len} tokens are over the context, {context}")
+        measured = [
+            loop.run_until_complete(measure(model.engine, prompt_len, gen_len, streams))
+            for _ in range(warmup + iterations)
+        ]
+    title = f"{model.name}: {streams} x ({prompt_len} in + {gen_len} out), {iterations} iterations"
+    Console().print(speed_table(title, measured[warmup:]))

@@ -1,0 +1,138 @@
+"""What `penstock doctor` looks at: each check says how it is, and what to do about it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shutil
+import socket
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from penstock import __version__
+from penstock.config import Environment
+
+GIB: Final = 1024**3
+LEAST_MEMORY_BYTES: Final = GIB
+LEAST_DISK_BYTES: Final = GIB
+FAST_EXTENSIONS: Final = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
+
+
+class Check(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`suggestion`: what would help, where something is wrong."""
+
+    name: str
+    status: Literal["ok", "warn", "error"]
+    message: str
+    suggestion: str | None = None
+
+
+def all_checks(environment: Environment, port: int) -> list[Check]:
+    """Every check of this machine, in a fixed order. Changes nothing but a probe file."""
+    return [
+        check_python(),
+        check_cpu(Path("/proc/cpuinfo")),
+        check_native_kernels(),
+        check_memory(Path("/proc/meminfo")),
+        check_home(environment.home),
+        check_disk(environment.home),
+        check_default_model(environment.home),
+        check_port(port),
+    ]
+
+
+def check_python() -> Check:
+    system = f"{platform.system()} {platform.machine()}"
+    return Check(
+        "python", "ok", f"Penstock {__version__}, Python {platform.python_version()}, {system}"
+    )
+
+
+def check_cpu(cpuinfo: Path) -> Check:
+    """Which of the instruction sets that the kernels use this CPU has."""
+    flags: set[str] = set()
+    for line in _lines(cpuinfo):
+        if line.startswith("flags"):
+            flags.update(line.partition(":")[2].split())
+            break
+    found = [name for name in FAST_EXTENSIONS if name in flags]
+    cores = len(os.sched_getaffinity(0))
+    message = f"{cores} cores; " + (", ".join(found) or "none of the fast instruction sets")
+    if "avx2" not in found:
+        return Check("cpu_extensions", "warn", message, "expect slow, scalar arithmetic")
+    return Check("cpu_extensions", "ok", message)
+
+
+def check_native_kernels() -> Check:
+    try:
+        importlib.import_module("penstock._native")
+    except ImportError as error:
+        suggestion = "install the package again with a C++20 compiler at hand (`make setup`)"
+        return Check("native_kernels", "error", f"cannot be loaded: {error}", suggestion)
+    return Check("native_kernels", "ok", "the extension module loads")
+
+
+def check_memory(meminfo: Path) -> Check:
+    for line in _lines(meminfo):
+        if line.startswith("MemAvailable:"):
+            free_bytes = int(line.split()[1]) * 1024
+            message = f"{free_bytes / GIB:.1f} GiB available"
+            if free_bytes < LEAST_MEMORY_BYTES:
+                return Check("memory", "warn", message, "end other programs, or add memory")
+            return Check("memory", "ok", message)
+    return Check("memory", "warn", "the system does not tell how much memory is available")
+
+
+def check_home(home: Path) -> Check:
+    """Whether models can be stored."""
+    probe = home / ".doctor"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        suggestion = "set PENSTOCK_HOME to a folder that can be written"
+        return Check("home_writable", "error", f"{home}: {error.strerror}", suggestion)
+    return Check("home_writable", "ok", str(home))
+
+
+def check_disk(home: Path) -> Check:
+    """Room for models."""
+    folder = next(path for path in (home, *home.parents) if path.exists())
+    free_bytes = shutil.disk_usage(folder).free
+    message = f"{free_bytes / GIB:.1f} GiB free at {folder}"
+    if free_bytes < LEAST_DISK_BYTES:
+        return Check("disk_space", "warn", message, "free some room, or set PENSTOCK_HOME")
+    return Check("disk_space", "ok", message)
+
+
+def check_default_model(home: Path) -> Check:
+    from penstock.models.catalogue import CATALOGUE, DEFAULT_MODEL
+    from penstock.models.sources import is_fetched
+
+    if is_fetched(CATALOGUE[DEFAULT_MODEL], home):
+        return Check("default_model", "ok", f"{DEFAULT_MODEL} is on disk")
+    suggestion = f"`penstock pull {DEFAULT_MODEL}` fetches it; serving it does so too"
+    return Check("default_model", "warn", f"{DEFAULT_MODEL} is not on disk", suggestion)
+
+
+def check_port(port: int) -> Check:
+    """Whether the server's port is free."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError as error:
+            message = f"{port}: {os.strerror(error.errno or 0)}"
+            return Check("port", "warn", message, "serve with another --port")
+    return Check("port", "ok", f"{port} is free")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,60 @@
+"""`penstock`: the commands, and how their errors end."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from penstock import __version__
+from penstock.base.errors import ModelError, ServiceError
+from penstock.cli.bench import bench
+from penstock.cli.chat import run
+from penstock.cli.doctor import doctor
+from penstock.cli.fetch import models, pull
+from penstock.cli.serve import serve
+from penstock.config import SettingsError
+
+app = typer.Typer(
+    help="Penstock serves language models: on its own kernels, over the OpenAI API.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+for command in (serve, run, pull, models, bench, doctor):
+    app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"penstock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Typer's place for options of `penstock` itself."""
+
+
+def main() -> None:
+    """Run a command. What an operator caused is one line on standard error, and status 1."""
+    try:
+        app()
+    except (ModelError, SettingsError, ServiceError) as error:
+        sys.exit(f"penstock: {error}")
+    except OSError as error:
+        sys.exit(f"penstock: {error.strerror or error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

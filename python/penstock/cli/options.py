@@ -1,0 +1,287 @@
+"""The options that set a field of EngineSettings or ServerSettings, as one table.
+
+An option that is not given is None: then the TOML file's value counts, else the default, which the
+help shows.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, Optional
+
+import typer
+
+from penstock.config import EngineSettings, ServerSettings, SettingsError, read_environment
+from penstock.config.load import load_settings
+
+MODEL_PANEL: Final = "Model"
+ENGINE_PANEL: Final = "Engine"
+SERVER_PANEL: Final = "Server"
+LOG_PANEL: Final = "Logs and metrics"
+MODEL_HELP: Final = "A name of `penstock models`, a .gguf file, a model folder or a hub id."
+
+
+@dataclass(frozen=True)
+class SettingOption:
+    """How the command line spells one field. `kind`: int, float, str, bool or a Literal. Of
+    `flags` one is shown, and an alias is mentioned in the help."""
+
+    field: str
+    flags: tuple[str, ...]
+    kind: Any
+    help: str
+    panel: str
+    default: str | None = None  # shown where the field's own default would not tell
+
+
+ENGINE_OPTIONS: Final = (
+    SettingOption(
+        "dtype",
+        ("--dtype",),
+        Literal["auto", "f32"],
+        "Arithmetic: the weights' own format, or 32-bit floats.",
+        MODEL_PANEL,
+    ),
+    SettingOption(
+        "context_tokens",
+        ("--context", "--pa-context-len"),
+        int,
+        "Longest context, in tokens.",
+        ENGINE_PANEL,
+        "the model's, if it fits",
+    ),
+    SettingOption(
+        "cache_mb",
+        ("--cache-mb", "--pa-memory-mb"),
+        int,
+        "Memory of the KV cache, in MiB.",
+        ENGINE_PANEL,
+        "as --max-seqs and --context need",
+    ),
+    SettingOption(
+        "cache_dtype",
+        ("--cache-dtype", "--pa-cache-type"),
+        Literal["auto", "f16", "f32"],
+        "Format of the KV cache.",
+        ENGINE_PANEL,
+        "f16; f32 with --dtype f32",
+    ),
+    SettingOption(
+        "block_tokens",
+        ("--block-tokens", "--pa-block-size"),
+        int,
+        "Tokens of one block of the cache.",
+        ENGINE_PANEL,
+    ),
+    SettingOption(
+        "max_seqs", ("--max-seqs",), int, "Sequences computed at the same time.", ENGINE_PANEL
+    ),
+    SettingOption(
+        "max_queue",
+        ("--max-queue",),
+        int,
+        "Sequences that may wait; beyond, requests get 429.",
+        ENGINE_PANEL,
+    ),
+    SettingOption(
+        "token_budget",
+        ("--token-budget", "--max-num-batched-tokens"),
+        int,
+        "Tokens computed in one step.",
+        ENGINE_PANEL,
+    ),
+    SettingOption(
+        "prefix_cache_n",
+        ("--prefix-cache-n",),
+        int,
+        "0 turns the prefix cache off; otherwise it is on.",
+        ENGINE_PANEL,
+    ),
+    SettingOption(
+        "no_kv_cache", ("--no-kv-cache",), bool, "Compute everything anew each step.", ENGINE_PANEL
+    ),
+    SettingOption(
+        "threads", ("--threads",), int, "Threads that compute.", ENGINE_PANEL, "one a core"
+    ),
+    SettingOption(
+        "kernels",
+        ("--kernels",),
+        Literal["auto", "native", "reference"],
+        "Who computes; the reference is slow and needs torch.",
+        ENGINE_PANEL,
+    ),
+)
+SERVER_OPTIONS: Final = (
+    SettingOption("host", ("--host",), str, "Address to listen on.", SERVER_PANEL),
+    SettingOption("port", ("-p", "--port"), int, "Port; 0 takes a free one.", SERVER_PANEL),
+    SettingOption(
+        "workers", ("--workers",), int, "API processes; they share one engine.", SERVER_PANEL
+    ),
+    SettingOption(
+        "drain_timeout_s",
+        ("--drain-timeout",),
+        float,
+        "Seconds that open answers may go on after SIGTERM.",
+        SERVER_PANEL,
+    ),
+    SettingOption(
+        "stall_timeout_s",
+        ("--stall-timeout",),
+        float,
+        "Seconds that a client may leave its stream unread.",
+        SERVER_PANEL,
+    ),
+    SettingOption(
+        "keep_alive_interval_ms",
+        ("--keep-alive-interval-ms",),
+        int,
+        "Pause after which an idle stream gets a comment.",
+        SERVER_PANEL,
+        "KEEP_ALIVE_INTERVAL, else 10000",
+    ),
+    SettingOption(
+        "body_limit_bytes",
+        ("--body-limit-bytes",),
+        int,
+        "Largest request body.",
+        SERVER_PANEL,
+    ),
+    SettingOption(
+        "max_connections",
+        ("--max-connections",),
+        int,
+        "Connections of one API process.",
+        SERVER_PANEL,
+    ),
+    SettingOption(
+        "disable_request_id_header",
+        ("--disable-request-id-header",),
+        bool,
+        "Send no x-request-id.",
+        SERVER_PANEL,
+    ),
+    SettingOption(
+        "disable_access_log", ("--disable-access-log",), bool, "No access log.", LOG_PANEL
+    ),
+    SettingOption(
+        "access_log_format",
+        ("--access-log-format",),
+        Literal["text", "json"],
+        "Form of the access log.",
+        LOG_PANEL,
+    ),
+    SettingOption(
+        "access_log_health",
+        ("--access-log-health",),
+        bool,
+        "Log health and metrics requests too.",
+        LOG_PANEL,
+    ),
+    SettingOption("disable_metrics", ("--disable-metrics",), bool, "No /metrics.", LOG_PANEL),
+)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The settings options that were given."""
+
+    engine: dict[str, Any] = field(default_factory=dict)
+    server: dict[str, Any] = field(default_factory=dict)
+    file: Path | None = None
+
+    def settings(self) -> tuple[EngineSettings, ServerSettings]:
+        """Defaults, then environment and file, then options. Raises SettingsError."""
+        environment = read_environment()
+        return load_settings(self.engine, self.server, file=self.file, environment=environment)
+
+
+def with_settings(*, server: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command MODEL, `--config` and the settings options; it gets them as `chosen`, its
+    first argument, beside its own options."""
+    options = ENGINE_OPTIONS + (SERVER_OPTIONS if server else ())
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def wrapper(**given: Any) -> None:
+            values = {o.field: _value(o, given) for o in options}
+            engine = {o.field: values[o.field] for o in ENGINE_OPTIONS}
+            engine["model"] = _one_of(given.pop("model"), given.pop("model_id"), "model")
+            chosen_server = {o.field: values[o.field] for o in SERVER_OPTIONS} if server else {}
+            command(Chosen(engine, chosen_server, given.pop("config")), **given)
+
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+        shared = [parameter for option in options for parameter in _parameters(option)]
+        parameters = [*_model_parameters(), *shared, _config_parameter(), *own]
+        wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
+        wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+        )
+        wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+        return wrapper
+
+    return decorate
+
+
+def _model_parameters() -> list[inspect.Parameter]:
+    default = EngineSettings().model
+    argument = typer.Argument(None, help=MODEL_HELP, show_default=default)
+    option = typer.Option(
+        None, "-m", "--model-id", help="The same as MODEL.", rich_help_panel=MODEL_PANEL
+    )
+    return [_make("model", Optional[str], argument), _make("model_id", Optional[str], option)]  # noqa: UP045
+
+
+def _config_parameter() -> inspect.Parameter:
+    option = typer.Option(
+        None,
+        "--config",
+        help="TOML file: `model` and the tables engine and server. Options win over it.",
+        rich_help_panel=MODEL_PANEL,
+        show_default=False,
+    )
+    return _make("config", Optional[Path], option)  # noqa: UP045
+
+
+def _parameters(option: SettingOption) -> list[inspect.Parameter]:
+    """The option as shown, and a hidden one for each alias: long lists of flags are cut off in a
+    narrow terminal."""
+    owner = EngineSettings if option in ENGINE_OPTIONS else ServerSettings
+    default = option.default or str(getattr(owner(), option.field))
+    names = _names(option)
+    text = option.help
+    if len(names) > 1:
+        text += f" Also {option.flags[-1]}."
+    if option.kind is not bool:
+        text += rf" \[default: {default}]"
+    flags = option.flags[: len(option.flags) - len(names) + 1]
+    infos = [typer.Option(None, *flags, help=text, rich_help_panel=option.panel)]
+    infos += [typer.Option(None, flag, hidden=True) for flag in option.flags[len(flags) :]]
+    kind: Any = Optional.__getitem__(option.kind)
+    return [_make(name, kind, info) for name, info in zip(names, infos, strict=True)]
+
+
+def _names(option: SettingOption) -> list[str]:
+    """The parameter of the option, and of each alias; a short flag is no alias."""
+    long = [flag for flag in option.flags if flag.startswith("--")]
+    return [option.field, *(f"{option.field}_{index}" for index in range(1, len(long)))]
+
+
+def _value(option: SettingOption, given: dict[str, Any]) -> Any:
+    value = None
+    for name in _names(option):
+        value = _one_of(value, given.pop(name), option.field)
+    return value
+
+
+def _one_of(first: Any, second: Any, name: str) -> Any:
+    if first is not None and second is not None and first != second:
+        raise SettingsError(f"{name} is given twice: {first} and {second}")
+    return first if first is not None else second
+
+
+def _make(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )

@@ -1,0 +1,116 @@
+"""A chat in the terminal: reads lines, shows answers as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncGenerator, Iterator
+from typing import Protocol
+
+from rich.console import Console
+
+from penstock.base.errors import ServiceError
+from penstock.cli.conversation import Conversation, Leave
+from penstock.dialog import (
+    Event,
+    GenerateRequest,
+    ReasoningDelta,
+    RunEnded,
+    RunFailed,
+    TextDelta,
+)
+from penstock.dialog.fold import FailedRun
+
+
+class Loop(Protocol):
+    """What answers."""
+
+    def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]: ...
+
+
+class Chat:
+    """One conversation. `loop` runs only while an answer is made, so that reading a line is the
+    terminal's own, with Ctrl-C, Ctrl-D and history."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        agent: Loop,
+        conversation: Conversation,
+        console: Console,
+    ) -> None:
+        self._loop = loop
+        self._agent = agent
+        self._conversation = conversation
+        self._console = console
+
+    def answer_once(self, text: str) -> None:
+        """One answer on standard output. Raises ServiceError where there is none."""
+        self._answer(text)
+
+    def talk(self, model_name: str) -> None:
+        """Until /exit or the end of input."""
+        self._console.print(f"[bold]{model_name}[/bold]  /help lists the commands, /exit leaves")
+        for line in self._lines():
+            try:
+                if line.startswith("/"):
+                    self._console.print(self._conversation.command(line), style="dim", markup=False)
+                else:
+                    self._answer(line)
+            except Leave:
+                return
+            except ServiceError as error:
+                self._console.print(error.message, style="red", markup=False)
+
+    def _lines(self) -> Iterator[str]:
+        if sys.stdin.isatty():
+            # Gives input() its history and editing.
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401
+        while True:
+            try:
+                line = self._console.input("[bold cyan]>[/bold cyan] ").strip()
+            except EOFError:
+                self._console.print()
+                return
+            except KeyboardInterrupt:
+                self._console.print("\n/exit leaves", style="dim")
+                continue
+            if line:
+                yield line
+
+    def _answer(self, text: str) -> None:
+        """Show an answer and remember it; Ctrl-C stops the answer, not the program."""
+        shown: list[str] = []
+        task = self._loop.create_task(self._show(text, shown))
+        self._loop.add_signal_handler(signal.SIGINT, task.cancel)
+        try:
+            self._loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            self._console.print(" [stopped]", style="dim", markup=False)
+        finally:
+            self._loop.remove_signal_handler(signal.SIGINT)
+        self._conversation.keep(text, "".join(shown))
+
+    async def _show(self, text: str, shown: list[str]) -> None:
+        async with contextlib.aclosing(self._agent.run(self._conversation.request(text))) as events:
+            async for event in events:
+                match event:
+                    case TextDelta():
+                        shown.append(event.text)
+                        self._write(event.text, None)
+                    case ReasoningDelta():
+                        self._write(event.text, "dim italic")
+                    case RunFailed():
+                        raise FailedRun(event)
+                    case RunEnded():
+                        self._write("\n", None)
+                    case _:
+                        pass
+
+    def _write(self, text: str, style: str | None) -> None:
+        self._console.print(
+            text, style=style, end="", markup=False, highlight=False, soft_wrap=True
+        )

@@ -1,0 +1,107 @@
+"""The chat in the terminal: commands, streaming, stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import signal
+
+import pytest
+from http_serving import ScriptedLoop, spoken
+from rich.console import Console
+
+from penstock.base.errors import Unavailable
+from penstock.cli.conversation import Conversation, Leave
+from penstock.cli.terminal import Chat
+from penstock.dialog import Message, RunFailed, RunStarted, Text
+
+
+def chat_over(script):
+    loop = asyncio.new_event_loop()
+    agent, conversation = ScriptedLoop(script), Conversation()
+    out = io.StringIO()
+    return Chat(loop, agent, conversation, Console(file=out)), agent, conversation, out
+
+
+def test_answer_is_written_as_it_comes_and_remembered():
+    chat, agent, _, out = chat_over(spoken("Hel", "lo [bold]", "!"))
+    chat.answer_once("hi")
+    chat.answer_once("again")
+    assert out.getvalue() == "Hello [bold]!\n" * 2
+    assert [m.role for m in agent.requests[1].messages] == ["user", "assistant", "user"]
+    assert agent.requests[1].messages[1] == Message("assistant", (Text("Hello [bold]!"),))
+
+
+def test_interrupt_stops_the_answer_and_keeps_what_was_said():
+    def script(request):
+        steps = list(spoken("Hel")(request))
+        yield from steps[:3]
+        os.kill(os.getpid(), signal.SIGINT)
+        yield asyncio.Event()  # never set
+
+    chat, agent, conversation, out = chat_over(script)
+    chat.answer_once("hi")
+    assert "stopped" in out.getvalue() and agent.running == 0
+    assert conversation.messages[1] == Message("assistant", (Text("Hel"),))
+
+
+def test_failed_answer_is_told_and_the_chat_goes_on(monkeypatch):
+    failed = RunFailed(503, "server_error", "unavailable", "the engine is restarting")
+    chat, agent, _, out = chat_over(lambda r: iter([RunStarted("m", 0, 1), failed]))
+    lines = iter(["hi", "/temperature 0.5", "hi", "/exit", "never read"])
+    monkeypatch.setattr(Console, "input", lambda *_, **__: next(lines))
+    chat.talk("model")
+    assert out.getvalue().count("the engine is restarting") == 2
+    assert agent.requests[1].sampling.temperature == 0.5
+    assert next(lines) == "never read"
+
+
+def test_end_of_input_leaves(monkeypatch):
+    chat, *_ = chat_over(spoken())
+
+    def end(*_, **__):
+        raise EOFError
+
+    monkeypatch.setattr(Console, "input", end)
+    chat.talk("model")
+
+
+def test_single_answer_fails_with_its_error():
+    chat, *_ = chat_over(lambda r: iter([Unavailable("not now")]))
+    with pytest.raises(Unavailable):
+        chat.answer_once("hi")
+
+
+def test_commands_set_what_the_next_request_asks():
+    conversation = Conversation()
+    for line in ("/system Be brief.", "/temperature 0.3", "/topk 40", "/topp 0.9"):
+        conversation.command(line)
+    request = conversation.request("hi")
+    assert request.messages[0] == Message("system", (Text("Be brief."),))
+    sampling = request.sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.3, 40, 0.9)
+    for line in ("/system", "/temperature", "/topk 0", "/topp"):
+        conversation.command(line)
+    request = conversation.request("hi")
+    assert len(request.messages) == 1
+    assert request.sampling == Conversation().sampling
+
+
+@pytest.mark.parametrize(
+    "line", ["/temperature x", "/temperature 3", "/topk -1", "/topk 1.5", "/topp nan", "/no"]
+)
+def test_wrong_command_is_told_and_changes_nothing(line):
+    conversation = Conversation()
+    assert conversation.command(line)
+    assert conversation.sampling == Conversation().sampling
+
+
+def test_clear_forgets_and_exit_leaves():
+    conversation = Conversation(system="s")
+    conversation.keep("a", "b")
+    conversation.command("/clear")
+    assert conversation.messages == [] and conversation.system == "s"
+    assert "/topp" in conversation.command("/help")
+    with pytest.raises(Leave):
+        conversation.command("/exit")

@@ -1,0 +1,171 @@
+"""The command line: options, errors in one line, and that it starts light."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli import main as cli
+from penstock.cli import serve as serve_module
+from penstock.cli.checks import check_cpu, check_home, check_memory
+from penstock.cli.options import ENGINE_OPTIONS, SERVER_OPTIONS
+from penstock.config import EngineSettings, ServerSettings
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """What `penstock serve` would serve."""
+    calls = []
+    monkeypatch.setattr(serve_module, "serve_settings", lambda *settings: calls.append(settings))
+    return calls
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.app, list(arguments), catch_exceptions=False)
+
+
+def test_command_line_imports_nothing_heavy():
+    heavy = ("numpy", "starlette", "uvicorn", "torch", "transformers", "tokenizers", "rich")
+    code = f"import sys, penstock.cli.main; print([m for m in {heavy} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_every_setting_has_an_option():
+    assert {o.field for o in ENGINE_OPTIONS} | {"model"} == set(EngineSettings.__struct_fields__)
+    assert {o.field for o in SERVER_OPTIONS} == set(ServerSettings.__struct_fields__)
+
+
+def test_no_flag_is_used_twice():
+    flags = [flag for option in (*ENGINE_OPTIONS, *SERVER_OPTIONS) for flag in option.flags]
+    assert len(set(flags)) == len(flags)
+
+
+def test_serve_takes_the_options_of_the_specification(served):
+    arguments = (
+        "serve some/model --max-seqs 4 --no-kv-cache --prefix-cache-n 0 --pa-context-len 512 "
+        "--pa-memory-mb 64 --host 127.0.0.1 -p 8080 --workers 2 --disable-access-log "
+        "--access-log-format json --access-log-health --disable-metrics "
+        "--disable-request-id-header --threads 1 --dtype f32"
+    )
+    assert invoke(*arguments.split()).exit_code == 0
+    engine, server = served[0]
+    assert engine == EngineSettings(
+        model="some/model",
+        max_seqs=4,
+        no_kv_cache=True,
+        prefix_cache_n=0,
+        context_tokens=512,
+        cache_mb=64,
+        threads=1,
+        dtype="f32",
+    )
+    assert server == ServerSettings(
+        host="127.0.0.1",
+        port=8080,
+        workers=2,
+        disable_access_log=True,
+        access_log_format="json",
+        access_log_health=True,
+        disable_metrics=True,
+        disable_request_id_header=True,
+    )
+
+
+def test_serve_without_options_serves_the_defaults(served):
+    assert invoke("serve").exit_code == 0
+    engine, server = served[0]
+    assert engine == EngineSettings() and (server.host, server.port) == ("0.0.0.0", 1234)
+
+
+def test_model_may_be_named_by_the_option_of_the_reference(served):
+    invoke("serve", "-m", "some/model")
+    assert served[0][0].model == "some/model"
+
+
+def test_config_file_is_read(served, tmp_path):
+    file = tmp_path / "penstock.toml"
+    file.write_text('model = "from-file"\n[server]\nport = 99\n')
+    invoke("serve", "--config", str(file), "--port", "98")
+    assert (served[0][0].model, served[0][1].port) == ("from-file", 98)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serve", "--max-seqs", "0"], "max_seqs must be from 1"),
+        (["serve", "no-such-model"], "no-such-model"),
+        (["serve", "--config", "/nowhere.toml"], "/nowhere.toml"),
+        (["serve", "--context", "64", "--pa-context-len", "65"], "given twice"),
+        (["serve", "a", "-m", "b"], "given twice"),
+        (["pull", "no-such-model"], "no-such-model"),
+        (["run", "no-such-model", "-i", "hi"], "no-such-model"),
+        (["bench", "no-such-model"], "no-such-model"),
+    ],
+)
+def test_operators_error_is_one_line_and_status_1(monkeypatch, capsys, arguments, said):
+    monkeypatch.setattr(sys, "argv", ["penstock", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    message = str(ended.value.code)
+    assert message.startswith("penstock: ") and said in message and "\n" not in message
+
+
+def test_port_in_use_is_one_line(monkeypatch):
+    def refuse(*_):
+        raise OSError(98, "Address already in use: 0.0.0.0:1234")
+
+    monkeypatch.setattr(serve_module, "serve_settings", refuse)
+    monkeypatch.setattr(sys, "argv", ["penstock", "serve"])
+    with pytest.raises(SystemExit, match=r"already in use: 0\.0\.0\.0:1234"):
+        cli.main()
+
+
+def test_wrong_usage_is_status_2():
+    assert CliRunner().invoke(cli.app, ["serve", "--no-such-option"]).exit_code == 2
+
+
+def test_version_and_help_answer():
+    assert invoke("--version").stdout == "penstock 0.9.1\n"
+    assert "serve" in invoke("--help").stdout
+    assert "--pa-context-len" in invoke("serve", "--help").stdout
+
+
+def test_models_lists_the_catalogue(monkeypatch):
+    out = invoke("models").stdout
+    assert "smollm2-135m-instruct" in out and "Apache-2.0" in out
+
+
+def test_doctor_reports_as_json():
+    out = CliRunner().invoke(cli.app, ["doctor", "--json"])
+    checks = json.loads(out.stdout)["checks"]
+    assert {check["status"] for check in checks} <= {"ok", "warn", "error"}
+    assert (out.exit_code == 1) == any(check["status"] == "error" for check in checks)
+
+
+def test_doctor_warns_of_a_cpu_without_vectors(tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor : 0\nflags : fpu sse2\n")
+    assert check_cpu(cpuinfo).status == "warn"
+    cpuinfo.write_text("processor : 0\nflags : fpu avx2 amx_int8\n")
+    assert check_cpu(cpuinfo).status == "ok" and "amx_int8" in check_cpu(cpuinfo).message
+
+
+def test_doctor_warns_of_little_memory(tmp_path):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 9 kB\nMemAvailable: 1024 kB\n")
+    assert check_memory(meminfo).status == "warn"
+    assert check_memory(tmp_path / "missing").status == "warn"
+
+
+def test_doctor_names_a_home_that_cannot_be_written(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert check_home(blocked / "home").status == "error"
+    assert check_home(tmp_path / "home").status == "ok"
+    assert not list(Path(tmp_path / "home").iterdir())

@@ -1,0 +1,93 @@
+"""Where settings come from, and that a wrong one is told in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.config import EngineSettings, ServerSettings, SettingsError, read_environment
+from penstock.config.limits import ENGINE_RANGES, SERVER_RANGES
+from penstock.config.load import load_settings
+
+EMPTY = read_environment({"HOME": "/home/u"})
+
+
+def load(engine=None, server=None, *, file=None, environment=EMPTY):
+    return load_settings(engine or {}, server or {}, file=file, environment=environment)
+
+
+def test_options_win_over_file_and_file_over_defaults(tmp_path):
+    file = tmp_path / "penstock.toml"
+    file.write_text('model = "a"\n[engine]\nmax_seqs = 4\nthreads = 2\n[server]\nport = 80\n')
+    engine, server = load({"max_seqs": 8, "threads": None}, {"port": None}, file=file)
+    assert (engine.model, engine.max_seqs, engine.threads) == ("a", 8, 2)
+    assert (server.port, server.host) == (80, ServerSettings().host)
+
+
+def test_nothing_given_gives_the_defaults():
+    assert load() == (EngineSettings(), ServerSettings())
+
+
+def test_keep_alive_comes_from_the_environment_unless_the_file_has_it(tmp_path):
+    environment = read_environment({"KEEP_ALIVE_INTERVAL": "2500"})
+    assert load(environment=environment)[1].keep_alive_interval_ms == 2500
+    file = tmp_path / "penstock.toml"
+    file.write_text("[server]\nkeep_alive_interval_ms = 70\n")
+    assert load(file=file, environment=environment)[1].keep_alive_interval_ms == 70
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5", "1.5", "ten", "9" * 30, "²"])
+def test_keep_alive_interval_that_is_no_interval_is_the_default(text):
+    assert read_environment({"KEEP_ALIVE_INTERVAL": text}).keep_alive_interval_ms == 10_000
+
+
+def test_folders_follow_the_usual_names():
+    plain = read_environment({"HOME": "/home/u"})
+    assert plain.home == Path("/home/u/.local/share/penstock")
+    assert plain.hf_home == Path("/home/u/.cache/huggingface")
+    names = {"HOME": "/home/u", "PENSTOCK_HOME": "/data", "HF_HOME": "/hub", "HF_TOKEN": "t"}
+    chosen = read_environment(names)
+    assert (chosen.home, chosen.hf_home, chosen.hf_token) == (Path("/data"), Path("/hub"), "t")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("x = 1", "'x'"),
+        ("[engine]\nmax_seq = 1", "'max_seq'"),
+        ("[server]\nmodel = 'a'", "'model'"),
+        ("[engine]\nmax_seqs = 'many'", "max_seqs"),
+        ("[engine]\nmax_seqs = 0", "max_seqs"),
+        ("[engine]\ndtype = 'f8'", "dtype"),
+        ("[server]\nport = 70000", "port"),
+        ("engine = 3", "engine"),
+        ("[engine", "TOML"),
+        ("model = ''", "model"),
+    ],
+)
+def test_wrong_file_is_refused_by_name(tmp_path, text, named):
+    file = tmp_path / "penstock.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match=named):
+        load(file=file)
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(SettingsError, match=r"nowhere\.toml"):
+        load(file=tmp_path / "nowhere.toml")
+
+
+@pytest.mark.parametrize("name", ENGINE_RANGES)
+def test_engine_ranges_are_closed(name):
+    for value in ENGINE_RANGES[name]:
+        load({name: value})
+    for value in (ENGINE_RANGES[name][0] - 1, ENGINE_RANGES[name][1] + 1):
+        with pytest.raises(SettingsError, match=name):
+            load({name: value})
+
+
+@pytest.mark.parametrize("name", SERVER_RANGES)
+def test_server_ranges_are_closed(name):
+    with pytest.raises(SettingsError, match=name):
+        load(server={name: SERVER_RANGES[name][1] + 1})
