@@ -1,0 +1,348 @@
+"""Embedded use: a model in your own process, with the request types of the server.
+
+    from penstock import LLM
+    with LLM("smollm2-135m-instruct") as llm:
+        answer = llm.chat([{"role": "user", "content": "Hello!"}])
+        print(answer.choices[0].parts[0].text)
+
+One background thread runs an asyncio loop with the turn loop in it, and the engine has a thread of
+its own; the methods here hand requests over and wait. They may be called from any thread, and the
+`async` ones from any asyncio loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
+
+import msgspec
+
+from penstock.agent import AgentLoop
+from penstock.base.errors import InvalidRequest, Unavailable
+from penstock.config import EngineSettings, read_environment
+from penstock.config.limits import check_engine
+from penstock.dialog import (
+    Event,
+    GenerateRequest,
+    Limits,
+    Message,
+    ReasoningPolicy,
+    RunFailed,
+    Sampling,
+    Text,
+)
+from penstock.dialog.fold import Answer, FailedRun, Fold
+from penstock.engine.local import LocalEngine
+from penstock.generation import Generator
+from penstock.models.hub_access import HubAccess
+from penstock.models.loading import load_text_parts
+from penstock.models.sources import resolve_model
+from penstock.models.tokenizer_data import TextParts
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Prompt: TypeAlias = str | Sequence[int]
+ChatMessage: TypeAlias = Message | dict[str, str]
+_T = TypeVar("_T")
+log = logging.getLogger(__name__)
+
+
+class Options(TypedDict, total=False):
+    """What all methods take beside prompt or messages; see `GenerateRequest`."""
+
+    sampling: Sampling
+    max_tokens: int | None
+    stop: str | Sequence[str]
+    n: int
+    top_logprobs: int | None
+    ignore_eos: bool
+    reasoning: ReasoningPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What answers: the turn loop, how many sequences it runs at once, and how to end it."""
+
+    loop: AgentLoop
+    max_seqs: int
+    close: Callable[[], Awaitable[None]]
+
+
+class LLM:
+    """A loaded model. Close it, or use it in a `with` statement.
+
+    `model`: a path, a hub id or a name of the catalogue; `settings`: fields of `EngineSettings`.
+    Raises ModelError, and SettingsError for a setting out of range.
+
+    All methods take the keywords of `Options`. A request that cannot be served raises a
+    `ServiceError` (`InvalidRequest`, `FailedRun`) with code and field.
+    """
+
+    def __init__(self, model: str = EngineSettings().model, **settings: Any) -> None:
+        checked = EngineSettings(model=model, **settings)
+        check_engine(checked)
+        self._open(lambda: _start(checked))
+
+    @classmethod
+    def hosted(cls, start: Callable[[], Awaitable[Host]]) -> LLM:
+        """An LLM over a host of the caller's making; `start` runs in the background loop."""
+        llm = cls.__new__(cls)
+        llm._open(start)
+        return llm
+
+    def _open(self, start: Callable[[], Awaitable[Host]]) -> None:
+        self._thread = _LoopThread()
+        self._finalizer = weakref.finalize(self, self._thread.stop)
+        try:
+            self._host = self._thread.wait(self._thread.open(start))
+        except BaseException:
+            self._finalizer()
+            raise
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], **options: Unpack[Options]
+    ) -> list[Answer]:
+        """Continue raw prompts: text or token ids. One answer a prompt, in their order."""
+        return self.run(_completions(prompts, options))
+
+    def chat(self, messages: Sequence[ChatMessage], **options: Unpack[Options]) -> Answer:
+        """Answer a conversation: `Message`s, or dictionaries with role and content."""
+        return self.run([_chat(messages, options)])[0]
+
+    def stream(
+        self, given: str | Sequence[ChatMessage], **options: Unpack[Options]
+    ) -> Iterator[Event]:
+        """The events of an answer as they happen, to a prompt or a conversation.
+
+        Closing the iterator early aborts the answer.
+        """
+        return self.events(_either(given, options))
+
+    def run(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
+        """Answer requests together; the engine batches them. The first failure ends them all."""
+        return self._thread.wait(self._answer_all(_checked(requests)))
+
+    def events(self, request: GenerateRequest) -> Iterator[Event]:
+        """The events of one request, RunEnded last."""
+        inbox: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        (checked,) = _checked([request])
+        pump = self._thread.submit(self._pump(checked, inbox.put))
+        pump.add_done_callback(lambda _: inbox.put(None))
+        try:
+            while (event := inbox.get()) is not None:
+                yield _unless_failed(event)
+            pump.result()
+        finally:
+            pump.cancel()
+
+    async def agenerate(
+        self, prompts: Prompt | Sequence[Prompt], **options: Unpack[Options]
+    ) -> list[Answer]:
+        """As `generate`."""
+        return await self.arun(_completions(prompts, options))
+
+    async def achat(self, messages: Sequence[ChatMessage], **options: Unpack[Options]) -> Answer:
+        """As `chat`."""
+        return (await self.arun([_chat(messages, options)]))[0]
+
+    def astream(
+        self, given: str | Sequence[ChatMessage], **options: Unpack[Options]
+    ) -> AsyncIterator[Event]:
+        """As `stream`."""
+        return self.aevents(_either(given, options))
+
+    async def arun(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
+        """As `run`; cancelling it aborts the answers."""
+        future = self._thread.submit(self._answer_all(_checked(requests)))
+        return await asyncio.wrap_future(future)
+
+    async def aevents(self, request: GenerateRequest) -> AsyncIterator[Event]:
+        """As `events`."""
+        loop = asyncio.get_running_loop()
+        inbox: asyncio.Queue[Event | None] = asyncio.Queue()
+
+        def put(event: Event | None) -> None:
+            with suppress(RuntimeError):  # the caller's loop is gone, and with it the reader
+                loop.call_soon_threadsafe(inbox.put_nowait, event)
+
+        (checked,) = _checked([request])
+        pump = self._thread.submit(self._pump(checked, put))
+        pump.add_done_callback(lambda _: put(None))
+        try:
+            while (event := await inbox.get()) is not None:
+                yield _unless_failed(event)
+            pump.result()
+        finally:
+            pump.cancel()
+
+    def close(self) -> None:
+        """Abort what runs, and free the model. May be called again."""
+        self._finalizer()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def _answer_all(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
+        widest = max((request.n for request in requests), default=1)
+        # Twice what runs at once keeps the engine busy and its queue short.
+        slots = asyncio.Semaphore(max(1, 2 * self._host.max_seqs // max(1, widest)))
+
+        async def answer(request: GenerateRequest) -> Answer:
+            fold = Fold()
+            async with slots, aclosing(self._host.loop.run(request)) as events:
+                async for event in events:
+                    fold.add(event)
+            return fold.answer
+
+        tasks = [asyncio.ensure_future(answer(request)) for request in requests]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _pump(self, request: GenerateRequest, put: Callable[[Event], None]) -> None:
+        async with aclosing(self._host.loop.run(request)) as events:
+            async for event in events:
+                put(event)
+
+
+class _LoopThread:
+    """An asyncio loop in a thread of its own, and the host that lives in it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._host: Host | None = None
+        self._thread = threading.Thread(target=self._run, name="penstock-llm", daemon=True)
+        self._thread.start()
+
+    async def open(self, start: Callable[[], Awaitable[Host]]) -> Host:
+        """Start the host, which is closed with this loop."""
+        self._host = await start()
+        return self._host
+
+    def submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Run a coroutine in the loop. Raises Unavailable once stopped."""
+        if self._loop.is_closed():
+            work.close()
+            raise Unavailable("this LLM is closed")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine and wait for it; an interrupt of the caller cancels it."""
+        future = self.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """Cancel what runs, close the host, end the thread."""
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+        if threading.current_thread() is not self._thread:  # a garbage collector may call it there
+            self._thread.join()
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            if self._host is not None:
+                await self._host.close()
+        except RuntimeError:
+            log.debug("the interpreter ended first", exc_info=True)  # it starts no more threads
+        finally:
+            self._loop.stop()
+
+
+async def _start(settings: EngineSettings) -> Host:
+    """Load engine and text side at the same time."""
+    text = asyncio.ensure_future(asyncio.to_thread(_load_text, settings))
+    engine = await LocalEngine.start(settings)
+    try:
+        generator = await asyncio.to_thread(Generator.load, engine, await text)
+    except BaseException:
+        await engine.close()
+        raise
+    return Host(AgentLoop(generator), engine.info.max_seqs, engine.close)
+
+
+def _load_text(settings: EngineSettings) -> TextParts:
+    environment = read_environment()
+    hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
+    return load_text_parts(resolve_model(settings.model, environment.home, hub))
+
+
+def _unless_failed(event: Event) -> Event:
+    if isinstance(event, RunFailed):
+        raise FailedRun(event)
+    return event
+
+
+def _checked(requests: Sequence[GenerateRequest]) -> list[GenerateRequest]:
+    """The requests with every field of its declared type. Raises InvalidRequest."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(list(requests)), list[GenerateRequest])
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def _completions(prompts: Prompt | Sequence[Prompt], options: Options) -> list[GenerateRequest]:
+    single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+    several: Any = [prompts] if single else prompts
+    common = _options(options)
+    return [
+        GenerateRequest(prompt=prompt if isinstance(prompt, str) else tuple(prompt), **common)
+        for prompt in several
+    ]
+
+
+def _chat(messages: Sequence[ChatMessage], options: Options) -> GenerateRequest:
+    return GenerateRequest(messages=tuple(map(_message, messages)), **_options(options))
+
+
+def _either(given: str | Sequence[ChatMessage], options: Options) -> GenerateRequest:
+    if isinstance(given, str):
+        return GenerateRequest(prompt=given, **_options(options))
+    return _chat(given, options)
+
+
+def _message(message: ChatMessage) -> Message:
+    if isinstance(message, Message):
+        return message
+    role: Any = message.get("role")
+    content = message.get("content")
+    if set(message) != {"role", "content"} or not isinstance(content, str):
+        raise InvalidRequest("a message has a role and a text content", field="messages")
+    return Message(role, (Text(content),))
+
+
+def _options(options: Options) -> dict[str, Any]:
+    """Keyword options as fields of GenerateRequest. Raises TypeError for an unknown one."""
+    unknown = set(options) - Options.__optional_keys__
+    if unknown:
+        raise TypeError(f"unknown option {sorted(unknown)[0]!r}")
+    fields: dict[str, Any] = {**options}
+    fields["limits"] = Limits(max_tokens=fields.pop("max_tokens", None))
+    stop = fields.get("stop", ())
+    fields["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+    return fields

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from scripted_engine import ScriptedEngine
+from tiny_text import IM_END, tiny_template, tiny_tokenizer
+
+from penstock.agent import AgentLoop
+from penstock.base.errors import InvalidRequest, ServiceError, Unavailable
+from penstock.config import SettingsError
+from penstock.dialog import (
+    Event,
+    GenerateRequest,
+    Message,
+    RunEnded,
+    RunStarted,
+    Sampling,
+    Text,
+    TextDelta,
+)
+from penstock.dialog.fold import Answer, FailedRun
+from penstock.generation import Generator
+from penstock.llm import LLM, Host
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+class Opened:
+    """An LLM over a scripted engine, and what became of it."""
+
+    def __init__(self, script: Any) -> None:
+        self.engine = ScriptedEngine(script)
+        self.closed = threading.Event()
+        self.llm = LLM.hosted(self._start)
+
+    async def _start(self) -> Host:
+        loop = AgentLoop(Generator(self.engine, tiny_tokenizer(), tiny_template()))
+        return Host(loop, 2, self._close)
+
+    async def _close(self) -> None:
+        self.closed.set()
+
+
+def ids(text: str) -> list[int]:
+    return list(text.encode())
+
+
+def echo(request: Any) -> list[int]:
+    return [i for i in request.token_ids if i < 256]
+
+
+@pytest.fixture
+def echoing() -> Iterator[Opened]:
+    opened = Opened(echo)
+    yield opened
+    opened.llm.close()
+
+
+def text(answer: Answer, choice: int = 0) -> str:
+    (part,) = answer.choices[choice].parts
+    assert isinstance(part, Text)
+    return part.text
+
+
+def shown(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+def test_answers_come_in_the_order_of_their_prompts(echoing: Opened) -> None:
+    prompts = [f"q{number}" for number in range(50)]
+    assert [text(answer) for answer in echoing.llm.generate(prompts)] == prompts
+
+
+def test_one_prompt_may_be_a_text_or_token_ids(echoing: Opened) -> None:
+    assert text(echoing.llm.generate("xyz")[0]) == "xyz"
+    assert text(echoing.llm.generate([0x61, 0x62])[0]) == "ab"
+    assert [text(a) for a in echoing.llm.generate(["x", (0x61,)])] == ["x", "a"]
+    assert echoing.llm.generate([]) == []
+
+
+def test_options_reach_the_engine(echoing: Opened) -> None:
+    echoing.llm.generate(
+        "abcd",
+        sampling=Sampling(temperature=0, seed=5),
+        max_tokens=3,
+        n=2,
+        stop="zz",
+        top_logprobs=1,
+    )
+    for request in echoing.engine.requests:
+        assert request.sampling.temperature == 0.0
+        assert request.max_tokens == 3 and request.top_logprobs == 1
+    assert echoing.engine.requests[0].seed == 5
+
+
+def test_a_chat_takes_messages_or_dictionaries(echoing: Opened) -> None:
+    answers = [echoing.llm.chat(HI), echoing.llm.chat([Message("user", (Text("hi"),))])]
+    assert text(answers[0]) == text(answers[1]) == "user\nhi\nassistant\n"
+
+
+def test_a_stream_gives_the_events_as_they_happen() -> None:
+    gate = asyncio.Event()
+    opened = Opened([*ids("ab"), gate, *ids("cd"), IM_END])
+    events = []
+    with opened.llm as llm:
+        for event in llm.stream(HI):
+            events.append(event)
+            if isinstance(event, TextDelta) and event.text == "b":
+                opened.llm._thread._loop.call_soon_threadsafe(gate.set)
+    assert isinstance(events[0], RunStarted) and isinstance(events[-1], RunEnded)
+    assert shown(events) == "abcd"
+
+
+def test_closing_a_stream_aborts_it_and_leaves_the_llm_usable() -> None:
+    gate = asyncio.Event()
+    opened = Opened(lambda r: [0x61, gate] if r is opened.engine.requests[0] else echo(r))
+    with opened.llm as llm:
+        stream = llm.stream("x")
+        for event in stream:
+            if isinstance(event, TextDelta):
+                break
+        stream.close()  # type: ignore[attr-defined]
+        assert text(llm.generate("go on")[0]) == "go on"
+    assert opened.engine.aborted == [opened.engine.requests[0].id]
+
+
+def test_failures_are_raised_by_all_forms() -> None:
+    opened = Opened([0x61, Unavailable("restarting")])
+    with opened.llm as llm:
+        with pytest.raises(FailedRun, match="restarting"):
+            llm.generate(["a", "b"])
+        with pytest.raises(FailedRun, match="restarting"):
+            list(llm.stream("x"))
+        assert not opened.engine.active
+
+
+def test_a_defect_is_raised_too() -> None:
+    opened = Opened([ZeroDivisionError()])
+    with opened.llm as llm, pytest.raises(ZeroDivisionError):
+        list(llm.stream("x"))
+
+
+@pytest.mark.parametrize(
+    "options", [{"n": "two"}, {"sampling": Sampling(temperature="hot")}, {"n": 0}]
+)
+def test_values_of_a_wrong_type_or_range_are_refused(echoing: Opened, options: Any) -> None:
+    with pytest.raises(ServiceError) as caught:
+        echoing.llm.generate("x", **options)
+    assert caught.value.status == 400
+
+
+def test_unknown_options_and_odd_messages_are_refused(echoing: Opened) -> None:
+    with pytest.raises(TypeError, match="temperature"):
+        echoing.llm.generate("x", temperature=1)  # type: ignore[call-arg]
+    for message in ({"role": "user"}, {"role": "user", "content": 1}, {"role": "x", "content": ""}):
+        with pytest.raises(InvalidRequest):
+            echoing.llm.chat([message])  # type: ignore[list-item]
+
+
+async def test_async_forms_answer_in_the_caller_s_loop(echoing: Opened) -> None:
+    llm = echoing.llm
+    first, chat = await asyncio.gather(llm.agenerate(["a", "b"]), llm.achat(HI))
+    assert [text(a) for a in first] == ["a", "b"] and text(chat).startswith("user")
+    assert shown([event async for event in llm.astream("xyz")]) == "xyz"
+    (answer,) = await llm.arun([GenerateRequest(prompt="p", n=2)])
+    assert len(answer.choices) == 2
+
+
+async def test_cancelling_an_async_call_aborts_it() -> None:
+    opened = Opened([0x61, asyncio.Event()])
+    with opened.llm as llm:
+        task = asyncio.create_task(llm.agenerate("x"))
+        async for event in llm.astream("y"):  # by now the engine runs both
+            if isinstance(event, TextDelta):
+                break
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert not opened.engine.active and len(opened.engine.aborted) == 2
+
+
+def test_closing_aborts_what_runs_and_refuses_what_follows() -> None:
+    opened = Opened([0x61, asyncio.Event()])
+    stream = opened.llm.stream("x")
+    next(stream)
+    opened.llm.close()
+    opened.llm.close()
+    assert opened.closed.is_set() and not opened.engine.active
+    with pytest.raises(Unavailable, match="closed"):
+        opened.llm.generate("x")
+
+
+def test_a_forgotten_llm_closes_its_host() -> None:
+    closed = threading.Event()
+
+    async def close() -> None:
+        closed.set()
+
+    async def start() -> Host:
+        return Host(AgentLoop(Generator(ScriptedEngine(echo), tiny_tokenizer())), 2, close)
+
+    llm = LLM.hosted(start)
+    llm.generate("x")
+    del llm
+    gc.collect()
+    assert closed.wait(30)
+
+
+def test_a_start_that_fails_is_raised_and_leaves_no_thread() -> None:
+    async def start() -> Host:
+        raise SettingsError("no")
+
+    before = threading.active_count()
+    with pytest.raises(SettingsError):
+        LLM.hosted(start)
+    assert threading.active_count() == before
+
+
+def test_settings_are_checked_before_anything_loads() -> None:
+    with pytest.raises(SettingsError, match="max_seqs"):
+        LLM("no-such-model", max_seqs=0)
+    with pytest.raises(TypeError):
+        LLM("no-such-model", no_such_setting=1)
