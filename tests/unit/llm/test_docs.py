@@ -1,0 +1,39 @@
+"""The examples of docs/embedded.md run, over a scripted engine in place of a loaded model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_engine import ScriptedEngine
+from tiny_text import IM_END, tiny_template, tiny_tokenizer
+
+import penstock
+from penstock.agent import AgentLoop
+from penstock.generation import Generator
+from penstock.llm import LLM, Host
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "embedded.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def scripted_llm(model: str = "", **settings: Any) -> LLM:
+    async def close() -> None:
+        pass
+
+    async def start() -> Host:
+        engine = ScriptedEngine([*b"a word", IM_END])
+        return Host(AgentLoop(Generator(engine, tiny_tokenizer(), tiny_template())), 4, close)
+
+    return LLM.hosted(start)
+
+
+@pytest.mark.parametrize("source", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_an_example_runs(
+    source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(penstock, "LLM", scripted_llm, raising=False)
+    exec(compile(source, str(PAGE), "exec"), {"__name__": "__main__"})
+    assert "a word" in capsys.readouterr().out
