@@ -36,7 +36,13 @@ GATHER_ROWS = Op(
     invoke=lambda ops, inputs: (ops.gather_rows(inputs["x"], inputs["rows"]),),
     cases=tuple(
         Case(f"T{tokens}-W{width}-S{rows}", "exact", _draw(tokens, width, rows))
-        for tokens, width, rows in ((1, 32, 1), (17, 100, 5), (9, 576, 9), (4, 64, 12))
+        for tokens, width, rows in (
+            (1, 32, 1),
+            (17, 100, 5),
+            (9, 576, 9),
+            (4, 64, 12),
+            (3, 1100, 2),
+        )
     ),
     benchmarks=(Case("smollm2-T512-S32", "exact", _draw(512, 576, 32)),),
     tolerance={"exact": Tolerance(0.0, 0.0)},

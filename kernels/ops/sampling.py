@@ -56,6 +56,9 @@ SAMPLE = Op(
         Case("min_p", "exact", draw_logits(8, 333, "min_p")),
         Case("mixed", "exact", draw_logits(12, 1111, "mixed")),
         Case("mixed-ties", "exact", draw_logits(12, 257, "mixed", levels=8)),
+        # Wider than what a kernel is likely to take at once.
+        Case("greedy-ties-wide", "exact", draw_logits(3, 9000, "greedy", levels=4)),
+        Case("mixed-ties-wide", "exact", draw_logits(7, 5003, "mixed", levels=200)),
         Case("tiny-vocabulary", "exact", draw_logits(3, 2, "temperature")),
         Case("unusable-rows", "exact", draw_unusable),
     ),

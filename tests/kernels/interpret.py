@@ -8,11 +8,22 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from kernel_checks import differences, neighbours_matter
+from penstock.kernels.op import Case, Op
 from penstock.kernels.ops import all_ops
 from penstock.kernels.triton import TritonOps
+
+
+def _answer(check: Callable[..., list[Any]], op: Op, case: Case, ops: TritonOps) -> list[Any]:
+    try:
+        return check(op, case, ops)
+    except Exception:  # the outermost loop: one broken kernel must not hide the others
+        return [traceback.format_exc(limit=-3)]
 
 
 def main() -> None:
@@ -30,7 +41,7 @@ def main() -> None:
         serving = ops.table[op_name]
         assert serving.name == "triton"
         assert check == "differences" or case.kind in serving.invariant_kinds
-        print(json.dumps(checks[check](op, case, ops)), flush=True)
+        print(json.dumps(_answer(checks[check], op, case, ops)), flush=True)
 
 
 if __name__ == "__main__":
