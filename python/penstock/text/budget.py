@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-MAX_STEPS = 8_000_000
+MAX_STEPS = 4_000_000
 MAX_SECONDS = 3.0
 MAX_INTEGER_BITS = 4096
 SPARE_CHARS = 1 << 20
