@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import signal
 import socket
@@ -48,6 +49,7 @@ class HttpServer(uvicorn.Server):
             )
         )
         self._on_started = on_started
+        _adopt_log()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -76,3 +78,10 @@ class HttpServer(uvicorn.Server):
         finally:
             for number in STOP_SIGNALS:
                 loop.remove_signal_handler(number)
+
+
+def _adopt_log() -> None:
+    """What uvicorn has to warn of is told as our own records are."""
+    log = logging.getLogger("uvicorn")
+    log.handlers[:] = logging.getLogger("penstock").handlers
+    log.setLevel(logging.WARNING)

@@ -78,8 +78,7 @@ class WorkerGroup:
         """Let them drain; called again: stop at once."""
         self._stopping = True
         for process in self._processes.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
+            _terminate(process)
 
     async def close(self) -> None:
         """End what still runs."""
@@ -118,6 +117,8 @@ class WorkerGroup:
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(self._task) + b"\n")
         await process.stdin.drain()
+        if self._stopping:  # `stop` came while it was spawned
+            _terminate(process)
         return process
 
     async def _follow(
@@ -141,3 +142,8 @@ class WorkerGroup:
         from prometheus_client.multiprocess import mark_process_dead
 
         mark_process_dead(pid, self._metrics_dir)  # type: ignore[no-untyped-call]
+
+
+def _terminate(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)

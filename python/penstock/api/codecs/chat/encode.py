@@ -6,14 +6,9 @@ from typing import Any, Final
 
 import orjson
 
+from penstock.api.codecs.chunks import ChunkWriter, answer_json
 from penstock.api.codecs.dialect import AnswerIdentity
-from penstock.api.codecs.envelope import (
-    DONE,
-    KEEP_ALIVE,
-    error_frames,
-    token_text,
-    usage_object,
-)
+from penstock.api.codecs.envelope import KEEP_ALIVE, error_frames, token_text
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
     ArgumentsDelta,
@@ -34,35 +29,31 @@ from penstock.dialog import (
 )
 from penstock.dialog.fold import Answer, Choice, FailedRun
 
-FIRST_DELTA: Final = b'{"role":"assistant","content":""}'
+FIRST_DELTA: Final = b'"delta":{"role":"assistant","content":""}'
+LAST_DELTA: Final = b'"delta":{}'
 
 
 class ChatStream:
-    """One stream. A chunk is `head`, a choice index, a delta, logprobs, a finish reason, `tail`;
-    only the delta is built anew for each token.
-
-    The chunk with the last choice's finish reason waits for RunEnded, which comes right after it,
-    because that chunk carries the usage.
-    """
+    """One stream: the role on the first chunk of a choice, then a chunk for each delta."""
 
     def __init__(self, identity: AnswerIdentity, request: GenerateRequest) -> None:
-        self._identity = identity
-        self._n = request.n
+        self._writer = ChunkWriter(identity, "chat.completion.chunk", request.n)
         self._logprobs = request.top_logprobs is not None
-        self._head = b""
         self._begun: set[int] = set()
-        self._ended: set[int] = set()
         self._calls: dict[tuple[int, int], int] = {}
-        self._held = b""
 
     def encode(self, event: Event) -> bytes:
         match event:
             case TextDelta():
-                delta = b'{"content":' + orjson.dumps(event.text) + b"}"
-                return self._chunk(event.choice, delta, self._logprobs_json(event.logprobs))
+                content = b'"delta":{"content":' + orjson.dumps(event.text) + b"}"
+                logprobs = b"null"
+                if self._logprobs:
+                    logprobs = orjson.dumps(logprobs_object(event.logprobs))
+                return self._writer.chunk(event.choice, content, logprobs)
             case ReasoningDelta():
-                delta = b'{"reasoning_content":' + orjson.dumps(event.text) + b"}"
-                return self._chunk(event.choice, delta)
+                text = orjson.dumps(event.text)
+                content = b'"delta":{"reasoning_content":' + text + b"}"
+                return self._writer.chunk(event.choice, content)
             case ArgumentsDelta():
                 index = self._calls[event.choice, event.part]
                 function = {"arguments": event.text}
@@ -70,13 +61,12 @@ class ChatStream:
             case PartStarted():
                 return self._begin(event.choice) + self._part_started(event)
             case TurnEnded():
-                return self._begin(event.choice) + self._turn_ended(event)
+                return self._begin(event.choice) + self._writer.end_choice(event, LAST_DELTA)
             case RunStarted():
-                self._head = self._make_head(event)
+                self._writer.start(event)
                 return b""
             case RunEnded():
-                usage = b',"usage":' + orjson.dumps(usage_object(event.usage))
-                return (self._held[:-3] + usage + b"}\n\n" if self._held else b"") + DONE
+                return self._writer.end(event)
             case RunFailed():
                 return self.fail(FailedRun(event))
             case PartEnded():
@@ -93,7 +83,7 @@ class ChatStream:
         if choice in self._begun:
             return b""
         self._begun.add(choice)
-        return self._chunk(choice, FIRST_DELTA)
+        return self._writer.chunk(choice, FIRST_DELTA)
 
     def _part_started(self, event: PartStarted) -> bytes:
         if event.kind != "tool_call":
@@ -104,66 +94,24 @@ class ChatStream:
         call = {"index": index, "id": event.call_id, "type": "function", "function": function}
         return self._call_chunk(event.choice, call)
 
-    def _turn_ended(self, event: TurnEnded) -> bytes:
-        self._ended.add(event.choice)
-        chunk = self._chunk(event.choice, b"{}", finish=orjson.dumps(event.finish))
-        if len(self._ended) < self._n:
-            return chunk
-        self._held = chunk
-        return b""
-
     def _call_chunk(self, choice: int, call: dict[str, Any]) -> bytes:
-        return self._chunk(choice, orjson.dumps({"tool_calls": [call]}))
-
-    def _chunk(
-        self, choice: int, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null"
-    ) -> bytes:
-        return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}]}\n\n' % (
-            self._head,
-            choice,
-            delta,
-            logprobs,
-            finish,
-        )
-
-    def _logprobs_json(self, logprobs: tuple[TokenLogprob, ...]) -> bytes:
-        return orjson.dumps(logprobs_object(logprobs)) if self._logprobs else b"null"
-
-    def _make_head(self, event: RunStarted) -> bytes:
-        envelope = orjson.dumps(
-            {
-                "id": self._identity.id,
-                "object": "chat.completion.chunk",
-                "created": event.created,
-                "model": event.model,
-                "system_fingerprint": self._identity.fingerprint,
-            }
-        )
-        return b"data: " + envelope[:-1] + b',"choices":['
+        content = b'"delta":' + orjson.dumps({"tool_calls": [call]})
+        return self._writer.chunk(choice, content)
 
 
 def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
     """The JSON of a chat completion."""
     wanted = request.top_logprobs is not None
-    return orjson.dumps(
+    choices = [
         {
-            "id": identity.id,
-            "object": "chat.completion",
-            "created": answer.created,
-            "model": answer.model,
-            "system_fingerprint": identity.fingerprint,
-            "choices": [
-                {
-                    "index": choice.index,
-                    "message": _message(choice),
-                    "logprobs": logprobs_object(choice.logprobs) if wanted else None,
-                    "finish_reason": choice.finish,
-                }
-                for choice in answer.choices
-            ],
-            "usage": usage_object(answer.usage),
+            "index": choice.index,
+            "message": _message(choice),
+            "logprobs": logprobs_object(choice.logprobs) if wanted else None,
+            "finish_reason": choice.finish,
         }
-    )
+        for choice in answer.choices
+    ]
+    return answer_json(identity, "chat.completion", answer, choices)
 
 
 def logprobs_object(logprobs: tuple[TokenLogprob, ...] | list[TokenLogprob]) -> dict[str, Any]:

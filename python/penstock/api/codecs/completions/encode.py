@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
+from penstock.api.codecs.chunks import ChunkWriter, answer_json
 from penstock.api.codecs.dialect import AnswerIdentity
-from penstock.api.codecs.envelope import (
-    DONE,
-    KEEP_ALIVE,
-    error_frames,
-    token_text,
-    usage_object,
-)
+from penstock.api.codecs.envelope import KEEP_ALIVE, error_frames, token_text
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
     ArgumentsDelta,
@@ -33,37 +28,33 @@ from penstock.dialog import (
 )
 from penstock.dialog.fold import Answer, Choice, FailedRun
 
+KIND: Final = "text_completion"
+LAST_TEXT: Final = b'"text":""'
+
 
 class CompletionStream:
-    """One stream. As in ChatStream, the last choice's last chunk waits for the usage.
-
-    This dialect knows text only: what a template would call reasoning is text here.
-    """
+    """One stream. This dialect knows text only: what a template would call reasoning is text."""
 
     def __init__(self, identity: AnswerIdentity, request: GenerateRequest) -> None:
-        self._identity = identity
-        self._n = request.n
+        self._writer = ChunkWriter(identity, KIND, request.n)
         self._logprobs = request.top_logprobs is not None
         self._offsets: dict[int, int] = {}
-        self._head = b""
-        self._ended: set[int] = set()
-        self._held = b""
 
     def encode(self, event: Event) -> bytes:
         match event:
             case TextDelta():
+                content = b'"text":' + orjson.dumps(event.text)
                 logprobs = self._logprobs_json(event.choice, event.logprobs)
-                return self._chunk(event.choice, orjson.dumps(event.text), logprobs)
+                return self._writer.chunk(event.choice, content, logprobs)
             case ReasoningDelta():
-                return self._chunk(event.choice, orjson.dumps(event.text))
+                return self._writer.chunk(event.choice, b'"text":' + orjson.dumps(event.text))
             case TurnEnded():
-                return self._turn_ended(event)
+                return self._writer.end_choice(event, LAST_TEXT)
             case RunStarted():
-                self._head = self._make_head(event)
+                self._writer.start(event)
                 return b""
             case RunEnded():
-                usage = b',"usage":' + orjson.dumps(usage_object(event.usage))
-                return (self._held[:-3] + usage + b"}\n\n" if self._held else b"") + DONE
+                return self._writer.end(event)
             case RunFailed():
                 return self.fail(FailedRun(event))
             case PartStarted() | ArgumentsDelta() | PartEnded():
@@ -75,25 +66,6 @@ class CompletionStream:
     def keep_alive(self) -> bytes:
         return KEEP_ALIVE
 
-    def _turn_ended(self, event: TurnEnded) -> bytes:
-        self._ended.add(event.choice)
-        chunk = self._chunk(event.choice, b'""', finish=orjson.dumps(event.finish))
-        if len(self._ended) < self._n:
-            return chunk
-        self._held = chunk
-        return b""
-
-    def _chunk(
-        self, choice: int, text: bytes, logprobs: bytes = b"null", finish: bytes = b"null"
-    ) -> bytes:
-        return b'%b{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}]}\n\n' % (
-            self._head,
-            choice,
-            text,
-            logprobs,
-            finish,
-        )
-
     def _logprobs_json(self, choice: int, logprobs: tuple[TokenLogprob, ...]) -> bytes:
         if not self._logprobs:
             return b"null"
@@ -101,41 +73,20 @@ class CompletionStream:
         encoded, self._offsets[choice] = logprobs_object(logprobs, offset)
         return orjson.dumps(encoded)
 
-    def _make_head(self, event: RunStarted) -> bytes:
-        envelope = orjson.dumps(
-            {
-                "id": self._identity.id,
-                "object": "text_completion",
-                "created": event.created,
-                "model": event.model,
-                "system_fingerprint": self._identity.fingerprint,
-            }
-        )
-        return b"data: " + envelope[:-1] + b',"choices":['
-
 
 def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
     """The JSON of a completion."""
     wanted = request.top_logprobs is not None
-    return orjson.dumps(
+    choices = [
         {
-            "id": identity.id,
-            "object": "text_completion",
-            "created": answer.created,
-            "model": answer.model,
-            "system_fingerprint": identity.fingerprint,
-            "choices": [
-                {
-                    "index": choice.index,
-                    "text": _text(choice),
-                    "logprobs": logprobs_object(choice.logprobs, 0)[0] if wanted else None,
-                    "finish_reason": choice.finish,
-                }
-                for choice in answer.choices
-            ],
-            "usage": usage_object(answer.usage),
+            "index": choice.index,
+            "text": _text(choice),
+            "logprobs": logprobs_object(choice.logprobs, 0)[0] if wanted else None,
+            "finish_reason": choice.finish,
         }
-    )
+        for choice in answer.choices
+    ]
+    return answer_json(identity, KIND, answer, choices)
 
 
 def logprobs_object(

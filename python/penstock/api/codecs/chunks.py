@@ -1,0 +1,87 @@
+"""The frame that chat and completion answers share: identity, choices, usage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from penstock.api.codecs.dialect import AnswerIdentity
+from penstock.api.codecs.envelope import DONE, usage_object
+from penstock.dialog import RunEnded, RunStarted, TurnEnded
+from penstock.dialog.fold import Answer
+
+
+class ChunkWriter:
+    """Writes the chunks of one stream. A chunk is a head made once, a choice and a tail; only the
+    `content` of the choice (`"delta":{...}` or `"text":"..."`) is built anew for each token.
+
+    The chunk with the last choice's finish reason waits for RunEnded, which comes right after it,
+    because that chunk carries the usage.
+    """
+
+    def __init__(self, identity: AnswerIdentity, kind: str, n: int) -> None:
+        self._identity = identity
+        self._kind = kind
+        self._n = n
+        self._head = b""
+        self._ended: set[int] = set()
+        self._held = b""
+
+    def start(self, event: RunStarted) -> None:
+        """Make the head. No chunk can be written before."""
+        envelope = orjson.dumps(
+            {
+                "id": self._identity.id,
+                "object": self._kind,
+                "created": event.created,
+                "model": event.model,
+                "system_fingerprint": self._identity.fingerprint,
+            }
+        )
+        self._head = b"data: " + envelope[:-1] + b',"choices":[{"index":'
+
+    def chunk(
+        self, choice: int, content: bytes, logprobs: bytes = b"null", finish: bytes = b"null"
+    ) -> bytes:
+        """One chunk. `content`, `logprobs` and `finish` are JSON."""
+        return b'%b%d,%b,"logprobs":%b,"finish_reason":%b}]}\n\n' % (
+            self._head,
+            choice,
+            content,
+            logprobs,
+            finish,
+        )
+
+    def end_choice(self, event: TurnEnded, content: bytes) -> bytes:
+        """The last chunk of a choice, which has nothing but a finish reason."""
+        self._ended.add(event.choice)
+        chunk = self.chunk(event.choice, content, finish=orjson.dumps(event.finish))
+        if len(self._ended) < self._n:
+            return chunk
+        self._held = chunk
+        return b""
+
+    def end(self, event: RunEnded) -> bytes:
+        """What was held back, with the usage, and the end of the stream."""
+        if not self._held:
+            return DONE
+        usage = b',"usage":' + orjson.dumps(usage_object(event.usage))
+        return self._held[:-3] + usage + b"}\n\n" + DONE
+
+
+def answer_json(
+    identity: AnswerIdentity, kind: str, answer: Answer, choices: list[dict[str, Any]]
+) -> bytes:
+    """A finished answer around its choices."""
+    return orjson.dumps(
+        {
+            "id": identity.id,
+            "object": kind,
+            "created": answer.created,
+            "model": answer.model,
+            "system_fingerprint": identity.fingerprint,
+            "choices": choices,
+            "usage": usage_object(answer.usage),
+        }
+    )
