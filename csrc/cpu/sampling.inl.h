@@ -1,0 +1,306 @@
+// Tokens from logits, and log-probabilities. Included by the level files.
+//
+//   argmax        tensors: 0 logits [S, V] float32; 1 out [S] int32
+//   sample        tensors: 0 logits [S, V] float32; 1 temperature [S] float32; 2 top_k [S] int32;
+//                          3 top_p [S]; 4 min_p [S] float32; 5 seed [S]; 6 position [S] (the bits
+//                          of uint64, as int64); 7 out [S] int32
+//   top_logprobs  tensors: 0 logits [S, V] float32; 1 tokens [S] int32 in 0..V-1; 2 out [S]
+//   float32;
+//                          3 ids [S, count] int32; 4 logprobs [S, count] float32; count <= V
+//
+// The meaning of `sample` and `top_logprobs` is stated in kernels/sampling.py. Logits are not
+// modified. argmax and sample give -1 for a row with NaN or +inf, or of nothing but -inf; there
+// top_logprobs gives NaN, and ids -1. One task per row; a thread's workspace is 12.25 bytes per
+// token of the vocabulary. Masses are summed in float32 within 64 (or 512) tokens, in double
+// beyond.
+#pragma once
+
+#include "cpu/sampling_row.inl.h"
+#include "penstock/kernel.h"
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+namespace sampling {
+
+// What of a row is kept: logits above `low`, those equal to it up to id `last_id`; and weights of
+// at least `least`.
+struct Kept {
+    float low = -kInfinity;
+    int64_t last_id = INT64_MAX;
+    float least = 0.0f;
+
+    bool has(float logit, int64_t id, float weight) const {
+        return (logit > low || (logit == low && id <= last_id)) && weight >= least;
+    }
+};
+
+constexpr int kPivots = 4;
+
+// The mass of the logits at or above each pivot; the pivots descend. Float sums of eight chunks.
+PENSTOCK_INLINE void mass_above(const Row& row, const float* pivots, double* mass) {
+    F32 sum[kPivots];
+    for (int p = 0; p < kPivots; ++p) sum[p] = broadcast(0.0f), mass[p] = 0.0;
+    int pending = 0;
+    for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) {
+        if (row.maxima[chunk] >= pivots[kPivots - 1]) {
+            each_vector(row, chunk, [&](int64_t i, int n, F32 x) {
+                const F32 weight = load(row.weights + i, n);
+                for (int p = 0; p < kPivots; ++p) {
+                    const Mask below = less(x, broadcast(pivots[p]));
+                    sum[p] = sum[p] + select(below, broadcast(0.0f), weight);
+                }
+            });
+            ++pending;
+        }
+        if (pending == 8 || chunk + 1 == row.chunks()) {
+            for (int p = 0; p < kPivots; ++p) {
+                mass[p] += static_cast<double>(reduce_add(sum[p]));
+                sum[p] = broadcast(0.0f);
+            }
+            pending = 0;
+        }
+    }
+}
+
+// The logits between which a cumulative mass is reached: less than it lies at or above `high`,
+// enough of it (or all there is) at or above `low`.
+struct Band {
+    float low, high;
+    double above = 0.0;  // the mass at or above `high`
+    bool wide = true;
+
+    // One pass over the row; keeps the part between two neighbouring pivots. False where the band
+    // is too narrow to be divided.
+    bool narrow(const Row& row, Scale scale, double wanted) {
+        constexpr float first_weights[kPivots] = {-2.0f, -5.0f, -9.0f, -14.0f};  // log2
+        float pivots[kPivots];
+        for (int p = 0; p < kPivots; ++p) {
+            const float part = static_cast<float>(p + 1) / (kPivots + 1);
+            pivots[p] = wide ? scale.logit(first_weights[p]) : high - (high - low) * part;
+        }
+        wide = false;
+        if (!(low < pivots[0] && pivots[0] < high)) return false;
+        double mass[kPivots];
+        mass_above(row, pivots, mass);
+        for (int p = 0; p < kPivots; ++p) {
+            if (mass[p] >= wanted) {
+                low = pivots[p];
+                break;
+            }
+            high = pivots[p], above = mass[p];
+        }
+        return true;
+    }
+};
+
+PENSTOCK_INLINE float next_above(float x) {
+    const uint32_t bits = float_bits(x);
+    return bits_float(x == 0.0f ? 1u : x > 0.0f ? bits + 1 : bits - 1);
+}
+
+// The shortest prefix, best first, whose mass reaches `wanted`: its last logit and id. Passes that
+// narrow a band of logits, then a sort of the few candidates in it.
+PENSTOCK_INLINE Kept shortest_prefix(const Row& row, Scale scale, double wanted) {
+    constexpr int64_t few = 1024;
+    Band band{scale.logit(-127.0f), next_above(scale.highest)};
+    int64_t count = few + 1;
+    for (int pass = 0; count > few; ++pass) {
+        if (pass >= 2) count = gather(row, band.low, band.high, few);
+        if (count > few && !band.narrow(row, scale, wanted)) {
+            count = gather(row, band.low, band.high, row.vocabulary);
+            break;
+        }
+    }
+    sort_best_first(row.candidates, count);
+    double mass = band.above;
+    for (int64_t i = 0; i < count; ++i) {
+        const Candidate last = row.candidates[i];
+        mass += static_cast<double>(row.weights[last.id]);
+        if (mass >= wanted || i + 1 == count) return {last.logit, last.id, 0.0f};
+    }
+    return {band.high, INT64_MAX, 0.0f};  // the sums of two passes were rounded apart
+}
+
+// Fills the sums with the kept weights of each chunk.
+PENSTOCK_INLINE double sum_kept(const Row& row, const Kept& kept) {
+    double total = 0.0;
+    for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) {
+        F32 sum = broadcast(0.0f);
+        if (row.maxima[chunk] >= kept.low) {
+            each_vector(row, chunk, [&](int64_t i, int n, F32 x) {
+                const F32 weight = load(row.weights + i, n), low = broadcast(kept.low);
+                // Of the logits equal to `low`, the lanes up to last_id are kept.
+                const int64_t ties = kept.last_id < i ? 0 : kept.last_id - i + 1;
+                const Mask tie =
+                    equal(x, low) & first(ties < kLanes ? static_cast<int>(ties) : kLanes);
+                const Mask inside = (less(low, x) | tie) & !less(weight, broadcast(kept.least));
+                sum = sum + select(inside, weight, broadcast(0.0f));
+            });
+        }
+        row.sums[chunk] = static_cast<double>(reduce_add(sum));
+        total += row.sums[chunk];
+    }
+    return total;
+}
+
+// The first kept id whose cumulative mass exceeds `target`; the last one of any mass where rounding
+// leaves none.
+PENSTOCK_INLINE int32_t draw(const Row& row, const Kept& kept, double target) {
+    double mass = 0.0;
+    int64_t chosen = 0;
+    for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) {
+        if (row.sums[chunk] == 0.0) continue;
+        chosen = chunk;
+        if (mass + row.sums[chunk] > target) break;
+        mass += row.sums[chunk];
+    }
+    const int64_t begin = chosen * kChunk;
+    int64_t last = begin;
+    for (int64_t id = begin; id < begin + kChunk && id < row.vocabulary; ++id) {
+        const float weight = row.weights[id];
+        if (weight == 0.0f || !kept.has(row.logits[id], id, weight)) continue;
+        last = id;
+        mass += static_cast<double>(weight);
+        if (mass > target) break;
+    }
+    return static_cast<int32_t>(last);
+}
+
+// Weight i is that of candidate i.
+PENSTOCK_INLINE void weigh_candidates(const Row& row, Scale scale, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) row.weights[i] = row.candidates[i].logit;
+    for (int64_t i = 0; i < count; i += kLanes) {
+        const int n = count - i < kLanes ? static_cast<int>(count - i) : kLanes;
+        store(row.weights + i, scale.weight(load(row.weights + i, n)), n);
+    }
+}
+
+struct Settings {
+    float temperature, top_p, min_p;
+    int64_t top_k;
+    double uniform;
+};
+
+PENSTOCK_INLINE int32_t draw_of_best(const Row& row, Scale scale, const Settings& settings) {
+    int64_t count = settings.top_k;
+    gather_best(row, count);
+    if (settings.top_p < 1.0f) {
+        sort_best_first(row.candidates, count);
+        weigh_candidates(row, scale, count);
+        double all = 0.0, mass = 0.0;
+        for (int64_t i = 0; i < count; ++i) all += static_cast<double>(row.weights[i]);
+        const double wanted = static_cast<double>(settings.top_p) * all;
+        int64_t prefix = 0;
+        while (prefix < count && (prefix == 0 || mass < wanted)) {
+            mass += static_cast<double>(row.weights[prefix++]);
+        }
+        count = prefix;
+    }
+    sort_by_id(row.candidates, count);
+    weigh_candidates(row, scale, count);
+    double total = 0.0, mass = 0.0;
+    for (int64_t i = 0; i < count; ++i) {
+        if (row.weights[i] < settings.min_p) row.weights[i] = 0.0f;
+        total += static_cast<double>(row.weights[i]);
+    }
+    int32_t chosen = row.candidates[0].id;
+    for (int64_t i = 0; i < count; ++i) {
+        if (row.weights[i] == 0.0f) continue;
+        chosen = row.candidates[i].id;
+        mass += static_cast<double>(row.weights[i]);
+        if (mass > settings.uniform * total) break;
+    }
+    return chosen;
+}
+
+PENSTOCK_INLINE int32_t sample_row(const Row& row, const Settings& settings) {
+    const float highest = scan(row);
+    if (highest == -kInfinity) return -1;
+    if (settings.temperature <= 0.0f || settings.top_p <= 0.0f || settings.top_k == 1) {
+        return find(row, highest);
+    }
+    const float slope = kLog2e / settings.temperature;
+    const Scale scale{highest, slope < __FLT_MAX__ ? slope : __FLT_MAX__};
+    if (settings.top_k > 0 && settings.top_k < row.vocabulary) {
+        return draw_of_best(row, scale, settings);
+    }
+    if (settings.top_p >= 1.0f) {
+        const double total = weigh(row, scale, settings.min_p);
+        return draw(row, {-kInfinity, INT64_MAX, settings.min_p}, settings.uniform * total);
+    }
+    const double all = weigh(row, scale, 0.0f);
+    Kept kept = shortest_prefix(row, scale, static_cast<double>(settings.top_p) * all);
+    kept.least = settings.min_p;
+    const double total = sum_kept(row, kept);
+    return draw(row, kept, settings.uniform * total);
+}
+
+int phases(const Arguments&) {
+    return 1;
+}
+
+int64_t tasks(const Arguments& call, int) {
+    return call.tensor[0].shape[0];
+}
+
+size_t workspace_bytes(const Arguments& call) {
+    return row_bytes(call.tensor[0].shape[1]);
+}
+
+PENSTOCK_INLINE Row row_of_task(const Arguments& call, int64_t task, Workspace& workspace) {
+    return row_of(call.tensor[0].row<float>(task), call.tensor[0].shape[1], workspace.data);
+}
+
+void argmax_run(const Arguments& call, int, int64_t task, Workspace& workspace) {
+    const Row row = row_of_task(call, task, workspace);
+    const float highest = scan(row);
+    call.tensor[1].row<int32_t>(0)[task] = highest == -kInfinity ? -1 : find(row, highest);
+}
+
+void sample_run(const Arguments& call, int, int64_t task, Workspace& workspace) {
+    const auto seed = static_cast<uint64_t>(call.tensor[5].row<int64_t>(0)[task]);
+    const auto position = static_cast<uint64_t>(call.tensor[6].row<int64_t>(0)[task]);
+    const float min_p = call.tensor[4].row<float>(0)[task];
+    const Settings settings{call.tensor[1].row<float>(0)[task], call.tensor[3].row<float>(0)[task],
+                            min_p < 1.0f ? min_p : 1.0f, call.tensor[2].row<int32_t>(0)[task],
+                            draw_uniform(seed, position)};
+    call.tensor[7].row<int32_t>(0)[task] = sample_row(row_of_task(call, task, workspace), settings);
+}
+
+void top_logprobs_run(const Arguments& call, int, int64_t task, Workspace& workspace) {
+    const Row row = row_of_task(call, task, workspace);
+    const int64_t count = call.tensor[3].shape[1];
+    float& own = call.tensor[2].row<float>(0)[task];
+    int32_t* ids = call.tensor[3].row<int32_t>(task);
+    float* logprobs = call.tensor[4].row<float>(task);
+    const float highest = scan(row);
+    if (highest == -kInfinity) {
+        own = __builtin_nanf("");
+        for (int64_t i = 0; i < count; ++i) ids[i] = -1, logprobs[i] = own;
+        return;
+    }
+    const double total = __builtin_log(weigh(row, {highest, kLog2e}, 0.0f));
+    const auto logprob = [&](float logit) {
+        return static_cast<float>(static_cast<double>(logit) - highest - total);
+    };
+    own = logprob(row.logits[call.tensor[1].row<int32_t>(0)[task]]);
+    if (count == 0) return;
+    gather_best(row, count);
+    sort_best_first(row.candidates, count);
+    for (int64_t i = 0; i < count; ++i) {
+        ids[i] = row.candidates[i].id;
+        logprobs[i] = logprob(row.candidates[i].logit);
+    }
+}
+
+}  // namespace sampling
+
+constexpr Kernel kSamplingKernels[] = {
+    {"argmax", sampling::phases, sampling::tasks, sampling::argmax_run, sampling::workspace_bytes},
+    {"sample", sampling::phases, sampling::tasks, sampling::sample_run, sampling::workspace_bytes},
+    {"top_logprobs", sampling::phases, sampling::tasks, sampling::top_logprobs_run,
+     sampling::workspace_bytes},
+};
+
+}  // namespace
+}  // namespace penstock::cpu::PENSTOCK_LEVEL
