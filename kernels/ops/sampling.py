@@ -58,7 +58,9 @@ SAMPLE = Op(
         Case("mixed-ties", "exact", draw_logits(12, 257, "mixed", levels=8)),
         # Wider than what a kernel is likely to take at once.
         Case("greedy-ties-wide", "exact", draw_logits(3, 9000, "greedy", levels=4)),
-        Case("mixed-ties-wide", "exact", draw_logits(7, 5003, "mixed", levels=200)),
+        Case("temperature-wide", "exact", draw_logits(4, 9001, "temperature")),
+        Case("top_k-ties-wide", "exact", draw_logits(4, 9000, "top_k", levels=4)),
+        Case("top_p-ties-wide", "exact", draw_logits(3, 5003, "top_p", levels=4)),
         Case("tiny-vocabulary", "exact", draw_logits(3, 2, "temperature")),
         Case("unusable-rows", "exact", draw_unusable),
     ),
