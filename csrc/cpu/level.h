@@ -51,7 +51,7 @@ const KernelTable& kernels(Level level);
 
 std::string_view level_name(Level level);
 
-// Lanes of the level's float vector, which is also the rows of a panel of packed weights.
+// Lanes of the level's float vector.
 constexpr int lanes(Level level) {
     return level == Level::scalar || level == Level::avx2 ? 8 : 16;
 }

@@ -18,9 +18,16 @@ function(penstock_add_level name)
   set(PENSTOCK_CPU_LEVEL_SOURCES ${PENSTOCK_CPU_LEVEL_SOURCES} ${source} PARENT_SCOPE)
 endfunction()
 
-penstock_add_level(scalar -march=x86-64-v2)
+# Inlined array loops take minutes at -O3, for a speed that nobody needs.
+penstock_add_level(scalar -march=x86-64-v2 -O2)
 penstock_add_level(avx2 ${PENSTOCK_V3_FLAGS})
 penstock_add_level(avx512 ${PENSTOCK_AVX512_FLAGS})
 penstock_add_level(amx ${PENSTOCK_AVX512_FLAGS} -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16)
-penstock_add_level(emulated_avx512 ${PENSTOCK_V3_FLAGS})
-penstock_add_level(emulated_amx ${PENSTOCK_V3_FLAGS})
+
+# For tests on machines without the wide instructions: slow to compile, and never chosen otherwise.
+option(PENSTOCK_EMULATED "Build the emulated levels" OFF)
+if(PENSTOCK_EMULATED)
+  penstock_add_level(emulated_avx512 ${PENSTOCK_V3_FLAGS} -O1)
+  penstock_add_level(emulated_amx ${PENSTOCK_V3_FLAGS} -O1)
+  add_compile_definitions(PENSTOCK_EMULATED)
+endif()

@@ -48,7 +48,7 @@ ScaleForm scale_form(const MatrixSource& source) {
     return halves ? ScaleForm::f16 : ScaleForm::f32;
 }
 
-PanelPart affine_part(const MatrixSource& source, int64_t lanes) {
+PanelPart affine_part(const MatrixSource& source) {
     PanelPart part;
     part.encoding = source.bits == 4        ? Encoding::affine4
                     : fits_six_bits(source) ? Encoding::affine6
@@ -59,18 +59,20 @@ PanelPart affine_part(const MatrixSource& source, int64_t lanes) {
     part.zero_point = part.stored_minimum ? 0 : source.zero_point;
     const int64_t units = source.depth / kUnit;
     const int64_t supers = (units + kUnitsPerSuper - 1) / kUnitsPerSuper;
-    part.panel_bytes = units * unit_bytes(part, lanes) + supers * super_bytes(part, lanes);
+    part.panel_bytes = units * unit_bytes(part) + supers * super_bytes(part);
     return part;
 }
 
-PanelPart dense_part(const MatrixSource& source, int64_t lanes) {
+PanelPart dense_part(const MatrixSource& source, Level level) {
     PanelPart part;
     part.encoding = source.dense_dtype == DType::f32   ? Encoding::dense_f32
                     : source.dense_dtype == DType::f16 ? Encoding::dense_f16
                                                        : Encoding::dense_bf16;
-    const bool pairs = part.encoding == Encoding::dense_bf16;
-    const int64_t depth = pairs ? (source.depth + kUnit - 1) / kUnit * kUnit : source.depth;
-    part.panel_bytes = depth * lanes * static_cast<int64_t>(size_of(source.dense_dtype));
+    const int64_t multiple = part.encoding != Encoding::dense_bf16 ? 1
+                             : has_bf16_tiles(level)               ? kUnit
+                                                                   : 2;
+    const int64_t depth = (source.depth + multiple - 1) / multiple * multiple;
+    part.panel_bytes = depth * kPanelRows * static_cast<int64_t>(size_of(source.dense_dtype));
     return part;
 }
 
@@ -121,14 +123,13 @@ void PackedLinear::Free::operator()(uint8_t* memory) const { std::free(memory); 
 PackedLinear::PackedLinear(std::span<const MatrixSource> parts, const float* bias, Level level)
     : sources_(parts.begin(), parts.end()) {
     assert(refusal(parts).empty());
-    const int64_t lanes = cpu::lanes(level);
     std::vector<size_t> offsets;
     for (const MatrixSource& source : sources_) {
         PanelPart part =
-            source.dense == nullptr ? affine_part(source, lanes) : dense_part(source, lanes);
+            source.dense == nullptr ? affine_part(source) : dense_part(source, level);
         part.rows = source.rows;
         part.column = panels_.rows;
-        part.panels = (source.rows + lanes - 1) / lanes;
+        part.panels = (source.rows + kPanelRows - 1) / kPanelRows;
         offsets.push_back(size_bytes_);
         const auto bytes = static_cast<size_t>(part.panels * part.panel_bytes);
         size_bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -142,7 +143,6 @@ PackedLinear::PackedLinear(std::span<const MatrixSource> parts, const float* bia
     if (bias != nullptr) bias_.assign(bias, bias + panels_.rows);
     panels_.parts = parts_.data();
     panels_.num_parts = static_cast<int32_t>(parts_.size());
-    panels_.lanes = static_cast<int32_t>(lanes);
     panels_.depth = sources_.front().depth;
     panels_.bias = bias_.empty() ? nullptr : bias_.data();
 }
@@ -153,7 +153,7 @@ void PackedLinear::pack_panels(int64_t begin, int64_t end) {
         const PanelPart& part = parts_[i];
         const int64_t stop = std::min(end - first, part.panels);
         for (int64_t panel = std::max<int64_t>(begin - first, 0); panel < stop; ++panel) {
-            pack_panel(sources_[i], part, panels_.lanes, panel);
+            pack_panel(sources_[i], part, panel);
         }
         first += part.panels;
     }

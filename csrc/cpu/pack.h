@@ -1,5 +1,5 @@
-// Weights prepared for one level's kernels. Independent of the level's instructions: only its number
-// of lanes and its bf16 tiles matter, so this is baseline code.
+// Weights prepared for one level's kernels. Independent of the level's instructions (only whether it
+// has bf16 tiles matters), so this is baseline code.
 #pragma once
 
 #include <cstdint>

@@ -8,11 +8,13 @@
 namespace penstock::cpu {
 namespace {
 
+constexpr int64_t kStepBytes = 4 * kPanelRows;
+constexpr int64_t kSuper = kUnit * kUnitsPerSuper;
+
 // The rows of one panel: `count` of them exist in the source.
 struct Rows {
     int64_t first;
     int64_t count;
-    int64_t lanes;
 };
 
 uint32_t load_word(const uint8_t* from) {
@@ -29,117 +31,129 @@ uint32_t interleave_nibbles(uint32_t word) {
     return (word & 0xf00ff00fu) | ((word & 0x0f000f00u) >> 4) | ((word & 0x00f000f0u) << 4);
 }
 
-void pack_quants4(const uint8_t* row, uint8_t* to, int64_t lanes) {
-    for (int step = 0; step < 4; ++step) {
-        store_word(to + step * lanes * 4, interleave_nibbles(load_word(row + 4 * step)));
-    }
-}
-
-void pack_quants6(const uint8_t* row, uint8_t* to, int64_t lanes) {
-    uint32_t word[8];
-    for (int i = 0; i < 8; ++i) word[i] = load_word(row + 4 * i);
-    for (int step = 0; step < 4; ++step) {
-        const uint32_t low = word[2 * step] & 0x0f0f0f0fu;
-        const uint32_t high = word[2 * step + 1] & 0x0f0f0f0fu;
-        store_word(to + step * lanes * 4, low | (high << 4));
-    }
-    for (int half = 0; half < 2; ++half) {
-        uint32_t top = 0;
-        for (int i = 0; i < 4; ++i) top |= ((word[4 * half + i] >> 4) & 0x03030303u) << (2 * i);
-        store_word(to + (4 + half) * lanes * 4, top);
-    }
-}
-
-void pack_quants8(const uint8_t* row, uint8_t* to, int64_t lanes) {
-    for (int step = 0; step < 8; ++step) {
-        store_word(to + step * lanes * 4, load_word(row + 4 * step));
-    }
-}
-
-uint8_t* pack_quants(const MatrixSource& source, const PanelPart& part, Rows rows, int64_t unit,
-                     uint8_t* to) {
-    const int64_t row_bytes = source.depth * source.bits / 8;
-    const uint8_t* from = source.q + rows.first * row_bytes + unit * kUnit * source.bits / 8;
-    for (int64_t lane = 0; lane < rows.count; ++lane) {
-        uint8_t* words = to + 4 * lane;
-        switch (part.encoding) {
-        case Encoding::affine4: pack_quants4(from, words, rows.lanes); break;
-        case Encoding::affine6: pack_quants6(from, words, rows.lanes); break;
-        default: pack_quants8(from, words, rows.lanes); break;
+// One unit of one row, for each encoding. `to` is the row's word of the first step.
+struct Affine4 {
+    static constexpr int64_t kSourceBytes = 16;
+    static void pack(const uint8_t* row, uint8_t* to) {
+        for (int step = 0; step < 4; ++step) {
+            store_word(to + step * kStepBytes, interleave_nibbles(load_word(row + 4 * step)));
         }
-        from += row_bytes;
     }
-    const int64_t steps = part.encoding == Encoding::affine4   ? 4
-                          : part.encoding == Encoding::affine6 ? 6
-                                                               : 8;
-    return to + steps * rows.lanes * 4;
-}
+};
 
-// One value of scales or minima in float32, exactly. `super` is null for the direct forms.
-float float_value(const void* values, DType type, const uint16_t* super, int64_t index,
-                  int64_t super_index) {
-    switch (type) {
-    case DType::f32: return static_cast<const float*>(values)[index];
-    case DType::f16: return f16_to_f32(static_cast<const uint16_t*>(values)[index]);
-    case DType::i8:
-        return f16_to_f32(super[super_index]) *
-               static_cast<float>(static_cast<const int8_t*>(values)[index]);
-    default:
-        return f16_to_f32(super[super_index]) *
-               static_cast<float>(static_cast<const uint8_t*>(values)[index]);
+struct Affine6 {
+    static constexpr int64_t kSourceBytes = 32;
+    static void pack(const uint8_t* row, uint8_t* to) {
+        for (int step = 0; step < 4; ++step) {
+            const uint32_t low = load_word(row + 8 * step) & 0x0f0f0f0fu;
+            const uint32_t high = load_word(row + 8 * step + 4) & 0x0f0f0f0fu;
+            store_word(to + step * kStepBytes, low | (high << 4));
+        }
+        for (int half = 0; half < 2; ++half) {
+            uint32_t top = 0;
+            for (int i = 0; i < 4; ++i) {
+                top |= ((load_word(row + 16 * half + 4 * i) >> 4) & 0x03030303u) << (2 * i);
+            }
+            store_word(to + (4 + half) * kStepBytes, top);
+        }
     }
+};
+
+struct Affine8 {
+    static constexpr int64_t kSourceBytes = 32;
+    static void pack(const uint8_t* row, uint8_t* to) {
+        for (int step = 0; step < 8; ++step) {
+            store_word(to + step * kStepBytes, load_word(row + 4 * step));
+        }
+    }
+};
+
+// One array of scales or minima: rows of `groups` values, and of `supers` super values.
+struct Values {
+    const void* values;
+    DType type;
+    const uint16_t* super;
+    int64_t group;  // k that share a value
+    int64_t groups;
+    int64_t supers;
+
+    float at(int64_t row, int64_t index) const {
+        const int64_t i = row * groups + index;
+        switch (type) {
+        case DType::f32: return static_cast<const float*>(values)[i];
+        case DType::f16: return f16_to_f32(static_cast<const uint16_t*>(values)[i]);
+        case DType::i8: return super_at(row, index) * float(static_cast<const int8_t*>(values)[i]);
+        default: return super_at(row, index) * float(static_cast<const uint8_t*>(values)[i]);
+        }
+    }
+
+    float super_at(int64_t row, int64_t index) const {
+        return f16_to_f32(super[row * supers + index * group / kSuper]);
+    }
+};
+
+// Copies one element of each row into the lanes of the panel.
+template <class Element>
+uint8_t* pack_column(const Element* from, int64_t stride, Rows rows, uint8_t* to) {
+    for (int64_t lane = 0; lane < rows.count; ++lane) {
+        std::memcpy(to + lane * static_cast<int64_t>(sizeof(Element)), from + lane * stride,
+                    sizeof(Element));
+    }
+    return to + kPanelRows * static_cast<int64_t>(sizeof(Element));
 }
 
 // The scales or the minima of one group of each row.
-uint8_t* pack_values(const MatrixSource& source, ScaleForm form, const void* values, DType type,
-                     const uint16_t* super, Rows rows, int64_t group, uint8_t* to) {
-    const int64_t groups = source.depth / source.group;
-    const int64_t super_length = kUnit * kUnitsPerSuper;
-    const int64_t supers = (source.depth + super_length - 1) / super_length;
-    const int64_t bytes = scale_bytes(form);
-    for (int64_t lane = 0; lane < rows.count; ++lane) {
-        const int64_t index = (rows.first + lane) * groups + group;
-        if (form == ScaleForm::f32) {
-            const int64_t super_index =
-                (rows.first + lane) * supers + group * source.group / super_length;
-            const float value = float_value(values, type, super, index, super_index);
-            std::memcpy(to + lane * 4, &value, 4);
-        } else {
-            std::memcpy(to + lane * bytes, static_cast<const uint8_t*>(values) + index * bytes,
-                        static_cast<size_t>(bytes));
-        }
+uint8_t* pack_group(const Values& source, ScaleForm form, Rows rows, int64_t group, uint8_t* to) {
+    const int64_t offset = rows.first * source.groups + group;
+    switch (form) {
+    case ScaleForm::f16:
+        return pack_column(static_cast<const uint16_t*>(source.values) + offset, source.groups,
+                           rows, to);
+    case ScaleForm::two_level:
+        return pack_column(static_cast<const uint8_t*>(source.values) + offset, source.groups,
+                           rows, to);
+    case ScaleForm::f32: break;
     }
-    return to + rows.lanes * bytes;
+    for (int64_t lane = 0; lane < rows.count; ++lane) {
+        const float value = source.at(rows.first + lane, group);
+        std::memcpy(to + 4 * lane, &value, 4);
+    }
+    return to + 4 * kPanelRows;
 }
 
-uint8_t* pack_supers(const MatrixSource& source, const uint16_t* super, Rows rows, int64_t index,
-                     uint8_t* to) {
-    const int64_t super_length = kUnit * kUnitsPerSuper;
-    const int64_t supers = (source.depth + super_length - 1) / super_length;
-    for (int64_t lane = 0; lane < rows.count; ++lane) {
-        std::memcpy(to + 2 * lane, super + (rows.first + lane) * supers + index, 2);
-    }
-    return to + rows.lanes * 2;
-}
-
+template <class Quants>
 void pack_affine(const MatrixSource& source, const PanelPart& part, Rows rows, uint8_t* to) {
-    const int64_t groups = kUnit / source.group;
-    for (int64_t unit = 0; unit < source.depth / kUnit; ++unit) {
+    const int64_t units = source.depth / kUnit;
+    const int64_t groups = source.depth / source.group;
+    const int64_t supers = (source.depth + kSuper - 1) / kSuper;
+    const Values scales{source.scale,  source.scale_dtype, source.super_scale,
+                        source.group, groups,             supers};
+    const Values minima{source.minimum, source.minimum_dtype, source.super_minimum,
+                        source.group,   groups,               supers};
+    const int64_t unit_groups = kUnit / source.group;
+    const int64_t row_bytes = units * Quants::kSourceBytes;
+    const uint8_t* quants = source.q + rows.first * row_bytes;
+    for (int64_t unit = 0; unit < units; ++unit) {
         if (part.scale_form == ScaleForm::two_level && unit % kUnitsPerSuper == 0) {
-            const int64_t index = unit / kUnitsPerSuper;
-            to = pack_supers(source, source.super_scale, rows, index, to);
-            if (part.stored_minimum) to = pack_supers(source, source.super_minimum, rows, index, to);
+            const int64_t offset = rows.first * supers + unit / kUnitsPerSuper;
+            to = pack_column(source.super_scale + offset, supers, rows, to);
+            if (part.stored_minimum) {
+                to = pack_column(source.super_minimum + offset, supers, rows, to);
+            }
         }
-        for (int64_t group = unit * groups; group < (unit + 1) * groups; ++group) {
-            to = pack_values(source, part.scale_form, source.scale, source.scale_dtype,
-                             source.super_scale, rows, group, to);
+        const int64_t first = unit * unit_groups;
+        for (int64_t group = first; group < first + unit_groups; ++group) {
+            to = pack_group(scales, part.scale_form, rows, group, to);
         }
-        for (int64_t group = unit * groups; group < (unit + 1) * groups && part.stored_minimum;
-             ++group) {
-            to = pack_values(source, part.scale_form, source.minimum, source.minimum_dtype,
-                             source.super_minimum, rows, group, to);
+        for (int64_t group = first; group < first + unit_groups && part.stored_minimum; ++group) {
+            to = pack_group(minima, part.scale_form, rows, group, to);
         }
-        to = pack_quants(source, part, rows, unit, to);
+        for (int64_t lane = 0; lane < rows.count; ++lane) {
+            Quants::pack(quants + lane * row_bytes + unit * Quants::kSourceBytes, to + 4 * lane);
+        }
+        to += part.encoding == Encoding::affine4   ? 4 * kStepBytes
+              : part.encoding == Encoding::affine6 ? 6 * kStepBytes
+                                                   : 8 * kStepBytes;
     }
 }
 
@@ -152,7 +166,7 @@ void pack_dense(const MatrixSource& source, Rows rows, Element* to) {
         const int64_t end = std::min(begin + kTile, source.depth);
         for (int64_t lane = 0; lane < rows.count; ++lane) {
             for (int64_t k = begin; k < end; ++k) {
-                to[k * rows.lanes + lane] = from[lane * source.depth + k];
+                to[k * kPanelRows + lane] = from[lane * source.depth + k];
             }
         }
     }
@@ -162,24 +176,26 @@ void pack_bf16(const MatrixSource& source, Rows rows, uint16_t* to) {
     const uint16_t* from = static_cast<const uint16_t*>(source.dense) + rows.first * source.depth;
     for (int64_t lane = 0; lane < rows.count; ++lane) {
         for (int64_t k = 0; k < source.depth; ++k) {
-            to[(k / 2) * rows.lanes * 2 + lane * 2 + k % 2] = from[lane * source.depth + k];
+            to[(k / 2 * kPanelRows + lane) * 2 + k % 2] = from[lane * source.depth + k];
         }
     }
 }
 
 }  // namespace
 
-void pack_panel(const MatrixSource& source, const PanelPart& part, int64_t lanes, int64_t panel) {
+void pack_panel(const MatrixSource& source, const PanelPart& part, int64_t panel) {
     uint8_t* to = part.data + panel * part.panel_bytes;
-    const int64_t first = panel * lanes;
-    const Rows rows{first, std::min(lanes, source.rows - first), lanes};
-    const bool padded = rows.count < lanes || part.encoding == Encoding::dense_bf16;
+    const int64_t first = panel * kPanelRows;
+    const Rows rows{first, std::min<int64_t>(kPanelRows, source.rows - first)};
+    const bool padded = rows.count < kPanelRows || part.encoding == Encoding::dense_bf16;
     if (padded) std::memset(to, 0, static_cast<size_t>(part.panel_bytes));
     switch (part.encoding) {
+    case Encoding::affine4: pack_affine<Affine4>(source, part, rows, to); break;
+    case Encoding::affine6: pack_affine<Affine6>(source, part, rows, to); break;
+    case Encoding::affine8: pack_affine<Affine8>(source, part, rows, to); break;
     case Encoding::dense_f32: pack_dense(source, rows, reinterpret_cast<uint32_t*>(to)); break;
     case Encoding::dense_f16: pack_dense(source, rows, reinterpret_cast<uint16_t*>(to)); break;
     case Encoding::dense_bf16: pack_bf16(source, rows, reinterpret_cast<uint16_t*>(to)); break;
-    default: pack_affine(source, part, rows, to); break;
     }
 }
 

@@ -5,8 +5,8 @@
 
 namespace penstock::cpu {
 
-// Packs rows [panel * lanes, (panel + 1) * lanes) of `source` into their place in `part`, in the
+// Packs rows [panel * 16, (panel + 1) * 16) of `source` into their place in `part`, in the
 // layout of panel.h. Rows past the end become zeros.
-void pack_panel(const MatrixSource& source, const PanelPart& part, int64_t lanes, int64_t panel);
+void pack_panel(const MatrixSource& source, const PanelPart& part, int64_t panel);
 
 }  // namespace penstock::cpu

@@ -1,15 +1,15 @@
 // How packed weights lie in memory: what pack.cc writes and the linear and embedding kernels read.
 //
-// A matrix [N, K] is cut into panels of `lanes` rows (8 or 16: one row a lane of the float vector);
-// the last panel is padded with zero rows. A panel is one sequential stream over K, so that a
-// product reads memory once, forwards.
+// A matrix [N, K] is cut into panels of 16 rows, one a lane of one or two float vectors; the last
+// panel is padded with zero rows. A panel is one sequential stream over K, so that a product reads
+// memory once, forwards.
 //
 // Affine panels, for each unit of 32 consecutive k (K is a multiple of 32):
-//   at every eighth unit, two-level scales only: super scales f16[lanes], and super minima
-//     f16[lanes] where minima are stored;
-//   scales [lanes] of the first group, and of the second where groups are of 16;
+//   at every eighth unit, two-level scales only: super scales f16[16], and super minima
+//     f16[16] where minima are stored;
+//   scales [16] of the first group, and of the second where groups are of 16;
 //   minima likewise, where stored;
-//   quants, as words of 4 bytes a row, a step = `lanes` words:
+//   quants, as words of 4 bytes a row, a step = 16 words:
 //     affine8: 8 steps; byte j of step s is q of k = 4 s + j;
 //     affine4: 4 steps; byte j of step s holds k = 8 s + j (low nibble), 8 s + 4 + j (high);
 //     affine6: as affine4 for the low 4 bits, then 2 steps for the high 2: bits 2 i and 2 i + 1 of
@@ -17,8 +17,8 @@
 // Scales and minima are f16, f32, or int8 multipliers of the f16 super values (two-level): always
 // the exact values of the source, near its size.
 //
-// Dense panels: element [k][lane], f32 or f16; bf16 as [k / 2][lane][2], K padded with zeros to a
-// multiple of 32, which is the operand of bf16 tiles.
+// Dense panels: element [k][row], f32 or f16; bf16 as [k / 2][row][2], K padded with zeros to a
+// multiple of 2, or of 32 at levels with bf16 tiles, whose operand this is.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +26,7 @@
 
 namespace penstock::cpu {
 
+constexpr int kPanelRows = 16;
 constexpr int kUnit = 32;           // k that share one activation scale
 constexpr int kUnitsPerSuper = 8;   // units that share one super scale
 
@@ -52,7 +53,6 @@ struct PanelPart {
 struct LinearPanels {
     const PanelPart* parts = nullptr;
     int32_t num_parts = 0;
-    int32_t lanes = 8;
     int64_t rows = 0;             // sum N = output columns
     int64_t depth = 0;            // K
     const float* bias = nullptr;  // [rows] or null
@@ -78,18 +78,18 @@ constexpr int64_t scale_bytes(ScaleForm form) {
 }
 
 // Bytes of one unit of an affine panel, without the super values.
-constexpr int64_t unit_bytes(const PanelPart& part, int64_t lanes) {
+constexpr int64_t unit_bytes(const PanelPart& part) {
     const int64_t quants = part.encoding == Encoding::affine4   ? 16
                            : part.encoding == Encoding::affine6 ? 24
                                                                 : 32;
     const int64_t groups = kUnit / part.group;
-    return lanes * (quants + groups * scale_bytes(part.scale_form) * (part.stored_minimum ? 2 : 1));
+    return kPanelRows * (quants + groups * scale_bytes(part.scale_form) * (part.stored_minimum ? 2 : 1));
 }
 
 // Bytes of the super values that precede every eighth unit.
-constexpr int64_t super_bytes(const PanelPart& part, int64_t lanes) {
+constexpr int64_t super_bytes(const PanelPart& part) {
     if (part.scale_form != ScaleForm::two_level) return 0;
-    return lanes * (part.stored_minimum ? 4 : 2);
+    return kPanelRows * (part.stored_minimum ? 4 : 2);
 }
 
 }  // namespace penstock::cpu

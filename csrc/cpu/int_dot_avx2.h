@@ -1,0 +1,137 @@
+// Integer products over AVX2. Included by int_dot.h, which documents every function.
+//
+// VPMADDUBSW multiplies u8 by s8 and adds neighbours into int16, saturating: exact only while the
+// pair fits. How many such pairs an int16 can gather decides the scheme for each width.
+#pragma once
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+
+struct Words {
+    __m256i v;
+};
+
+PENSTOCK_INLINE Words load_words(const uint8_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
+}
+PENSTOCK_INLINE Words broadcast_word(const int8_t* p) {
+    int32_t word;
+    std::memcpy(&word, p, 4);
+    return {_mm256_set1_epi32(word)};
+}
+PENSTOCK_INLINE Words low_nibbles(Words w) {
+    return {_mm256_and_si256(w.v, _mm256_set1_epi8(15))};
+}
+PENSTOCK_INLINE Words high_nibbles(Words w) {
+    return {_mm256_and_si256(_mm256_srli_epi16(w.v, 4), _mm256_set1_epi8(15))};
+}
+template <int i>
+PENSTOCK_INLINE Words two_bits(Words w) {
+    const __m256i moved = i == 0   ? _mm256_slli_epi16(w.v, 4)
+                          : i == 1 ? _mm256_slli_epi16(w.v, 2)
+                          : i == 2 ? w.v
+                                   : _mm256_srli_epi16(w.v, 2);
+    return {_mm256_and_si256(moved, _mm256_set1_epi8(0x30))};
+}
+PENSTOCK_INLINE Words join(Words a, Words b) { return {_mm256_or_si256(a.v, b.v)}; }
+PENSTOCK_INLINE I32 sums_times(const int16_t* p, int32_t first, int32_t second) {
+    int32_t pair;
+    std::memcpy(&pair, p, 4);
+    const int32_t factors = (second << 16) | (first & 0xffff);
+    return {_mm256_madd_epi16(_mm256_set1_epi32(pair), _mm256_set1_epi32(factors))};
+}
+PENSTOCK_INLINE __m256i widen_pairs(__m256i sums) {
+    return _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
+}
+
+// Keeps the compiler from regrouping a chain of integer sums into a tree, whose leaves it spills.
+PENSTOCK_INLINE __m256i in_order(__m256i sum) {
+    asm("" : "+x"(sum));
+    return sum;
+}
+
+template <int kBits>
+struct Dot;
+
+// 8 steps x 2 x 15 x 127 = 30480 fits: a whole group gathers in int16.
+template <>
+struct Dot<4> {
+    static constexpr int32_t kOffset = 0;
+    using Weight = Words;
+    using Sum = Words;
+
+    PENSTOCK_INLINE Weight prepare(Words w) { return w; }
+
+    template <int step>
+    PENSTOCK_INLINE void mac(Sum& sum, Weight w, Words x) {
+        const __m256i products = _mm256_maddubs_epi16(w.v, x.v);
+        sum.v = in_order(step == 0 ? products : _mm256_add_epi16(sum.v, products));
+    }
+
+    template <int steps>
+    PENSTOCK_INLINE I32 finish(Sum sum) {
+        return {widen_pairs(sum.v)};
+    }
+};
+
+// 2 steps x 2 x 63 x 127 = 32004 fits: every second step moves to int32.
+template <>
+struct Dot<6> {
+    static constexpr int32_t kOffset = 0;
+    using Weight = Words;
+    struct Sum {
+        __m256i half;
+        __m256i full;
+    };
+
+    PENSTOCK_INLINE Weight prepare(Words w) { return w; }
+
+    template <int step>
+    PENSTOCK_INLINE void mac(Sum& sum, Weight w, Words x) {
+        const __m256i products = _mm256_maddubs_epi16(w.v, x.v);
+        if constexpr (step % 2 == 0) {
+            sum.half = products;
+        } else {
+            const __m256i wide = widen_pairs(_mm256_add_epi16(sum.half, products));
+            sum.full = in_order(step == 1 ? wide : _mm256_add_epi32(sum.full, wide));
+        }
+    }
+
+    template <int steps>
+    PENSTOCK_INLINE I32 finish(Sum sum) {
+        static_assert(steps % 2 == 0);
+        return {sum.full};
+    }
+};
+
+// 2 x 255 x 127 does not fit. Centred on 128, |q| x (x with the sign of q) is at most 2 x 128 x 127
+// = 32512, which does, once.
+template <>
+struct Dot<8> {
+    static constexpr int32_t kOffset = 128;
+    struct Weight {
+        __m256i centred;
+        __m256i magnitude;
+    };
+    using Sum = I32;
+
+    PENSTOCK_INLINE Weight prepare(Words w) {
+        const __m256i centred = _mm256_xor_si256(w.v, _mm256_set1_epi8(-128));
+        return {centred, _mm256_abs_epi8(centred)};
+    }
+
+    template <int step>
+    PENSTOCK_INLINE void mac(Sum& sum, Weight w, Words x) {
+        const __m256i signed_x = _mm256_sign_epi8(x.v, w.centred);
+        const __m256i wide = widen_pairs(_mm256_maddubs_epi16(w.magnitude, signed_x));
+        sum.v = in_order(step == 0 ? wide : _mm256_add_epi32(sum.v, wide));
+    }
+
+    template <int steps>
+    PENSTOCK_INLINE I32 finish(Sum sum) {
+        return sum;
+    }
+};
+
+}  // namespace
+}  // namespace penstock::cpu::PENSTOCK_LEVEL

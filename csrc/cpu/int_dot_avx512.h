@@ -1,0 +1,61 @@
+// Integer products over AVX-512 VNNI: VPDPBUSD is exact for every width. Included by int_dot.h,
+// which documents every function.
+#pragma once
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+
+struct Words {
+    __m512i v;
+};
+
+PENSTOCK_INLINE Words load_words(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+PENSTOCK_INLINE Words broadcast_word(const int8_t* p) {
+    int32_t word;
+    std::memcpy(&word, p, 4);
+    return {_mm512_set1_epi32(word)};
+}
+PENSTOCK_INLINE Words low_nibbles(Words w) {
+    return {_mm512_and_si512(w.v, _mm512_set1_epi8(15))};
+}
+PENSTOCK_INLINE Words high_nibbles(Words w) {
+    return {_mm512_and_si512(_mm512_srli_epi16(w.v, 4), _mm512_set1_epi8(15))};
+}
+template <int i>
+PENSTOCK_INLINE Words two_bits(Words w) {
+    const __m512i moved = i == 0   ? _mm512_slli_epi16(w.v, 4)
+                          : i == 1 ? _mm512_slli_epi16(w.v, 2)
+                          : i == 2 ? w.v
+                                   : _mm512_srli_epi16(w.v, 2);
+    return {_mm512_and_si512(moved, _mm512_set1_epi8(0x30))};
+}
+PENSTOCK_INLINE Words join(Words a, Words b) { return {_mm512_or_si512(a.v, b.v)}; }
+PENSTOCK_INLINE I32 sums_times(const int16_t* p, int32_t first, int32_t second) {
+    int32_t pair;
+    std::memcpy(&pair, p, 4);
+    const int32_t factors = (second << 16) | (first & 0xffff);
+    return {_mm512_madd_epi16(_mm512_set1_epi32(pair), _mm512_set1_epi32(factors))};
+}
+
+template <int kBits>
+struct Dot {
+    static constexpr int32_t kOffset = 0;
+    using Weight = Words;
+    using Sum = I32;
+
+    PENSTOCK_INLINE Weight prepare(Words w) { return w; }
+
+    template <int step>
+    PENSTOCK_INLINE void mac(Sum& sum, Weight w, Words x) {
+        const __m512i start = step == 0 ? _mm512_setzero_si512() : sum.v;
+        sum.v = _mm512_dpbusd_epi32(start, w.v, x.v);
+    }
+
+    template <int steps>
+    PENSTOCK_INLINE I32 finish(Sum sum) {
+        return sum;
+    }
+};
+
+}  // namespace
+}  // namespace penstock::cpu::PENSTOCK_LEVEL

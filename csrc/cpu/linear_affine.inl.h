@@ -1,0 +1,202 @@
+// linear_affine: quantized activations times integer weights.
+//
+//   tensor[0]  quantized [M, quantized_row_bytes(K)] u8: what quantize_rows wrote
+//   tensor[1]  out [M, sum N] float32; the columns of affine parts are written, with bias
+//   object     LinearPanels, packed for this level
+//   integer[0] number of threads that will work on it (0: unknown); sets the size of tasks only
+//
+// The arithmetic, for every M and every instruction the same: for each group of k in order,
+//   dot = sum of (q - zero_point) * value, exact in int32 (zero_point 0 where minima are stored)
+//   acc = fma(float(dot), unit.scale * scale, acc)
+//   acc = fma(minimum, scaled sum of the group's values, acc), where minima are stored
+// then out = acc + bias. float(dot) is exact: |dot| <= 32 * 255 * 127 < 2^24.
+#pragma once
+
+#include "cpu/linear_affine_tiles.h"
+#include "cpu/linear_cut.h"
+#include "cpu/panel_reader.h"
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+
+template <int kGroup, int group>
+PENSTOCK_INLINE float scaled_sum(const QuantizedUnit& unit) {
+    return kGroup == kUnit ? unit.scaled_sum : unit.scale * static_cast<float>(unit.sum[group]);
+}
+
+// Products of kRows rows with one panel, summed over all units. `x` is the first row.
+template <int kBits, int kGroup, bool kMinimum, int kRows>
+PENSTOCK_INLINE void multiply_panel(const PanelPart& part, const uint8_t* panel, int64_t units,
+                                    const uint8_t* x, int64_t x_stride,
+                                    F32 (&total)[kRows][kPanelVectors]) {
+    using D = Dot<kBits>;
+    constexpr int kGroups = kUnit / kGroup;
+    constexpr int kSteps = kGroup / 4;
+    // A stored minimum leaves no zero point.
+    const int32_t correction = kMinimum ? D::kOffset : D::kOffset - part.zero_point;
+    const ScaleForm form = part.scale_form;
+    using Scales = PanelScales<kGroups>;
+    Scales scales;
+    Scales minima;
+    F32 acc[kRows][kPanelVectors] = {};
+    const uint8_t* row[kRows];
+    for (int m = 0; m < kRows; ++m) row[m] = x + m * x_stride;
+    for (int64_t unit = 0; unit < units; ++unit) {
+        if (form == ScaleForm::two_level && unit % kUnitsPerSuper == 0) {
+            panel = Scales::read_super(scales, panel);
+            if constexpr (kMinimum) panel = Scales::read_super(minima, panel);
+        }
+        panel = Scales::read(scales, form, panel);
+        if constexpr (kMinimum) panel = Scales::read(minima, form, panel);
+        const int64_t offset = unit * static_cast<int64_t>(sizeof(QuantizedUnit));
+        unrolled<kGroups>([&](auto g) {
+            typename D::Sum sum[kRows][kPanelVectors];
+            unrolled<kSteps>([&](auto s) {
+                constexpr int kStep = decltype(g)::value * kSteps + decltype(s)::value;
+                typename D::Weight weight[kPanelVectors];
+                unrolled<kPanelVectors>([&](auto p) {
+                    weight[p.value] =
+                        D::prepare(step_words<kBits, kStep, decltype(p)::value>(panel));
+                });
+                unrolled<kRows>([&](auto m) {
+                    const auto* in = reinterpret_cast<const QuantizedUnit*>(row[m.value] + offset);
+                    const Words values = broadcast_word(in->value + 4 * kStep);
+                    unrolled<kPanelVectors>([&](auto p) {
+                        D::template mac<decltype(s)::value>(sum[m.value][p.value], weight[p.value],
+                                                            values);
+                    });
+                });
+            });
+            unrolled<kRows>([&](auto m) {
+                const auto& in = *reinterpret_cast<const QuantizedUnit*>(row[m.value] + offset);
+                unrolled<kPanelVectors>([&](auto p) {
+                    I32 dot = D::template finish<kSteps>(sum[m.value][p.value]);
+                    if (correction != 0) {
+                        const int32_t first = g.value == 0 ? correction : 0;
+                        const int32_t second = kGroup == kUnit || g.value == 1 ? correction : 0;
+                        dot = dot + sums_times(in.sum, first, second);
+                    }
+                    F32& a = acc[m.value][p.value];
+                    const F32 scale = broadcast(in.scale) * scales.value[g.value][p.value];
+                    a = fma(to_float(dot), scale, a);
+                    if constexpr (kMinimum) {
+                        const float sum_x = scaled_sum<kGroup, decltype(g)::value>(in);
+                        a = fma(minima.value[g.value][p.value], broadcast(sum_x), a);
+                    }
+                });
+            });
+        });
+        panel += quant_bytes(kBits);
+    }
+    for (int m = 0; m < kRows; ++m) {
+        for (int p = 0; p < kPanelVectors; ++p) total[m][p] = acc[m][p];
+    }
+}
+
+// Most rows that share one unpacking of a panel: as many as the registers hold sums for. Arrays
+// have no registers to fill, only code to compile.
+#if defined(PENSTOCK_SIMD_ARRAY)
+constexpr int kMaxRows = 2;
+#else
+constexpr int kMaxRows = 4;
+#endif
+
+template <int kBits, int kGroup, bool kMinimum, int kRows>
+void multiply_rows(const AffineOperands& operands, const LinearTask& task, int64_t row) {
+    const PanelPart& part = *task.part;
+    const int64_t units = operands.linear->depth / kUnit;
+    for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
+        F32 total[kRows][kPanelVectors];
+        multiply_panel<kBits, kGroup, kMinimum, kRows>(
+            part, part.data + panel * part.panel_bytes, units,
+            operands.x + row * operands.x_stride, operands.x_stride, total);
+        for (int m = 0; m < kRows; ++m) {
+            store_panel(*operands.linear, part, panel, total[m],
+                        operands.out + (row + m) * operands.out_stride);
+        }
+    }
+}
+
+// Multiplies 1 .. kRows rows.
+template <int kBits, int kGroup, bool kMinimum, int kRows>
+void multiply_block(const AffineOperands& operands, const LinearTask& task, int64_t row,
+                    int64_t rows) {
+    if constexpr (kRows > 1) {
+        if (rows < kRows) {
+            multiply_block<kBits, kGroup, kMinimum, kRows - 1>(operands, task, row, rows);
+            return;
+        }
+    }
+    multiply_rows<kBits, kGroup, kMinimum, kRows>(operands, task, row);
+}
+
+// Cuts the rows of a task into tile blocks where the level has tiles, and the rest into nearly equal
+// blocks of at most kMaxRows.
+template <int kBits, int kGroup, bool kMinimum>
+void multiply_task(const AffineOperands& operands, const LinearTask& task, Workspace& workspace) {
+    int64_t row = task.row_begin;
+    if constexpr (kTiles) {
+        const int64_t rest = (task.row_end - row) % kTileBlockRows;
+        const int64_t tiled = rest < kMinTileRows ? task.row_end - rest : task.row_end;
+        if (tiled > row) {
+            multiply_tiles<kBits, kGroup, kMinimum>(operands, task, tiled, workspace);
+        }
+        row = tiled;
+    }
+    for (int64_t blocks = ceil_div(task.row_end - row, kMaxRows); blocks > 0; --blocks) {
+        const int64_t rows = ceil_div(task.row_end - row, blocks);
+        multiply_block<kBits, kGroup, kMinimum, kMaxRows>(operands, task, row, rows);
+        row += rows;
+    }
+}
+
+template <int kBits>
+void multiply_format(const AffineOperands& operands, const LinearTask& task,
+                     Workspace& workspace) {
+    const bool minimum = task.part->stored_minimum;
+    if (task.part->group == kUnit) {
+        minimum ? multiply_task<kBits, 32, true>(operands, task, workspace)
+                : multiply_task<kBits, 32, false>(operands, task, workspace);
+    } else {
+        minimum ? multiply_task<kBits, 16, true>(operands, task, workspace)
+                : multiply_task<kBits, 16, false>(operands, task, workspace);
+    }
+}
+
+PENSTOCK_INLINE LinearCut affine_cut(const Arguments& arguments) {
+    const auto& linear = *static_cast<const LinearPanels*>(arguments.object);
+    return LinearCut::make(linear, true, arguments.tensor[0].shape[0], arguments.integer[0]);
+}
+
+inline int linear_affine_phases(const Arguments&) { return 1; }
+
+inline int64_t linear_affine_tasks(const Arguments& arguments, int) {
+    return LinearCut::tasks(affine_cut(arguments));
+}
+
+inline void linear_affine_run(const Arguments& arguments, int, int64_t index, Workspace& workspace) {
+    const LinearCut cut = affine_cut(arguments);
+    const LinearTask task = LinearCut::task(cut, index);
+    const TensorView& x = arguments.tensor[0];
+    const TensorView& out = arguments.tensor[1];
+    const AffineOperands operands{cut.linear, static_cast<const uint8_t*>(x.data), x.stride[0],
+                                  static_cast<float*>(out.data), out.stride[0]};
+    switch (task.part->encoding) {
+    case Encoding::affine4: multiply_format<4>(operands, task, workspace); break;
+    case Encoding::affine6: multiply_format<6>(operands, task, workspace); break;
+    default: multiply_format<8>(operands, task, workspace); break;
+    }
+}
+
+inline size_t linear_affine_workspace_bytes(const Arguments& arguments) {
+    const auto& linear = *static_cast<const LinearPanels*>(arguments.object);
+    return kTiles ? affine_tiles_workspace_bytes(linear) : 0;
+}
+
+constexpr Kernel kLinearAffineKernels[] = {
+    {"linear_affine", linear_affine_phases, linear_affine_tasks, linear_affine_run,
+     linear_affine_workspace_bytes},
+};
+
+}  // namespace
+}  // namespace penstock::cpu::PENSTOCK_LEVEL

@@ -1,0 +1,181 @@
+// Integer weights in int8 tiles, for blocks of many rows: the same integers and the same float sums
+// as multiply_panel, so which one computes a row changes none of its bits.
+//
+// A panel is unpacked once, to bytes and float32 scales, for all row blocks of a task. Included by
+// linear_affine.inl.h.
+#pragma once
+
+#include "cpu/panel_reader.h"
+#include "cpu/tiles.h"
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+
+constexpr int64_t kTileBlockRows = 16;
+// Fewer rows than this leave more of a tile idle than VPDPBUSD loses.
+constexpr int64_t kMinTileRows = 8;
+
+// A unit of an unpacked panel: quants as tile rows, scales and minima of up to two groups.
+struct UnpackedUnit {
+    alignas(64) uint8_t quants[8][4 * kPanelRows];
+    alignas(64) float scale[2][kPanelRows];
+    alignas(64) float minimum[2][kPanelRows];
+};
+
+// Unpacked panel, then the int32 sums of four units.
+PENSTOCK_INLINE size_t affine_tiles_workspace_bytes(const LinearPanels& linear) {
+    return static_cast<size_t>(linear.depth / kUnit) * sizeof(UnpackedUnit) +
+           4 * kTileBlockRows * kPanelRows * sizeof(int32_t);
+}
+
+#if defined(PENSTOCK_TILES_AMX) || defined(PENSTOCK_TILES_ARRAY)
+
+PENSTOCK_INLINE void store_words(uint8_t* to, const Words& words) {
+    std::memcpy(to, &words, sizeof words);
+}
+
+template <int kBits, int kGroup, bool kMinimum>
+PENSTOCK_INLINE void unpack_panel(const PanelPart& part, const uint8_t* panel, int64_t units,
+                                  UnpackedUnit* to) {
+    constexpr int kGroups = kUnit / kGroup;
+    using Scales = PanelScales<kGroups>;
+    const ScaleForm form = part.scale_form;
+    Scales scales;
+    Scales minima;
+    for (int64_t unit = 0; unit < units; ++unit, ++to) {
+        if (form == ScaleForm::two_level && unit % kUnitsPerSuper == 0) {
+            panel = Scales::read_super(scales, panel);
+            if constexpr (kMinimum) panel = Scales::read_super(minima, panel);
+        }
+        panel = Scales::read(scales, form, panel);
+        if constexpr (kMinimum) panel = Scales::read(minima, form, panel);
+        unrolled<kGroups>([&](auto g) {
+            store(to->scale[g.value], scales.value[g.value][0]);
+            if constexpr (kMinimum) store(to->minimum[g.value], minima.value[g.value][0]);
+        });
+        unrolled<8>([&](auto s) {
+            store_words(to->quants[s.value], step_words<kBits, decltype(s)::value, 0>(panel));
+        });
+        panel += quant_bytes(kBits);
+    }
+}
+
+// Tiles 0 .. 3: sums of four dots; 4, 5: activations; 6, 7: weights.
+PENSTOCK_INLINE void configure_int8(int64_t rows, int group) {
+    const auto m = static_cast<uint8_t>(rows);
+    const auto row_bytes = static_cast<uint8_t>(group);
+    const auto steps = static_cast<uint8_t>(group / 4);
+    configure_tiles({{m, 64}, {m, 64}, {m, 64}, {m, 64}, {m, row_bytes}, {m, row_bytes},
+                     {steps, 64}, {steps, 64}});
+}
+
+// The dot products of one group for all rows of a block, in tile `c`, written to `sums`.
+template <int c, int kGroup>
+PENSTOCK_INLINE void dot_tile(const uint8_t* x, int64_t x_stride, const UnpackedUnit* unpacked,
+                              int64_t group, int32_t* sums) {
+    constexpr int kGroups = kUnit / kGroup;
+    const int64_t unit = group / kGroups;
+    const int64_t part = group % kGroups;
+    zero_tile<c>();
+    load_tile<4 + c % 2>(x + unit * static_cast<int64_t>(sizeof(QuantizedUnit)) + part * kGroup,
+                         x_stride);
+    load_tile<6 + c % 2>(unpacked[unit].quants[part * kGroup / 4], 4 * kPanelRows);
+    multiply_i8<c, 4 + c % 2, 6 + c % 2>();
+    store_tile<c>(sums, 4 * kPanelRows);
+}
+
+// Adds the dots of one group to the running sums, as multiply_panel does. Rows past the block have
+// row pointers that repeat its last.
+template <int kGroup, bool kMinimum>
+PENSTOCK_INLINE void add_group(const UnpackedUnit* unpacked, int64_t group, int32_t correction,
+                               const uint8_t* const* row, const int32_t* sums, F32* acc) {
+    constexpr int kGroups = kUnit / kGroup;
+    const int64_t unit = group / kGroups;
+    const int64_t part = group % kGroups;
+    const int32_t first = kGroup == kUnit || part == 0 ? correction : 0;
+    const int32_t second = kGroup == kUnit || part == 1 ? correction : 0;
+    const F32 scale = load(unpacked[unit].scale[part]);
+    const F32 minimum = load(unpacked[unit].minimum[part]);
+    unrolled<static_cast<int>(kTileBlockRows)>([&](auto m) {
+        const auto& in = reinterpret_cast<const QuantizedUnit*>(row[m.value])[unit];
+        I32 dot = load(sums + m.value * kPanelRows);
+        if (correction != 0) dot = dot + sums_times(in.sum, first, second);
+        acc[m.value] = fma(to_float(dot), broadcast(in.scale) * scale, acc[m.value]);
+        if constexpr (kMinimum) {
+            const float sum_x = kGroup == kUnit
+                                    ? in.scaled_sum
+                                    : in.scale * static_cast<float>(in.sum[part]);
+            acc[m.value] = fma(minimum, broadcast(sum_x), acc[m.value]);
+        }
+    });
+}
+
+template <int kGroup, bool kMinimum>
+PENSTOCK_INLINE void multiply_tile_block(const UnpackedUnit* unpacked, int64_t groups,
+                                         int32_t correction, const uint8_t* x, int64_t x_stride,
+                                         int64_t rows, int32_t* sums, F32 (&acc)[kTileBlockRows]) {
+    constexpr int64_t kSums = kTileBlockRows * kPanelRows;
+    const uint8_t* row[kTileBlockRows];
+    for (int64_t m = 0; m < kTileBlockRows; ++m) {
+        row[m] = x + (m < rows ? m : rows - 1) * x_stride;
+        acc[m] = broadcast(0.0f);
+    }
+    int64_t group = 0;
+    // Four dots at a time, so that the tile unit runs ahead of the vector unit.
+    for (; group + 4 <= groups; group += 4) {
+        unrolled<4>([&](auto i) {
+            dot_tile<decltype(i)::value, kGroup>(x, x_stride, unpacked, group + i.value,
+                                                 sums + i.value * kSums);
+        });
+        for (int64_t i = 0; i < 4; ++i) {
+            add_group<kGroup, kMinimum>(unpacked, group + i, correction, row, sums + i * kSums,
+                                        acc);
+        }
+    }
+    for (; group < groups; ++group) {
+        dot_tile<0, kGroup>(x, x_stride, unpacked, group, sums);
+        add_group<kGroup, kMinimum>(unpacked, group, correction, row, sums, acc);
+    }
+}
+
+// Rows [task.row_begin, row_end) of a task, in blocks of 16; the last may be shorter.
+template <int kBits, int kGroup, bool kMinimum>
+PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const LinearTask& task,
+                                    int64_t row_end, Workspace& workspace) {
+    const PanelPart& part = *task.part;
+    const int64_t units = operands.linear->depth / kUnit;
+    auto* unpacked = static_cast<UnpackedUnit*>(workspace.data);
+    auto* sums = reinterpret_cast<int32_t*>(unpacked + units);
+    const int32_t correction = -part.zero_point;
+    int64_t configured = 0;
+    for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
+        unpack_panel<kBits, kGroup, kMinimum>(part, part.data + panel * part.panel_bytes, units,
+                                              unpacked);
+        for (int64_t row = task.row_begin; row < row_end; row += kTileBlockRows) {
+            const int64_t left = row_end - row;
+            const int64_t rows = left < kTileBlockRows ? left : kTileBlockRows;
+            if (rows != configured) configure_int8(rows, kGroup);
+            configured = rows;
+            F32 acc[kTileBlockRows];
+            multiply_tile_block<kGroup, kMinimum>(unpacked, units * (kUnit / kGroup), correction,
+                                                  operands.x + row * operands.x_stride,
+                                                  operands.x_stride, rows, sums, acc);
+            for (int64_t m = 0; m < rows; ++m) {
+                const F32 values[kPanelVectors] = {acc[m]};
+                store_panel(*operands.linear, part, panel, values,
+                            operands.out + (row + m) * operands.out_stride);
+            }
+        }
+    }
+    release_tiles();
+}
+
+#else
+
+template <int kBits, int kGroup, bool kMinimum>
+PENSTOCK_INLINE void multiply_tiles(const AffineOperands&, const LinearTask&, int64_t, Workspace&) {}
+
+#endif
+
+}  // namespace
+}  // namespace penstock::cpu::PENSTOCK_LEVEL

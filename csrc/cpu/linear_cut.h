@@ -1,0 +1,125 @@
+// How a product is cut into tasks: over chunks of panels, and over blocks of rows where there are
+// many. Never over K: each output is summed by one task, in one order.
+#pragma once
+
+#include "cpu/panel.h"
+#include "cpu/simd.h"
+#include "penstock/kernel.h"
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+
+template <int i>
+struct Index {
+    static constexpr int value = i;
+};
+
+// f(Index<0>), ..., f(Index<count - 1>), unrolled.
+template <int count, int i = 0, class Function>
+PENSTOCK_INLINE void unrolled(const Function& f) {
+    if constexpr (i < count) {
+        f(Index<i>{});
+        unrolled<count, i + 1>(f);
+    }
+}
+
+// Rows that share one pass over a chunk of weights. A multiple of 6 and of 16.
+constexpr int64_t kRowBlock = 96;
+// A chunk stays in the second-level cache while a row block passes over it.
+constexpr int64_t kMaxChunkBytes = 256 * 1024;
+// Below this a task costs less than handing it out.
+constexpr int64_t kMinChunkBytes = 12 * 1024;
+constexpr int64_t kTasksPerThread = 8;
+constexpr int64_t kDefaultThreads = 4;
+
+// What one task computes: rows [row_begin, row_end) of the panels [panel_begin, panel_end).
+struct LinearTask {
+    const PanelPart* part;
+    int64_t panel_begin;
+    int64_t panel_end;
+    int64_t row_begin;
+    int64_t row_end;
+};
+
+PENSTOCK_INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The cut of the affine, or of the dense, parts of a product of `rows` rows.
+struct LinearCut {
+    const LinearPanels* linear;
+    bool affine;
+    int64_t rows;
+    int64_t row_blocks;
+    int64_t chunk_bytes;
+
+    PENSTOCK_INLINE LinearCut make(const LinearPanels& linear, bool affine, int64_t rows,
+                                   int64_t threads) {
+        int64_t total = 0;
+        for (int i = 0; i < linear.num_parts; ++i) {
+            const PanelPart& part = linear.parts[i];
+            if (is_affine(part.encoding) == affine) total += part.panels * part.panel_bytes;
+        }
+        const int64_t blocks = ceil_div(rows, kRowBlock);
+        const int64_t wanted = (threads > 0 ? threads : kDefaultThreads) * kTasksPerThread;
+        int64_t bytes = ceil_div(total * blocks, wanted);
+        bytes = bytes < kMinChunkBytes ? kMinChunkBytes : bytes;
+        bytes = bytes > kMaxChunkBytes ? kMaxChunkBytes : bytes;
+        return {&linear, affine, rows, blocks, bytes};
+    }
+
+    PENSTOCK_INLINE int64_t chunk_panels(const LinearCut& cut, const PanelPart& part) {
+        const int64_t panels = cut.chunk_bytes / part.panel_bytes;
+        return panels < 1 ? 1 : panels;
+    }
+
+    PENSTOCK_INLINE int64_t chunks(const LinearCut& cut, const PanelPart& part) {
+        if (is_affine(part.encoding) != cut.affine) return 0;
+        return ceil_div(part.panels, chunk_panels(cut, part));
+    }
+
+    PENSTOCK_INLINE int64_t tasks(const LinearCut& cut) {
+        int64_t count = 0;
+        for (int i = 0; i < cut.linear->num_parts; ++i) count += chunks(cut, cut.linear->parts[i]);
+        return count * cut.row_blocks;
+    }
+
+    // Row blocks vary fastest, so that threads at work share chunks in the outer cache.
+    PENSTOCK_INLINE LinearTask task(const LinearCut& cut, int64_t index) {
+        const int64_t block = index % cut.row_blocks;
+        int64_t chunk = index / cut.row_blocks;
+        int i = 0;
+        while (chunk >= chunks(cut, cut.linear->parts[i])) {
+            chunk -= chunks(cut, cut.linear->parts[i]);
+            ++i;
+        }
+        const PanelPart& part = cut.linear->parts[i];
+        const int64_t panels = chunk_panels(cut, part);
+        const int64_t begin = chunk * panels;
+        const int64_t row = block * kRowBlock;
+        return {&part, begin, begin + panels < part.panels ? begin + panels : part.panels, row,
+                row + kRowBlock < cut.rows ? row + kRowBlock : cut.rows};
+    }
+};
+
+// Float vectors of a panel's 16 rows.
+constexpr int kPanelVectors = kPanelRows / kLanes;
+
+// Adds the bias and writes the columns of one panel for one row of the output.
+PENSTOCK_INLINE void store_panel(const LinearPanels& linear, const PanelPart& part, int64_t panel,
+                                 const F32 (&values)[kPanelVectors], float* out_row) {
+    for (int p = 0; p < kPanelVectors; ++p) {
+        F32 value = values[p];
+        const int64_t left = part.rows - panel * kPanelRows - p * kLanes;
+        const int64_t column = part.column + panel * kPanelRows + p * kLanes;
+        if (left >= kLanes) {
+            if (linear.bias != nullptr) value = value + load(linear.bias + column);
+            store(out_row + column, value);
+        } else if (left > 0) {
+            const int n = static_cast<int>(left);
+            if (linear.bias != nullptr) value = value + load(linear.bias + column, n);
+            store(out_row + column, value, n);
+        }
+    }
+}
+
+}  // namespace
+}  // namespace penstock::cpu::PENSTOCK_LEVEL

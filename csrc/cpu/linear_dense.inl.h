@@ -1,0 +1,167 @@
+// linear_dense: float32 activations times f32, f16 or bf16 weights.
+//
+//   tensor[0]  x [M, K] float32
+//   tensor[1]  out [M, sum N] float32; the columns of dense parts are written, with bias
+//   object     LinearPanels, packed for this level
+//   integer[0] number of threads that will work on it (0: unknown); sets the size of tasks only
+//
+// The arithmetic, for every M the same: even = fma over k = 0, 2, 4 ..., odd = fma over k = 1, 3,
+// 5 ..., each in order and in float32; out = (even + odd) + bias. At levels with tiles, bf16 weights
+// are multiplied otherwise: see linear_tiles.h.
+#pragma once
+
+#include "cpu/linear_cut.h"
+#include "cpu/linear_tiles.h"
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+
+// Most rows that share one load of a panel: their sums just fit the registers.
+constexpr int kMaxDenseRows = kLanes == 8 ? 3 : 6;
+
+// Weights of k and k + 1 for the rows of vector `p` of a panel.
+struct WeightPair {
+    F32 even;
+    F32 odd;
+};
+
+template <Encoding encoding, int p>
+PENSTOCK_INLINE WeightPair load_pair(const uint8_t* panel, int64_t k) {
+    if constexpr (encoding == Encoding::dense_f32) {
+        const float* from = reinterpret_cast<const float*>(panel) + k * kPanelRows + p * kLanes;
+        return {load(from), load(from + kPanelRows)};
+    } else if constexpr (encoding == Encoding::dense_f16) {
+        const auto* from =
+            reinterpret_cast<const uint16_t*>(panel) + k * kPanelRows + p * kLanes;
+        return {load_f16(from), load_f16(from + kPanelRows)};
+    } else {
+        const auto* from =
+            reinterpret_cast<const int32_t*>(panel) + k / 2 * kPanelRows + p * kLanes;
+        const I32 pair = load(from);
+        return {as_float(shift_left<16>(pair)), as_float(pair & broadcast(int32_t{-65536}))};
+    }
+}
+
+template <Encoding encoding, int p>
+PENSTOCK_INLINE F32 load_last(const uint8_t* panel, int64_t k) {
+    if constexpr (encoding == Encoding::dense_f32) {
+        return load(reinterpret_cast<const float*>(panel) + k * kPanelRows + p * kLanes);
+    } else if constexpr (encoding == Encoding::dense_f16) {
+        return load_f16(reinterpret_cast<const uint16_t*>(panel) + k * kPanelRows + p * kLanes);
+    } else {
+        return load_pair<encoding, p>(panel, k).even;
+    }
+}
+
+template <Encoding encoding, int kRows>
+PENSTOCK_INLINE void multiply_dense_panel(const uint8_t* panel, int64_t depth, const float* x,
+                                          int64_t x_stride, F32 (&total)[kRows][kPanelVectors]) {
+    F32 even[kRows][kPanelVectors] = {};
+    F32 odd[kRows][kPanelVectors] = {};
+    const float* row[kRows];
+    for (int m = 0; m < kRows; ++m) row[m] = x + m * x_stride;
+    int64_t k = 0;
+    for (; k + 1 < depth; k += 2) {
+        unrolled<kPanelVectors>([&](auto p) {
+            const WeightPair weight = load_pair<encoding, decltype(p)::value>(panel, k);
+            unrolled<kRows>([&](auto m) {
+                F32& e = even[m.value][p.value];
+                F32& o = odd[m.value][p.value];
+                e = fma(weight.even, broadcast(row[m.value][k]), e);
+                o = fma(weight.odd, broadcast(row[m.value][k + 1]), o);
+            });
+        });
+    }
+    if (k < depth) {
+        unrolled<kPanelVectors>([&](auto p) {
+            const F32 weight = load_last<encoding, decltype(p)::value>(panel, k);
+            unrolled<kRows>([&](auto m) {
+                F32& e = even[m.value][p.value];
+                e = fma(weight, broadcast(row[m.value][k]), e);
+            });
+        });
+    }
+    for (int m = 0; m < kRows; ++m) {
+        for (int p = 0; p < kPanelVectors; ++p) total[m][p] = even[m][p] + odd[m][p];
+    }
+}
+
+struct DenseOperands {
+    const LinearPanels* linear;
+    const float* x;
+    int64_t x_stride;
+    float* out;
+    int64_t out_stride;
+};
+
+template <Encoding encoding, int kRows>
+void multiply_dense_rows(const DenseOperands& operands, const LinearTask& task, int64_t row) {
+    const PanelPart& part = *task.part;
+    for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
+        F32 total[kRows][kPanelVectors];
+        multiply_dense_panel<encoding, kRows>(part.data + panel * part.panel_bytes,
+                                              operands.linear->depth,
+                                              operands.x + row * operands.x_stride,
+                                              operands.x_stride, total);
+        for (int m = 0; m < kRows; ++m) {
+            store_panel(*operands.linear, part, panel, total[m],
+                        operands.out + (row + m) * operands.out_stride);
+        }
+    }
+}
+
+// Rows in blocks of the largest size, then one by one: few sizes keep the code small.
+template <Encoding encoding>
+void multiply_dense_task(const DenseOperands& operands, const LinearTask& task) {
+    int64_t row = task.row_begin;
+    for (; row + kMaxDenseRows <= task.row_end; row += kMaxDenseRows) {
+        multiply_dense_rows<encoding, kMaxDenseRows>(operands, task, row);
+    }
+    for (; row + 2 <= task.row_end; row += 2) {
+        multiply_dense_rows<encoding, 2>(operands, task, row);
+    }
+    if (row < task.row_end) multiply_dense_rows<encoding, 1>(operands, task, row);
+}
+
+PENSTOCK_INLINE LinearCut dense_cut(const Arguments& arguments) {
+    const auto& linear = *static_cast<const LinearPanels*>(arguments.object);
+    return LinearCut::make(linear, false, arguments.tensor[0].shape[0], arguments.integer[0]);
+}
+
+inline int linear_dense_phases(const Arguments&) { return 1; }
+
+inline int64_t linear_dense_tasks(const Arguments& arguments, int) {
+    return LinearCut::tasks(dense_cut(arguments));
+}
+
+inline void linear_dense_run(const Arguments& arguments, int, int64_t index, Workspace& workspace) {
+    const LinearCut cut = dense_cut(arguments);
+    const LinearTask task = LinearCut::task(cut, index);
+    const TensorView& x = arguments.tensor[0];
+    const TensorView& out = arguments.tensor[1];
+    const DenseOperands operands{cut.linear, static_cast<const float*>(x.data), x.stride[0],
+                                 static_cast<float*>(out.data), out.stride[0]};
+    switch (task.part->encoding) {
+    case Encoding::dense_f32: multiply_dense_task<Encoding::dense_f32>(operands, task); break;
+    case Encoding::dense_f16: multiply_dense_task<Encoding::dense_f16>(operands, task); break;
+    default:
+        if constexpr (kTiles) {
+            multiply_bf16_tiles(*operands.linear, task, x, out, workspace);
+        } else {
+            multiply_dense_task<Encoding::dense_bf16>(operands, task);
+        }
+        break;
+    }
+}
+
+inline size_t linear_dense_workspace_bytes(const Arguments& arguments) {
+    return kTiles ? bf16_workspace_bytes(*static_cast<const LinearPanels*>(arguments.object)) : 0;
+}
+
+constexpr Kernel kLinearDenseKernels[] = {
+    {"linear_dense", linear_dense_phases, linear_dense_tasks, linear_dense_run,
+     linear_dense_workspace_bytes},
+};
+
+}  // namespace
+}  // namespace penstock::cpu::PENSTOCK_LEVEL

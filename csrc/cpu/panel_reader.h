@@ -1,0 +1,79 @@
+// Reads affine panels unit by unit, as the vectors and words that products work on. Included by
+// linear_affine.inl.h.
+#pragma once
+
+#include "cpu/int_dot.h"
+#include "cpu/linear_cut.h"
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+
+// Where a task reads and writes.
+struct AffineOperands {
+    const LinearPanels* linear;
+    const uint8_t* x;
+    int64_t x_stride;  // bytes
+    float* out;
+    int64_t out_stride;  // floats
+};
+
+// The words of the 4 k of a step, for the rows of vector `p` of a panel.
+template <int kBits, int step, int p>
+PENSTOCK_INLINE Words step_words(const uint8_t* quants) {
+    constexpr int kStepBytes = 4 * kPanelRows;
+    const uint8_t* rows = quants + 4 * kLanes * p;
+    if constexpr (kBits == 8) {
+        return load_words(rows + step * kStepBytes);
+    } else {
+        const Words pair = load_words(rows + step / 2 * kStepBytes);
+        const Words low = step % 2 == 0 ? low_nibbles(pair) : high_nibbles(pair);
+        if constexpr (kBits == 4) {
+            return low;
+        } else {
+            const Words top = load_words(rows + (4 + step / 4) * kStepBytes);
+            return join(low, two_bits<step % 4>(top));
+        }
+    }
+}
+
+constexpr int quant_bytes(int bits) { return kUnit * kPanelRows * bits / 8; }
+
+// kLanes scales or minima of a panel.
+PENSTOCK_INLINE F32 load_values(const uint8_t* from, ScaleForm form, const F32& super) {
+    switch (form) {
+    case ScaleForm::f16: return load_f16(reinterpret_cast<const uint16_t*>(from));
+    case ScaleForm::f32: return load(reinterpret_cast<const float*>(from));
+    case ScaleForm::two_level: break;
+    }
+    return to_float(load_i8(reinterpret_cast<const int8_t*>(from))) * super;
+}
+
+// The scales or the minima of a panel, unit by unit.
+template <int kGroups>
+struct PanelScales {
+    F32 super[kPanelVectors] = {};
+    F32 value[kGroups][kPanelVectors] = {};
+
+    // Both return where the next bytes of the panel lie.
+    PENSTOCK_INLINE const uint8_t* read_super(PanelScales& scales, const uint8_t* from) {
+        unrolled<kPanelVectors>([&](auto p) {
+            scales.super[p.value] =
+                load_f16(reinterpret_cast<const uint16_t*>(from) + p.value * kLanes);
+        });
+        return from + 2 * kPanelRows;
+    }
+    PENSTOCK_INLINE const uint8_t* read(PanelScales& scales, ScaleForm form, const uint8_t* from) {
+        const int64_t bytes = scale_bytes(form);
+        unrolled<kGroups>([&](auto g) {
+            unrolled<kPanelVectors>([&](auto p) {
+                scales.value[g.value][p.value] =
+                    load_values(from + (g.value * kPanelRows + p.value * kLanes) * bytes, form,
+                                scales.super[p.value]);
+            });
+        });
+        return from + kGroups * kPanelRows * bytes;
+    }
+};
+
+}  // namespace
+}  // namespace penstock::cpu::PENSTOCK_LEVEL

@@ -1,0 +1,89 @@
+// quantize_rows: float32 activations to int8, symmetric, in groups of 32 along K.
+//
+//   tensor[0]  x [M, K] float32, K a multiple of 32
+//   tensor[1]  quantized [M, quantized_row_bytes(K)] u8, 64-byte aligned: QuantizedUnit[K / 32]
+//
+// scale = max|x| / 127; value = x / scale, rounded half to even. A group of zeros (or so small that
+// its scale underflows) becomes zeros. A NaN in a group makes its scale NaN, an infinity makes it
+// infinite: the row's products then are not finite, never silently wrong.
+#pragma once
+
+#include "cpu/panel.h"
+#include "cpu/simd.h"
+#include "penstock/kernel.h"
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+
+PENSTOCK_INLINE void quantize_unit(const float* x, QuantizedUnit& unit) {
+    constexpr int kVectors = kUnit / kLanes;
+    F32 value[kVectors];
+    F32 largest = broadcast(0.0f);
+    Mask ordered = first(kLanes);
+    for (int i = 0; i < kVectors; ++i) {
+        value[i] = load(x + i * kLanes);
+        largest = max(largest, abs(value[i]));
+        ordered = ordered & equal(value[i], value[i]);
+    }
+    const float scale =
+        any(!ordered) ? bits_float(0x7fc00000u) : reduce_max(largest) / 127.0f;
+    const F32 divisor = broadcast(scale);
+    const F32 limit = broadcast(127.0f);
+    const Mask usable = less(broadcast(0.0f), divisor) & less(divisor, broadcast(3.0e38f));
+    alignas(64) int32_t rounded[kUnit];
+    for (int i = 0; i < kVectors; ++i) {
+        // The clamp is for subnormal scales, which are inexact.
+        const F32 quotient = max(min(value[i] / divisor, limit), -limit);
+        store(rounded + i * kLanes, to_int(select(usable, quotient, broadcast(0.0f))));
+    }
+    int32_t sum[2] = {0, 0};
+    for (int i = 0; i < kUnit; ++i) {
+        unit.value[i] = static_cast<int8_t>(rounded[i]);
+        sum[i / 16] += rounded[i];
+    }
+    unit.scale = scale;
+    unit.scaled_sum = scale * static_cast<float>(sum[0] + sum[1]);
+    unit.sum[0] = static_cast<int16_t>(sum[0]);
+    unit.sum[1] = static_cast<int16_t>(sum[1]);
+    unit.padding = 0;
+}
+
+// Units of a task, counted through all rows: about a microsecond of work.
+constexpr int64_t kQuantizeTaskUnits = 128;
+
+inline int quantize_phases(const Arguments&) { return 1; }
+
+inline int64_t quantize_tasks(const Arguments& arguments, int) {
+    const TensorView& x = arguments.tensor[0];
+    const int64_t units = x.shape[0] * (x.shape[1] / kUnit);
+    return (units + kQuantizeTaskUnits - 1) / kQuantizeTaskUnits;
+}
+
+inline void quantize_run(const Arguments& arguments, int, int64_t task, Workspace&) {
+    const TensorView& x = arguments.tensor[0];
+    const TensorView& quantized = arguments.tensor[1];
+    const int64_t row_units = x.shape[1] / kUnit;
+    const int64_t begin = task * kQuantizeTaskUnits;
+    const int64_t total = x.shape[0] * row_units;
+    const int64_t end = begin + kQuantizeTaskUnits < total ? begin + kQuantizeTaskUnits : total;
+    int64_t row = begin / row_units;
+    int64_t unit = begin % row_units;
+    for (int64_t i = begin; i < end; ++i) {
+        const float* from = static_cast<const float*>(x.data) + row * x.stride[0];
+        uint8_t* to = static_cast<uint8_t*>(quantized.data) + row * quantized.stride[0];
+        quantize_unit(from + unit * kUnit, reinterpret_cast<QuantizedUnit*>(to)[unit]);
+        if (++unit == row_units) {
+            unit = 0;
+            ++row;
+        }
+    }
+}
+
+inline size_t quantize_workspace_bytes(const Arguments&) { return 0; }
+
+constexpr Kernel kQuantizeKernels[] = {
+    {"quantize_rows", quantize_phases, quantize_tasks, quantize_run, quantize_workspace_bytes},
+};
+
+}  // namespace
+}  // namespace penstock::cpu::PENSTOCK_LEVEL
