@@ -78,8 +78,8 @@ PENSTOCK_INLINE void merge(const float* sums, float highest, float mass, int64_t
 PENSTOCK_INLINE void write_out(const float* sums, float mass, int64_t dim, float* out) {
     const F32 inverse = broadcast(1.0f / mass);
     for (int64_t i = 0; i < dim; i += kLanes) {
-        const int n = static_cast<int>(smaller(dim - i, kLanes));
-        store(out + i, load(sums + i) * inverse, n);
+        const int n = lanes_from(i, dim);
+        store_lanes(out + i, load(sums + i) * inverse, n);
     }
 }
 
@@ -128,8 +128,9 @@ struct Walk {
             const int64_t head = job.kv_head * step.group + row % step.group;
             const float* from = call.tensor[0].row<float>(token) + head * step.dim;
             for (int64_t i = 0; i < step.dim; i += kLanes) {
-                const int n = static_cast<int>(smaller(step.dim - i, kLanes));
-                store(buffer.queries + row * step.dim + i, load(from + i, n) * scale, n);
+                const int n = lanes_from(i, step.dim);
+                store_lanes(buffer.queries + row * step.dim + i, load_lanes(from + i, n) * scale,
+                            n);
             }
         }
     }

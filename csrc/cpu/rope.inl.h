@@ -14,6 +14,7 @@
 // Slots of one call are distinct. Float16 is rounded half to even. Rows may be strided.
 #pragma once
 
+#include "cpu/math.inl.h"
 #include "cpu/simd.h"
 #include "penstock/kernel.h"
 
@@ -41,32 +42,28 @@ size_t workspace_bytes(const Arguments& call) {
     return 2 * static_cast<size_t>(call.integer[2] + kLanes) * sizeof(float);
 }
 
-PENSTOCK_INLINE int lanes_from(int64_t i, int64_t end) {
-    return end - i < kLanes ? static_cast<int>(end - i) : kLanes;
-}
-
 // to = x / sqrt(mean(x^2) + eps) * weight
 PENSTOCK_INLINE void normalise(const float* x, const float* weight, float eps, int64_t dim,
                                float* to) {
     F32 squares = broadcast(0.0f);
     for (int64_t i = 0; i < dim; i += kLanes) {
-        const F32 v = load(x + i, lanes_from(i, dim));
+        const F32 v = load_lanes(x + i, lanes_from(i, dim));
         squares = fma(v, v, squares);
     }
     const float mean = reduce_add(squares) / static_cast<float>(dim);
     const F32 inverse = broadcast(1.0f / __builtin_sqrtf(mean + eps));
     for (int64_t i = 0; i < dim; i += kLanes) {
         const int n = lanes_from(i, dim);
-        store(to + i, load(x + i, n) * inverse * load(weight + i, n), n);
+        store_lanes(to + i, load_lanes(x + i, n) * inverse * load_lanes(weight + i, n), n);
     }
 }
 
 PENSTOCK_INLINE void rotate_lanes(const float* x, const float* cosine, int64_t half, int64_t i,
                                   int n, float* to) {
-    const F32 a = load(x + i, n), b = load(x + half + i, n);
-    const F32 c = load(cosine + i, n), s = load(cosine + half + i, n);
-    store(to + i, fnma(b, s, a * c), n);
-    store(to + half + i, fma(a, s, b * c), n);
+    const F32 a = load_lanes(x + i, n), b = load_lanes(x + half + i, n);
+    const F32 c = load_lanes(cosine + i, n), s = load_lanes(cosine + half + i, n);
+    store_lanes(to + i, fnma(b, s, a * c), n);
+    store_lanes(to + half + i, fma(a, s, b * c), n);
 }
 
 // `to` may not be `x`.
@@ -78,7 +75,7 @@ PENSTOCK_INLINE void rotate(const float* x, const float* cosine, int64_t rotated
     }
     for (int64_t i = rotated; i < dim; i += kLanes) {
         const int n = lanes_from(i, dim);
-        store(to + i, load(x + i, n), n);
+        store_lanes(to + i, load_lanes(x + i, n), n);
     }
 }
 
@@ -90,7 +87,7 @@ PENSTOCK_INLINE void write_key(const float* from, uint16_t* to, int64_t stride, 
     uint16_t narrow[kLanes];
     for (int64_t d = 0; d < dim; d += kLanes) {
         const int n = lanes_from(d, dim);
-        store_f16(narrow, load(from + d, n));
+        store_f16(narrow, load_lanes(from + d, n));
         for (int k = 0; k < n; ++k) to[(d + k) * stride] = narrow[k];
     }
 }
@@ -98,7 +95,7 @@ PENSTOCK_INLINE void write_key(const float* from, uint16_t* to, int64_t stride, 
 PENSTOCK_INLINE void write_value(const float* from, float* to, int64_t dim) {
     for (int64_t d = 0; d < dim; d += kLanes) {
         const int n = lanes_from(d, dim);
-        store(to + d, load(from + d, n), n);
+        store_lanes(to + d, load_lanes(from + d, n), n);
     }
 }
 PENSTOCK_INLINE void write_value(const float* from, uint16_t* to, int64_t dim) {
@@ -106,7 +103,7 @@ PENSTOCK_INLINE void write_value(const float* from, uint16_t* to, int64_t dim) {
     for (; d + kLanes <= dim; d += kLanes) store_f16(to + d, load(from + d));
     if (d < dim) {
         const int n = lanes_from(d, dim);
-        store_f16(to + d, load(from + d, n), n);
+        store_f16(to + d, load_lanes(from + d, n), n);
     }
 }
 

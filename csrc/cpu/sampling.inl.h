@@ -44,7 +44,7 @@ PENSTOCK_INLINE void mass_above(const Row& row, const float* pivots, double* mas
     for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) {
         if (row.maxima[chunk] >= pivots[kPivots - 1]) {
             each_vector(row, chunk, [&](int64_t i, int n, F32 x) {
-                const F32 weight = load(row.weights + i, n);
+                const F32 weight = load_lanes(row.weights + i, n);
                 for (int p = 0; p < kPivots; ++p) {
                     const Mask below = less(x, broadcast(pivots[p]));
                     sum[p] = sum[p] + select(below, broadcast(0.0f), weight);
@@ -128,7 +128,7 @@ PENSTOCK_INLINE double sum_kept(const Row& row, const Kept& kept) {
         F32 sum = broadcast(0.0f);
         if (row.maxima[chunk] >= kept.low) {
             each_vector(row, chunk, [&](int64_t i, int n, F32 x) {
-                const F32 weight = load(row.weights + i, n), low = broadcast(kept.low);
+                const F32 weight = load_lanes(row.weights + i, n), low = broadcast(kept.low);
                 // Of the logits equal to `low`, the lanes up to last_id are kept.
                 const int64_t ties = kept.last_id < i ? 0 : kept.last_id - i + 1;
                 const Mask tie =
@@ -170,8 +170,8 @@ PENSTOCK_INLINE int32_t draw(const Row& row, const Kept& kept, double target) {
 PENSTOCK_INLINE void weigh_candidates(const Row& row, Scale scale, int64_t count) {
     for (int64_t i = 0; i < count; ++i) row.weights[i] = row.candidates[i].logit;
     for (int64_t i = 0; i < count; i += kLanes) {
-        const int n = count - i < kLanes ? static_cast<int>(count - i) : kLanes;
-        store(row.weights + i, scale.weight(load(row.weights + i, n)), n);
+        const int n = lanes_from(i, count);
+        store_lanes(row.weights + i, scale.weight(load_lanes(row.weights + i, n)), n);
     }
 }
 

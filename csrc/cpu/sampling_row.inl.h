@@ -54,12 +54,15 @@ PENSTOCK_INLINE Row row_of(const float* logits, int64_t vocabulary, void* memory
 template <class Visit>
 PENSTOCK_INLINE void each_vector(const Row& row, int64_t chunk, Visit visit) {
     const int64_t begin = chunk * kChunk;
-    const int64_t end = begin + kChunk < row.vocabulary ? begin + kChunk : row.vocabulary;
-    int64_t i = begin;
-    for (; i + kLanes <= end; i += kLanes) visit(i, kLanes, load(row.logits + i));
-    if (i < end) {
-        const int n = static_cast<int>(end - i);
-        visit(i, n, select(first(n), load(row.logits + i, n), broadcast(-kInfinity)));
+    if (begin + kChunk <= row.vocabulary) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kChunk; i += kLanes)
+            visit(begin + i, kLanes, load(row.logits + begin + i));
+        return;
+    }
+    for (int64_t i = begin; i < row.vocabulary; i += kLanes) {
+        const int n = lanes_from(i, row.vocabulary);
+        visit(i, n, select(first(n), load_lanes(row.logits + i, n), broadcast(-kInfinity)));
     }
 }
 
@@ -147,7 +150,7 @@ PENSTOCK_INLINE double weigh(const Row& row, Scale scale, float least) {
         if (row.maxima[chunk] >= nothing) {
             each_vector(row, chunk, [&](int64_t i, int n, F32 x) {
                 const F32 weight = scale.weight(x);
-                store(row.weights + i, weight, n);
+                store_lanes(row.weights + i, weight, n);
                 sum = sum + select(less(weight, broadcast(least)), broadcast(0.0f), weight);
             });
         }

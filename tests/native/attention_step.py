@@ -1,0 +1,86 @@
+"""Steps of attention over a poisoned paged cache, and their float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+POISON_BLOCK = 0  # all NaN; what a table holds where its entries are undefined
+
+
+@dataclass
+class Sequences:
+    """Whole sequences in a cache: queries of every position, and block tables."""
+
+    heads: tuple[int, int, int]
+    contexts: tuple[int, ...]
+    queries: list[npt.NDArray[np.float32]]  # per sequence [context, H * D]
+    keys: npt.NDArray[np.generic]  # [B, K, D, P]
+    values: npt.NDArray[np.generic]  # [B, K, P, D]
+    tables: npt.NDArray[np.int32]  # [R, max_blocks]
+
+    @property
+    def block_tokens(self) -> int:
+        return self.keys.shape[3]
+
+
+def draw_sequences(
+    heads: tuple[int, int, int],
+    contexts: Sequence[int],
+    block_tokens: int = 16,
+    dtype: npt.DTypeLike = np.float16,
+    seed: int = 0,
+) -> Sequences:
+    """Random sequences over scattered blocks; every slot that holds no token is NaN."""
+    random = np.random.default_rng(seed)
+    query_heads, kv_heads, dim = heads
+    used = [-(-context // block_tokens) for context in contexts]
+    order = 1 + random.permutation(sum(used) + 2)
+    tables = np.full((len(used), max(used) + 2), POISON_BLOCK, np.int32)
+    keys = np.full((len(order) + 1, kv_heads, dim, block_tokens), np.nan, dtype)
+    values = np.full((len(order) + 1, kv_heads, block_tokens, dim), np.nan, dtype)
+    taken = 0
+    for row, (context, blocks) in enumerate(zip(contexts, used, strict=True)):
+        tables[row, :blocks] = order[taken : taken + blocks]
+        taken += blocks
+        place = np.arange(context)
+        block, offset = tables[row, place // block_tokens], place % block_tokens
+        keys[block, :, :, offset] = random.standard_normal((context, kv_heads, dim))
+        values[block, :, offset] = random.standard_normal((context, kv_heads, dim))
+    queries = [
+        2 * random.standard_normal((context, query_heads * dim), np.float32) for context in contexts
+    ]
+    return Sequences(heads, tuple(contexts), queries, keys, values, tables)
+
+
+@dataclass
+class Chunk:
+    """Tokens [begin, end) of sequence `row`, computed in one step."""
+
+    row: int
+    begin: int
+    end: int
+
+
+def expected(sequences: Sequences, chunk: Chunk, scale: float, window: int) -> npt.NDArray:
+    """[end - begin, H * D] in float64."""
+    query_heads, kv_heads, dim = sequences.heads
+    place = np.arange(chunk.end)
+    block = sequences.tables[chunk.row, place // sequences.block_tokens]
+    offset = place % sequences.block_tokens
+    keys = sequences.keys[block, :, :, offset].astype(np.float64)
+    values = sequences.values[block, :, offset].astype(np.float64)
+    own = place[chunk.begin :, None]
+    hidden = (place > own) | ((place <= own - window) if window else False)
+    queries = sequences.queries[chunk.row][chunk.begin : chunk.end].astype(np.float64)
+    queries = queries.reshape(len(queries), query_heads, dim)
+    result = np.empty_like(queries)
+    for head in range(query_heads):
+        kv_head = head // (query_heads // kv_heads)
+        scores = np.where(hidden, -np.inf, queries[:, head] @ keys[:, kv_head].T * scale)
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        result[:, head] = weights @ values[:, kv_head] / weights.sum(axis=1, keepdims=True)
+    return result.reshape(len(queries), -1)

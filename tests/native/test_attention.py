@@ -1,0 +1,162 @@
+"""paged_attention at every level: against float64, and bit for bit against itself."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from attention_step import Chunk, Sequences, draw_sequences, expected
+from native_levels import LEVELS, Kernels
+
+# Large enough for every step here to be split, and none.
+SPLIT, WHOLE = 1 << 22, 0
+
+
+@pytest.fixture(params=LEVELS)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    return Kernels(request.param)
+
+
+def attend(
+    kernels: Kernels,
+    sequences: Sequences,
+    chunks: list[Chunk],
+    window: int = 0,
+    partial_floats: int = SPLIT,
+) -> list[np.ndarray]:
+    """One step over the chunks; the result of each [tokens, H * D]."""
+    queries = np.concatenate([sequences.queries[c.row][c.begin : c.end] for c in chunks])
+    starts = np.cumsum([0, *(c.end - c.begin for c in chunks)]).astype(np.int32)
+    out = np.full_like(queries, np.nan)
+    partials = np.full(partial_floats, np.nan, np.float32)
+    query_heads, kv_heads, dim = sequences.heads
+    kernels(
+        "paged_attention",
+        [
+            queries,
+            starts,
+            np.array([c.end for c in chunks], np.int32),
+            np.ascontiguousarray(sequences.tables[[c.row for c in chunks]]),
+            sequences.keys,
+            sequences.values,
+            out,
+            partials,
+        ],
+        [query_heads, kv_heads, dim, window],
+        [dim**-0.5],
+    )
+    return np.split(out, starts[1:-1])
+
+
+def check(
+    kernels: Kernels, sequences: Sequences, chunks: list[Chunk], window: int = 0, atol: float = 3e-6
+) -> None:
+    scale = sequences.heads[2] ** -0.5
+    for chunk, got in zip(chunks, attend(kernels, sequences, chunks, window), strict=True):
+        want = expected(sequences, chunk, scale, window)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=atol, err_msg=str(chunk))
+
+
+MIXED = [Chunk(0, 0, 5), Chunk(1, 30, 31), Chunk(2, 15, 18), Chunk(3, 0, 1), Chunk(4, 70, 131)]
+MIXED_CONTEXTS = [chunk.end for chunk in MIXED]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("dim", [32, 40, 64, 72, 80, 96, 128, 160, 192, 256])
+def test_mixed_chunks_match_float64_for_every_head_dim(kernels, dim, dtype):
+    check(kernels, draw_sequences((3, 1, dim), MIXED_CONTEXTS, dtype=dtype), MIXED)
+
+
+@pytest.mark.parametrize(
+    "heads", [(1, 1), (4, 4), (4, 2), (9, 3), (5, 1), (8, 1), (14, 2), (24, 1)]
+)
+def test_query_heads_share_their_kv_head(kernels, heads):
+    check(kernels, draw_sequences((*heads, 64), MIXED_CONTEXTS), MIXED)
+
+
+@pytest.mark.parametrize("block_tokens", [16, 32, 64, 128])
+def test_block_sizes_match_float64(kernels, block_tokens):
+    check(kernels, draw_sequences((4, 2, 64), MIXED_CONTEXTS, block_tokens), MIXED)
+
+
+@pytest.mark.parametrize("window", [1, 2, 9, 16, 63, 64, 65, 100, 300, 1000])
+def test_window_hides_older_keys(kernels, window):
+    contexts = [1, 40, 130, 600]
+    chunks = [Chunk(0, 0, 1), Chunk(1, 0, 40), Chunk(2, 129, 130), Chunk(3, 520, 600)]
+    check(kernels, draw_sequences((3, 1, 32), contexts), chunks, window)
+
+
+@pytest.mark.parametrize("context", [1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 512, 700])
+def test_decode_at_the_borders_of_tiles_and_spans(kernels, context):
+    check(kernels, draw_sequences((9, 3, 64), [context]), [Chunk(0, context - 1, context)])
+
+
+@pytest.mark.parametrize("window", [0, 48, 300])
+@pytest.mark.parametrize("heads", [(9, 3, 64), (2, 2, 40), (8, 1, 128)])
+def test_bits_do_not_depend_on_how_a_sequence_is_computed(kernels, heads, window):
+    length = 330
+    sequences = draw_sequences(heads, [length, 45, 280])
+    (whole,) = attend(kernels, sequences, [Chunk(0, 0, length)], window)
+    assert np.isfinite(whole).all()
+    for sizes in ([1, 7, 100, 150, 72], [257, 73], [64] * 5 + [10]):
+        borders = np.cumsum([0, *sizes])
+        parts = [
+            attend(kernels, sequences, [Chunk(0, int(a), int(b))], window)[0]
+            for a, b in itertools.pairwise(borders)
+        ]
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+    for position in (0, 17, 63, 64, 255, 256, 329):
+        token = Chunk(0, position, position + 1)
+        others = [Chunk(1, 0, 45), Chunk(2, 279, 280)]
+        alone = attend(kernels, sequences, [token], window)[0]
+        unsplit = attend(kernels, sequences, [token], window, WHOLE)[0]
+        batched = attend(kernels, sequences, [others[0], token, others[1]], window)[1]
+        crowded = attend(kernels, sequences, [token, *[others[1]] * 40], window)[0]
+        for got in (alone, unsplit, batched, crowded):
+            np.testing.assert_array_equal(got[0], whole[position])
+
+
+def test_bits_do_not_depend_on_where_the_blocks_lie(kernels):
+    sequences = draw_sequences((9, 3, 64), [300])
+    chunk = [Chunk(0, 290, 300)]
+    before = attend(kernels, sequences, chunk)[0]
+    order = np.random.default_rng(1).permutation(len(sequences.keys))
+    place = np.argsort(order)
+    moved = Sequences(
+        sequences.heads,
+        sequences.contexts,
+        sequences.queries,
+        np.ascontiguousarray(sequences.keys[order]),
+        np.ascontiguousarray(sequences.values[order]),
+        place[sequences.tables].astype(np.int32),
+    )
+    np.testing.assert_array_equal(attend(kernels, moved, chunk)[0], before)
+
+
+def test_later_tokens_of_the_chunk_do_not_leak(kernels):
+    sequences = draw_sequences((3, 1, 64), [100], dtype=np.float32)
+    before = attend(kernels, sequences, [Chunk(0, 0, 100)])[0]
+    block, offset = sequences.tables[0, 70 // 16], 70 % 16
+    sequences.keys[block, :, :, offset] = np.nan
+    sequences.values[block, :, offset] = np.inf
+    after = attend(kernels, sequences, [Chunk(0, 0, 100)])[0]
+    np.testing.assert_array_equal(after[:70], before[:70])
+    assert np.isnan(after[70:]).all()
+
+
+def test_scores_far_apart_neither_overflow_nor_vanish(kernels):
+    sequences = draw_sequences((2, 1, 32), [400], dtype=np.float32)
+    sequences.queries[0] *= 300.0
+    check(kernels, sequences, [Chunk(0, 0, 400)], atol=2e-3)
+
+
+def test_wide_levels_agree_with_their_emulation():
+    pairs = [(a, b) for a, b in (("avx512", "emulated_avx512"), ("amx", "emulated_amx"))]
+    pairs.append(("emulated_avx512", "emulated_amx"))
+    sequences = draw_sequences((9, 3, 64), MIXED_CONTEXTS)
+    for pair in pairs:
+        if all(level in LEVELS for level in pair):
+            first, second = (attend(Kernels(level), sequences, MIXED) for level in pair)
+            for a, b in zip(first, second, strict=True):
+                np.testing.assert_array_equal(a, b)
