@@ -1,0 +1,249 @@
+// Drawn weights in every form that can be packed, and what a linear layer must answer, computed
+// from the definitions in kernels/weights.py and linear_affine.inl.h and nothing else.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cpu/half.h"
+#include "cpu/pack.h"
+
+namespace penstock::cpu::testing {
+
+// A form of weight. `scales` is f32, f16, or u8 or i8 for two-level scales.
+struct Format {
+    std::string name;
+    int bits;
+    int group;
+    DType scales;
+    bool minimum;
+    int zero_point;
+    int largest;  // quants are 0 .. largest
+};
+
+inline const std::vector<Format> kAffineFormats{
+    {"q4_0", 4, 32, DType::f16, false, 8, 15},
+    {"q4_1", 4, 32, DType::f16, true, 0, 15},
+    {"q4_k", 4, 32, DType::u8, true, 0, 15},
+    {"4 bits, groups of 16", 4, 16, DType::f16, true, 0, 15},
+    {"4 bits, float scales of 16", 4, 16, DType::f32, false, 7, 15},
+    {"q5_0", 8, 32, DType::f16, false, 16, 31},
+    {"q5_k", 8, 32, DType::u8, true, 0, 31},
+    {"q6_k", 8, 16, DType::i8, false, 32, 63},
+    {"6 bits, minima of 16", 8, 16, DType::f16, true, 0, 63},
+    {"q8_0", 8, 32, DType::f16, false, 128, 255},
+    {"8 bits, zero point 1", 8, 32, DType::f32, false, 1, 255},
+    {"8 bits, minima", 8, 32, DType::f32, true, 0, 255},
+    {"8 bits, minima of 16", 8, 16, DType::f16, true, 0, 255},
+    {"8 bits, groups of 16", 8, 16, DType::f32, false, 255, 255},
+};
+
+// A matrix [rows, depth] with its arrays; `source()` borrows them.
+struct Matrix {
+    int64_t rows;
+    int64_t depth;
+    Format format;
+    std::vector<uint8_t> q;  // one a byte
+    std::vector<uint8_t> packed;
+    std::vector<uint8_t> scale, minimum;  // raw bytes of format.scales
+    std::vector<uint16_t> super_scale, super_minimum;
+    std::vector<float> scale_value, minimum_value;  // [rows, depth / group], exact
+    DType dense_type = DType::f32;
+    std::vector<float> dense;  // exact values, where the matrix is dense
+    std::vector<uint16_t> dense_half;
+
+    MatrixSource source() const {
+        MatrixSource result;
+        result.rows = rows;
+        result.depth = depth;
+        if (!dense.empty()) {
+            result.dense_dtype = dense_type;
+            result.dense = dense_type == DType::f32 ? static_cast<const void*>(dense.data())
+                                                    : static_cast<const void*>(dense_half.data());
+            return result;
+        }
+        result.bits = format.bits;
+        result.group = format.group;
+        result.q = packed.data();
+        result.scale = scale.data();
+        result.scale_dtype = format.scales;
+        result.zero_point = format.zero_point;
+        const bool two_level = !super_scale.empty();
+        if (two_level) result.super_scale = super_scale.data();
+        if (format.minimum) {
+            result.minimum = minimum.data();
+            result.minimum_dtype = format.scales;
+            if (two_level) result.super_minimum = super_minimum.data();
+        }
+        return result;
+    }
+
+    float weight(int64_t row, int64_t k) const {
+        if (!dense.empty()) return dense[static_cast<size_t>(row * depth + k)];
+        const auto group = static_cast<size_t>((row * depth + k) / format.group);
+        const double s = scale_value[group];
+        const double m = format.minimum ? minimum_value[group] : -format.zero_point * s;
+        return static_cast<float>(s * q[static_cast<size_t>(row * depth + k)] + m);
+    }
+};
+
+// Draws the values of all groups, as scales or as minima, in the format's own form.
+inline void draw_values(std::mt19937& random, const Matrix& matrix, std::vector<uint8_t>& raw,
+                        std::vector<uint16_t>& super, std::vector<float>& value) {
+    std::normal_distribution<float> normal(0.0f, 0.02f);
+    const DType type = matrix.format.scales;
+    const int64_t count = matrix.rows * matrix.depth / matrix.format.group;
+    const int64_t supers = (matrix.depth + 255) / 256;
+    value.resize(static_cast<size_t>(count));
+    raw.resize(static_cast<size_t>(count) * size_of(type));
+    const bool two_level = type == DType::i8 || type == DType::u8;
+    if (two_level) {
+        for (int64_t i = 0; i < matrix.rows * supers; ++i) super.push_back(f32_to_f16(normal(random)));
+    }
+    for (int64_t i = 0; i < count; ++i) {
+        const auto at = static_cast<size_t>(i);
+        if (two_level) {
+            const int64_t row = i * matrix.format.group / matrix.depth;
+            const int64_t k = i * matrix.format.group % matrix.depth;
+            raw[at] = static_cast<uint8_t>(random() % (type == DType::i8 ? 256 : 64));
+            const float multiplier = type == DType::i8 ? static_cast<int8_t>(raw[at]) : raw[at];
+            value[at] = multiplier * f16_to_f32(super[static_cast<size_t>(row * supers + k / 256)]);
+        } else if (type == DType::f16) {
+            const uint16_t half = f32_to_f16(normal(random));
+            std::memcpy(raw.data() + 2 * at, &half, 2);
+            value[at] = f16_to_f32(half);
+        } else {
+            value[at] = normal(random);
+            std::memcpy(raw.data() + 4 * at, &value[at], 4);
+        }
+    }
+}
+
+inline void pack_nibbles(Matrix& matrix) {
+    matrix.packed = matrix.q;
+    if (matrix.format.bits == 8) return;
+    matrix.packed.resize(matrix.q.size() / 2);
+    for (size_t i = 0; i < matrix.packed.size(); ++i) {
+        matrix.packed[i] = static_cast<uint8_t>(matrix.q[2 * i] | (matrix.q[2 * i + 1] << 4));
+    }
+}
+
+inline Matrix draw_affine(std::mt19937& random, const Format& format, int64_t rows, int64_t depth) {
+    Matrix matrix{};
+    matrix.rows = rows;
+    matrix.depth = depth;
+    matrix.format = format;
+    matrix.q.resize(static_cast<size_t>(rows * depth));
+    for (auto& q : matrix.q) q = static_cast<uint8_t>(random() % (format.largest + 1));
+    pack_nibbles(matrix);
+    draw_values(random, matrix, matrix.scale, matrix.super_scale, matrix.scale_value);
+    if (format.minimum) {
+        draw_values(random, matrix, matrix.minimum, matrix.super_minimum, matrix.minimum_value);
+    }
+    return matrix;
+}
+
+inline Matrix draw_dense(std::mt19937& random, DType type, int64_t rows, int64_t depth) {
+    std::normal_distribution<float> normal(0.0f, 0.1f);
+    Matrix matrix{};
+    matrix.rows = rows;
+    matrix.depth = depth;
+    matrix.dense_type = type;
+    for (int64_t i = 0; i < rows * depth; ++i) {
+        const float value = normal(random);
+        const uint16_t half = type == DType::f16 ? f32_to_f16(value) : f32_to_bf16(value);
+        matrix.dense_half.push_back(half);
+        matrix.dense.push_back(type == DType::f32   ? value
+                               : type == DType::f16 ? f16_to_f32(half)
+                                                    : bf16_to_f32(half));
+    }
+    return matrix;
+}
+
+// One row of activations as quantize_rows must leave it.
+inline std::vector<QuantizedUnit> quantized(const float* x, int64_t depth) {
+    std::vector<QuantizedUnit> units(static_cast<size_t>(depth / kUnit));
+    for (size_t u = 0; u < units.size(); ++u, x += kUnit) {
+        float largest = 0.0f;
+        bool ordered = true;
+        for (int k = 0; k < kUnit; ++k) {
+            ordered = ordered && !std::isnan(x[k]);
+            largest = std::fmax(largest, std::fabs(x[k]));
+        }
+        const float scale = ordered ? largest / 127.0f : std::nanf("");
+        const bool usable = std::isfinite(scale) && scale > 0.0f;
+        int32_t sum[2] = {0, 0};
+        for (int k = 0; k < kUnit; ++k) {
+            const float quotient = usable ? std::nearbyint(x[k] / scale) : 0.0f;
+            units[u].value[k] =
+                static_cast<int8_t>(std::fmin(std::fmax(quotient, -127.0f), 127.0f));
+            sum[k / 16] += units[u].value[k];
+        }
+        units[u].scale = scale;
+        units[u].scaled_sum = scale * static_cast<float>(sum[0] + sum[1]);
+        units[u].sum[0] = static_cast<int16_t>(sum[0]);
+        units[u].sum[1] = static_cast<int16_t>(sum[1]);
+        units[u].padding = 0;
+    }
+    return units;
+}
+
+// a * b + c: rounded once, or twice as the scalar level does.
+inline float multiply_add(float a, float b, float c, Level level) {
+    return level == Level::scalar ? a * b + c : std::fma(a, b, c);
+}
+
+// acc for one output of an affine matrix, by the documented arithmetic.
+inline float affine_product(const Matrix& matrix, int64_t row,
+                            const std::vector<QuantizedUnit>& x, Level level) {
+    const int64_t group = matrix.format.group;
+    float acc = 0.0f;
+    for (int64_t k = 0; k < matrix.depth; k += group) {
+        const QuantizedUnit& unit = x[static_cast<size_t>(k / kUnit)];
+        const auto index = static_cast<size_t>((row * matrix.depth + k) / group);
+        int32_t dot = 0;
+        int32_t sum = 0;
+        for (int64_t i = k; i < k + group; ++i) {
+            const int32_t value = unit.value[i % kUnit];
+            const int32_t zero = matrix.format.minimum ? 0 : matrix.format.zero_point;
+            dot += (matrix.q[static_cast<size_t>(row * matrix.depth + i)] - zero) * value;
+            sum += value;
+        }
+        acc = multiply_add(static_cast<float>(dot), unit.scale * matrix.scale_value[index], acc,
+                           level);
+        if (matrix.format.minimum) {
+            acc = multiply_add(matrix.minimum_value[index], unit.scale * static_cast<float>(sum), acc,
+                               level);
+        }
+    }
+    return acc;
+}
+
+inline float dense_product(const Matrix& matrix, int64_t row, const float* x, Level level) {
+    float chain[2] = {0.0f, 0.0f};
+    for (int64_t k = 0; k < matrix.depth; ++k) {
+        chain[k % 2] = multiply_add(matrix.weight(row, k), x[k], chain[k % 2], level);
+    }
+    return chain[0] + chain[1];
+}
+
+// The product of a bf16 matrix at levels with tiles.
+inline float tile_product(const Matrix& matrix, int64_t row, const float* x) {
+    float acc = 0.0f;
+    for (int64_t step = 0; step < matrix.depth; step += kUnit) {
+        float chain[2] = {0.0f, 0.0f};
+        for (int64_t k = step; k < std::min(step + kUnit, matrix.depth); ++k) {
+            const float rounded = bf16_to_f32(f32_to_bf16(x[k]));
+            chain[k % 2] = std::fma(rounded, matrix.weight(row, k), chain[k % 2]);
+        }
+        acc += chain[0] + chain[1];
+    }
+    return acc;
+}
+
+}  // namespace penstock::cpu::testing

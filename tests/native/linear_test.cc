@@ -1,0 +1,334 @@
+// Products with packed weights equal their definition bit for bit, at every level that runs here,
+// for every form of weight, any number of rows and any order of tasks.
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+
+#include "check.h"
+#include "cpu/dispatch.h"
+#include "linear_source.h"
+
+using namespace penstock;
+using namespace penstock::cpu;
+using namespace penstock::cpu::testing;
+
+namespace {
+
+std::vector<Level> levels() {
+    std::vector<Level> result;
+    for (const Level level : kLevels) {
+        if (missing_feature(level).empty()) result.push_back(level);
+    }
+    return result;
+}
+
+TensorView view(void* data, DType dtype, int64_t rows, int64_t columns, int64_t stride) {
+    TensorView result;
+    result.data = data;
+    result.dtype = dtype;
+    result.rank = 2;
+    result.shape = {rows, columns, 1, 1};
+    result.stride = {stride, 1, 1, 1};
+    return result;
+}
+
+struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<void, Free>;
+
+Memory poisoned(size_t bytes) {
+    const size_t rounded = (bytes + 63) / 64 * 64 + 64;
+    Memory memory(std::aligned_alloc(64, rounded));
+    std::memset(memory.get(), 0xff, rounded);
+    return memory;
+}
+
+// Tasks run last to first, each with a poisoned workspace.
+void run(Level level, const char* name, const Arguments& arguments) {
+    const Kernel* kernel = kernels(level).find(name);
+    CHECK(kernel != nullptr);
+    const size_t bytes = kernel->workspace_bytes(arguments);
+    for (int phase = 0; phase < kernel->phases(arguments); ++phase) {
+        for (int64_t task = kernel->tasks(arguments, phase) - 1; task >= 0; --task) {
+            const Memory memory = poisoned(bytes);
+            Workspace workspace{memory.get(), bytes};
+            kernel->run(arguments, phase, task, workspace);
+        }
+    }
+}
+
+std::unique_ptr<PackedLinear> pack(const std::vector<Matrix>& parts, const float* bias,
+                                   Level level) {
+    std::vector<MatrixSource> sources;
+    for (const Matrix& part : parts) sources.push_back(part.source());
+    CHECK(refusal(sources).empty());
+    auto packed = std::make_unique<PackedLinear>(sources, bias, level);
+    // Ranges that cut parts in the middle, out of order.
+    const int64_t half = packed->num_panels() / 2;
+    packed->pack_panels(half, packed->num_panels());
+    packed->pack_panels(0, half);
+    return packed;
+}
+
+// Columns past the last of an output row, which no kernel may touch.
+constexpr int64_t kGuard = 5;
+
+// [rows, N + kGuard] answers of the layer.
+std::vector<float> multiply(const PackedLinear& packed, const std::vector<float>& x, int64_t rows,
+                            Level level, int64_t threads) {
+    const int64_t depth = packed.panels()->depth;
+    const int64_t columns = packed.panels()->rows;
+    const int64_t row_bytes = quantized_row_bytes(depth);
+    const Memory quantized_rows = poisoned(static_cast<size_t>(rows * row_bytes));
+    std::vector<float> out(static_cast<size_t>(rows * (columns + kGuard)), 12345.0f);
+    Arguments arguments;
+    arguments.object = packed.panels();
+    arguments.tensor[0] = view(const_cast<float*>(x.data()), DType::f32, rows, depth, depth);
+    const TensorView result = view(out.data(), DType::f32, rows, columns, columns + kGuard);
+    if (packed.has_dense()) {
+        arguments.tensor[1] = result;
+        arguments.integer[0] = threads;
+        run(level, "linear_dense", arguments);
+    }
+    if (packed.has_affine()) {
+        const TensorView quanta = view(quantized_rows.get(), DType::u8, rows, row_bytes, row_bytes);
+        arguments.tensor[1] = quanta;
+        run(level, "quantize_rows", arguments);
+        arguments.tensor[0] = quanta;
+        arguments.tensor[1] = result;
+        arguments.integer[0] = threads;
+        run(level, "linear_affine", arguments);
+    }
+    return out;
+}
+
+bool same(float a, float b) {
+    return std::isnan(a) ? std::isnan(b) : a == b;
+}
+
+float expected(const Matrix& matrix, int64_t n, const float* x,
+               const std::vector<QuantizedUnit>& quanta, Level level) {
+    if (matrix.dense.empty()) return affine_product(matrix, n, quanta, level);
+    const bool tiles = matrix.dense_type == DType::bf16 && has_bf16_tiles(level);
+    return tiles ? tile_product(matrix, n, x) : dense_product(matrix, n, x, level);
+}
+
+void check_product(const std::vector<Matrix>& parts, const std::vector<float>& bias,
+                   const std::vector<float>& x, int64_t rows, Level level) {
+    const int64_t depth = parts.front().depth;
+    const auto packed = pack(parts, bias.empty() ? nullptr : bias.data(), level);
+    const std::vector<float> out = multiply(*packed, x, rows, level, 1 + rows % 7);
+    const int64_t stride = packed->panels()->rows + kGuard;
+    for (int64_t m = 0; m < rows; ++m) {
+        const float* row = x.data() + m * depth;
+        const std::vector<QuantizedUnit> quanta = quantized(row, depth);
+        int64_t column = 0;
+        for (const Matrix& part : parts) {
+            for (int64_t n = 0; n < part.rows; ++n, ++column) {
+                float want = expected(part, n, row, quanta, level);
+                if (!bias.empty()) want += bias[static_cast<size_t>(column)];
+                CHECK(same(out[static_cast<size_t>(m * stride + column)], want));
+            }
+        }
+        for (; column < stride; ++column) {
+            CHECK(out[static_cast<size_t>(m * stride + column)] == 12345.0f);
+        }
+    }
+}
+
+std::vector<float> draw_x(std::mt19937& random, int64_t count, float scale = 1.0f) {
+    std::normal_distribution<float> normal(0.0f, scale);
+    std::vector<float> x(static_cast<size_t>(count));
+    for (auto& value : x) value = normal(random);
+    return x;
+}
+
+void every_affine_format_multiplies_exactly() {
+    std::mt19937 random(1);
+    // 9 units: one past the reach of a super scale. 37 rows: a panel of which 5 exist.
+    constexpr int64_t kDepth = 288;
+    for (const Level level : levels()) {
+        for (const Format& format : kAffineFormats) {
+            for (const int64_t rows : {1, 2, 3, 5, 8, 19, 34, 101}) {
+                const Matrix matrix = draw_affine(random, format, 37, kDepth);
+                check_product({matrix}, {}, draw_x(random, rows * kDepth), rows, level);
+            }
+        }
+    }
+}
+
+void extreme_integers_are_summed_exactly() {
+    std::mt19937 random(2);
+    for (const Level level : levels()) {
+        for (const Format& format : kAffineFormats) {
+            Matrix matrix = draw_affine(random, format, 16, 64);
+            // Rows of the largest, the smallest, and both in turn.
+            for (size_t i = 0; i < matrix.q.size(); ++i) {
+                const size_t row = i / 64;
+                const bool high = row < 4 || (row >= 8 && (i / (row - 7)) % 2 == 0);
+                matrix.q[i] = static_cast<uint8_t>(high ? format.largest : 0);
+            }
+            pack_nibbles(matrix);
+            std::vector<float> x;
+            for (int64_t m = 0; m < 20; ++m) {
+                for (int64_t k = 0; k < 64; ++k) {
+                    x.push_back(m == 0 || (m > 1 && (k / (m - 1)) % 2 == 0) ? 127.0f : -127.0f);
+                }
+            }
+            check_product({matrix}, {}, x, 20, level);
+        }
+    }
+}
+
+void awkward_activations_are_quantized_as_defined() {
+    std::mt19937 random(3);
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    for (const Level level : levels()) {
+        std::vector<float> x = draw_x(random, 10 * 64);
+        std::fill_n(x.begin(), 64, 0.0f);
+        std::fill_n(x.begin() + 64, 64, -0.0f);
+        for (int k = 0; k < 64; ++k) x[static_cast<size_t>(128 + k)] = 1e-44f * static_cast<float>(k % 5);
+        for (int k = 0; k < 64; ++k) x[static_cast<size_t>(192 + k)] = 3e35f - 1e34f * static_cast<float>(k);
+        for (int k = 0; k < 64; ++k) x[static_cast<size_t>(256 + k)] = (k == 0) ? 127.0f : 0.5f + static_cast<float>(k);
+        x[5 * 64 + 7] = std::nanf("");
+        x[6 * 64 + 40] = -kInfinity;
+        const Memory memory = poisoned(static_cast<size_t>(10 * quantized_row_bytes(64)));
+        Arguments arguments;
+        arguments.tensor[0] = view(x.data(), DType::f32, 10, 64, 64);
+        arguments.tensor[1] = view(memory.get(), DType::u8, 10, quantized_row_bytes(64),
+                                   quantized_row_bytes(64));
+        run(level, "quantize_rows", arguments);
+        for (int64_t m = 0; m < 10; ++m) {
+            const auto* units = reinterpret_cast<const QuantizedUnit*>(
+                static_cast<const uint8_t*>(memory.get()) + m * quantized_row_bytes(64));
+            const std::vector<QuantizedUnit> want = quantized(x.data() + m * 64, 64);
+            for (size_t u = 0; u < want.size(); ++u) {
+                CHECK(std::memcmp(units[u].value, want[u].value, kUnit) == 0);
+                CHECK(same(units[u].scale, want[u].scale));
+                CHECK(same(units[u].scaled_sum, want[u].scaled_sum));
+                CHECK(units[u].sum[0] == want[u].sum[0] && units[u].sum[1] == want[u].sum[1]);
+            }
+        }
+        // And no product hides that a row was not finite.
+        const Matrix matrix = draw_affine(random, kAffineFormats[1], 16, 64);
+        const auto packed = pack({matrix}, nullptr, level);
+        const std::vector<float> out = multiply(*packed, x, 10, level, 1);
+        for (int64_t m = 0; m < 10; ++m) {
+            const float answer = out[static_cast<size_t>(m * (16 + kGuard))];
+            CHECK(std::isfinite(answer) == (m != 5 && m != 6));
+        }
+    }
+}
+
+void parts_of_different_kinds_share_one_output() {
+    std::mt19937 random(4);
+    constexpr int64_t kDepth = 96;
+    for (const Level level : levels()) {
+        const std::vector<Matrix> parts{
+            draw_affine(random, kAffineFormats[2], 40, kDepth),
+            draw_dense(random, DType::f32, 3, kDepth),
+            draw_affine(random, kAffineFormats[7], 17, kDepth),
+            draw_dense(random, DType::bf16, 21, kDepth),
+            draw_affine(random, kAffineFormats[9], 1, kDepth),
+        };
+        const std::vector<float> bias = draw_x(random, 40 + 3 + 17 + 21 + 1);
+        for (const int64_t rows : {1, 6, 20}) {
+            check_product(parts, bias, draw_x(random, rows * kDepth), rows, level);
+            check_product(parts, {}, draw_x(random, rows * kDepth), rows, level);
+        }
+    }
+}
+
+void dense_products_sum_in_the_documented_order() {
+    std::mt19937 random(5);
+    for (const Level level : levels()) {
+        for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
+            for (const int64_t depth : {1, 31, 64, 101}) {
+                for (const int64_t rows : {1, 2, 4, 7, 16, 40, 99}) {
+                    const Matrix matrix = draw_dense(random, type, 35, depth);
+                    check_product({matrix}, {}, draw_x(random, rows * depth), rows, level);
+                }
+            }
+        }
+    }
+}
+
+void embedding_returns_the_exact_rows(const Matrix& matrix, Level level) {
+    const auto packed = pack({matrix}, nullptr, level);
+    std::vector<int32_t> tokens;
+    for (int32_t token = 0; token < matrix.rows; ++token) {
+        tokens.push_back(static_cast<int32_t>(matrix.rows) - 1 - token);
+    }
+    const auto count = static_cast<int64_t>(tokens.size());
+    std::vector<float> out(static_cast<size_t>(count * matrix.depth), 12345.0f);
+    Arguments arguments;
+    arguments.object = packed->panels();
+    arguments.tensor[0] = view(tokens.data(), DType::i32, count, 1, 1);
+    arguments.tensor[1] = view(out.data(), DType::f32, count, matrix.depth, matrix.depth);
+    run(level, "embedding", arguments);
+    for (int64_t i = 0; i < count; ++i) {
+        for (int64_t k = 0; k < matrix.depth; ++k) {
+            const float want = matrix.weight(tokens[static_cast<size_t>(i)], k);
+            CHECK(out[static_cast<size_t>(i * matrix.depth + k)] == want);
+        }
+    }
+}
+
+void embedding_gathers_from_any_packed_matrix() {
+    std::mt19937 random(6);
+    for (const Level level : levels()) {
+        for (const Format& format : kAffineFormats) {
+            embedding_returns_the_exact_rows(draw_affine(random, format, 41, 288), level);
+        }
+        for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
+            embedding_returns_the_exact_rows(draw_dense(random, type, 41, 33), level);
+        }
+    }
+}
+
+void large_multipliers_fall_back_to_exact_floats() {
+    std::mt19937 random(7);
+    Matrix matrix = draw_affine(random, kAffineFormats[2], 20, 256);
+    matrix.scale[3] = 200;  // does not fit the packed int8
+    matrix.scale_value[3] = 200.0f * f16_to_f32(matrix.super_scale[0]);
+    for (const Level level : levels()) {
+        check_product({matrix}, {}, draw_x(random, 2 * 256), 2, level);
+    }
+}
+
+void what_cannot_be_packed_is_refused_by_name() {
+    std::mt19937 random(8);
+    const Matrix matrix = draw_affine(random, kAffineFormats[0], 4, 64);
+    const auto refused = [&](auto change) {
+        MatrixSource source = matrix.source();
+        change(source);
+        return !refusal(std::span(&source, 1)).empty();
+    };
+    CHECK(!refused([](MatrixSource&) {}));
+    CHECK(refused([](MatrixSource& s) { s.depth = 48; }));
+    CHECK(refused([](MatrixSource& s) { s.group = 64; }));
+    CHECK(refused([](MatrixSource& s) { s.bits = 3; }));
+    CHECK(refused([](MatrixSource& s) { s.rows = 0; }));
+    CHECK(refused([](MatrixSource& s) { s.zero_point = 256; }));
+    CHECK(refused([](MatrixSource& s) { s.scale_dtype = DType::u8; }));
+    CHECK(refused([](MatrixSource& s) { s.q = nullptr; }));
+    const Matrix other = draw_affine(random, kAffineFormats[0], 4, 96);
+    const std::vector<MatrixSource> parts{matrix.source(), other.source()};
+    CHECK(refusal(parts).starts_with("part 1"));
+}
+
+}  // namespace
+
+int main() {
+    every_affine_format_multiplies_exactly();
+    extreme_integers_are_summed_exactly();
+    awkward_activations_are_quantized_as_defined();
+    parts_of_different_kinds_share_one_output();
+    dense_products_sum_in_the_documented_order();
+    embedding_gathers_from_any_packed_matrix();
+    large_multipliers_fall_back_to_exact_floats();
+    what_cannot_be_packed_is_refused_by_name();
+    return 0;
+}
