@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from penstock.kernels.table import LayerCache, StepInputs
 from penstock.kernels.weights import Affine, Dense, FloatName
 

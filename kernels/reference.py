@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from penstock.kernels.op import KernelTable, Machine
 from penstock.kernels.ops import all_ops
 from penstock.kernels.torch_ops import TorchOps

@@ -98,9 +98,9 @@ class Ops(Protocol[Tensor]):
     ) -> Tensor:
         """Normalise (if asked) and rotate q and k, store k and v in the cache, return q.
 
-        `qkv: [T, (H + 2 K) * D]`, `heads` = (H, K, D), `rope: [positions, rotated]` float32: cosines
-        then sines of the rotated half-dimensions, so rotated <= D and element i pairs with
-        i + rotated / 2; components past `rotated` pass through. Returns [T, H * D].
+        `qkv: [T, (H + 2 K) * D]`, `heads` = (H, K, D), `rope: [positions, rotated]` float32:
+        cosines then sines of the rotated half-dimensions, so rotated <= D and element i pairs
+        with i + rotated / 2; components past `rotated` pass through. Returns [T, H * D].
         """
 
     def attention(

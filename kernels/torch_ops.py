@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from penstock.kernels.op import KernelTable
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import HeadNorm, LayerCache, StepInputs

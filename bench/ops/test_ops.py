@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from bench.ops.roofline import Roofline
 from penstock.kernels.bridge import as_numpy
 from penstock.kernels.op import Case, Op
 from penstock.kernels.ops import all_ops
 from penstock.kernels.reference import ReferenceOps
-
-from bench.ops.roofline import Roofline
 
 _CASES = [
     pytest.param(op, case, id=f"{op.name}-{case.name}")
@@ -50,9 +50,8 @@ class PackedOnce:
 def _ops_and_inputs(implementation: str, inputs: dict[str, Any]) -> tuple[PackedOnce, Any]:
     if implementation == "reference":
         return PackedOnce(ReferenceOps()), inputs
-    from penstock.kernels.native import NativeOps
-
     from penstock import _native
+    from penstock.kernels.native import NativeOps
 
     pool = _native.ThreadPool(len(os.sched_getaffinity(0)))
     return PackedOnce(NativeOps.eager(pool)), as_numpy(inputs)

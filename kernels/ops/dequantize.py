@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from penstock.kernels.weights import Affine, Dense, Matrix
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
 from penstock.kernels.draw import Draw
 from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from penstock.kernels.draw import Draw
 from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
 from penstock.kernels.ops.dequantize import dequantize, stored_bytes

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
 from penstock.kernels.draw import Draw
 from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
 from penstock.kernels.ops.norm import rms_norm

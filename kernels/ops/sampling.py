@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
 from penstock.kernels.draw import Draw
 from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
 from penstock.kernels.ops.sampling_cases import draw_logits, draw_unusable
@@ -48,14 +49,14 @@ SAMPLE = Op(
     cases=(
         Case("greedy", "exact", draw_logits(5, 100, "greedy")),
         Case("greedy-ties", "exact", draw_logits(5, 100, "greedy", levels=4)),
-        Case("temperature", "exact", draw_logits(8, 333, "temperature")),
-        Case("top_k", "exact", draw_logits(8, 333, "top_k")),
-        Case("top_k-ties", "exact", draw_logits(8, 333, "top_k", levels=6)),
-        Case("top_p", "exact", draw_logits(8, 333, "top_p")),
-        Case("top_p-ties", "exact", draw_logits(8, 333, "top_p", levels=6)),
-        Case("min_p", "exact", draw_logits(8, 333, "min_p")),
-        Case("mixed", "exact", draw_logits(12, 1111, "mixed")),
-        Case("mixed-ties", "exact", draw_logits(12, 257, "mixed", levels=8)),
+        Case("temperature", "exact", draw_logits(4, 333, "temperature")),
+        Case("top_k", "exact", draw_logits(4, 333, "top_k")),
+        Case("top_k-ties", "exact", draw_logits(4, 333, "top_k", levels=6)),
+        Case("top_p", "exact", draw_logits(4, 333, "top_p")),
+        Case("top_p-ties", "exact", draw_logits(4, 333, "top_p", levels=6)),
+        Case("min_p", "exact", draw_logits(4, 333, "min_p")),
+        Case("mixed", "exact", draw_logits(7, 1111, "mixed")),
+        Case("mixed-ties", "exact", draw_logits(7, 257, "mixed", levels=8)),
         # Wider than what a kernel is likely to take at once.
         Case("greedy-ties-wide", "exact", draw_logits(3, 9000, "greedy", levels=4)),
         Case("temperature-wide", "exact", draw_logits(4, 9001, "temperature")),

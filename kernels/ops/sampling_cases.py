@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from penstock.kernels.draw import Draw
 from penstock.kernels.ops.sampling_reference import sample_row, uniform
 from penstock.kernels.sampling import SamplingRows

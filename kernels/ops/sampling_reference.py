@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+
 from penstock.kernels.sampling import SamplingRows
 
 _LOW = np.uint64(0xFFFFFFFF)

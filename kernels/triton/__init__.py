@@ -6,6 +6,7 @@ Nothing outside this package imports triton. Wrappers check and allocate; kernel
 from __future__ import annotations
 
 import torch
+
 from penstock.kernels.op import KernelTable, Machine
 from penstock.kernels.ops import all_ops
 from penstock.kernels.torch_ops import TorchOps

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.activation import SILU_MUL
 from penstock.kernels.triton.launch import ceil_div, launch, why_not

@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
 from penstock.kernels.draw import map_tensors
 from penstock.kernels.op import KernelTable, Machine, Op
 from penstock.kernels.ops import all_ops
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton.launch import OPTIONS, Launch, interpreted, noting
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 # Capability -> name. For capability 90 Triton itself targets sm_90a.
 TARGETS = {80: "sm_80", 90: "sm_90a"}

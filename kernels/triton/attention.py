@@ -13,6 +13,7 @@ import math
 import torch
 import triton
 import triton.language as tl
+
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.attention import ATTENTION
 from penstock.kernels.table import LayerCache, StepInputs

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.embedding import EMBEDDING
 from penstock.kernels.triton.launch import ceil_div, launch, why_not

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import triton
+
 from penstock.kernels.op import Machine
 
 OLDEST_CAPABILITY = 80

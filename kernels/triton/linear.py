@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.linear import ACTIVATION_GROUP, LINEAR
 from penstock.kernels.triton.launch import ceil_div, interpreted, launch, why_not

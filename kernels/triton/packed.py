@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+
 from penstock.kernels.ops.dequantize import dequantize, scales
 from penstock.kernels.weights import Affine, Dense, Matrix
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.rope_cache import ROPE_CACHE
 from penstock.kernels.table import HeadNorm, LayerCache, StepInputs

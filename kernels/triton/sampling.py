@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
+
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.sampling import SAMPLE
 from penstock.kernels.sampling import SamplingRows

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+
 from penstock.kernels.load import load_ops
 from penstock.kernels.reference import ReferenceOps
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from penstock.kernels.draw import Draw
 from penstock.kernels.ops import all_ops
 from penstock.kernels.ops.dequantize import dequantize

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock.kernels.op import Case, Op
 from penstock.kernels.ops import all_ops
 

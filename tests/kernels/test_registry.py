@@ -1,0 +1,87 @@
+"""Every op, through the reference in float32 and through the native kernels at each of their
+levels, against the reference in float64. (Triton: `test_triton.py`.)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kernel_checks import differences, neighbours_matter
+
+from penstock.kernels.bridge import as_numpy, as_torch
+from penstock.kernels.load import load_ops
+from penstock.kernels.op import Case, Op
+from penstock.kernels.ops import all_ops
+
+try:
+    from penstock import _native
+except ImportError:
+    _native = None  # type: ignore[assignment]
+
+# The emulated levels check the logic of the wide ones on any machine with AVX2.
+_LEVELS = ("scalar", "avx2", "emulated_avx512", "emulated_amx", "avx512", "amx")
+_NEEDS = {
+    "scalar": (),
+    "avx2": ("avx2", "fma", "f16c"),
+    "emulated_avx512": ("avx2", "fma", "f16c"),
+    "emulated_amx": ("avx2", "fma", "f16c"),
+    "avx512": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"),
+    "amx": ("avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"),
+}
+_CASES = [
+    pytest.param(op, case, id=f"{op.name}-{case.name}") for op in all_ops() for case in op.cases
+]
+_ROW_CASES = [param for param in _CASES if param.values[0].alone is not None]
+
+
+def _poisoned(shape: Any, dtype: Any = float, **_: Any) -> np.ndarray[Any, Any]:
+    """What `np.empty` may give at worst: NaN, or the largest integer."""
+    kind = np.dtype(dtype)
+    return np.full(shape, np.nan if kind.kind == "f" else np.iinfo(kind).max, dtype=kind)
+
+
+class NativeRun:
+    """Computes ops with the native kernels of one level, on two threads."""
+
+    def __init__(self, level: str) -> None:
+        self._ops: Any = load_ops("native", pool=_native.ThreadPool(2), level=level)
+
+    def __call__(self, op: Op, inputs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+        return as_torch(op.invoke(self._ops, as_numpy(inputs)))
+
+
+@pytest.fixture(scope="module", params=_LEVELS)
+def native(request: pytest.FixtureRequest) -> Iterator[NativeRun]:
+    """The native kernels of each level that this CPU can run."""
+    if _native is None:
+        pytest.skip("the extension penstock._native is not built")
+    flags = set(Path("/proc/cpuinfo").read_text().split())
+    missing = [flag for flag in _NEEDS[request.param] if flag not in flags]
+    if missing:
+        pytest.skip(f"this CPU lacks {', '.join(missing)}")
+    yield NativeRun(request.param)
+
+
+@pytest.mark.parametrize(("op", "case"), _CASES)
+def test_reference_in_float32_is_within_tolerance(op: Op, case: Case) -> None:
+    ops = load_ops("reference")
+    assert differences(op, case, lambda op, inputs: op.invoke(ops, inputs)) == []
+
+
+@pytest.mark.parametrize(("op", "case"), _CASES)
+def test_native_matches_the_reference_in_float64(
+    native: NativeRun, op: Op, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(np, "empty", _poisoned)
+    assert differences(op, case, native) == []
+
+
+@pytest.mark.parametrize(("op", "case"), _ROW_CASES)
+def test_native_row_alone_has_the_bits_of_the_row_in_the_batch(
+    native: NativeRun, op: Op, case: Case
+) -> None:
+    assert neighbours_matter(op, case, native) == []
