@@ -112,7 +112,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        raise OSError(error.errno, f"{os.strerror(error.errno or 0)}: {host}:{port}") from None
+        raise OSError(error.errno, f"{error.strerror}: {host}:{port}") from None
     return bound
 
 
