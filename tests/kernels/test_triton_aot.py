@@ -63,6 +63,7 @@ def test_each_kernel_compiles_for_each_target(compiled: Compile) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # minutes of compiling, on a shared core
 def test_each_signature_compiles_for_each_target(compiled: Compile) -> None:
     records = compiled()
     _check(records)
