@@ -9,13 +9,15 @@
 //   join(a, b)                          a | b
 //   sums_times(p, first, second) -> I32 p[0] * first + p[1] * second for the two int16 at p
 //
-//   Dot<bits>: weights are 0 .. 2^bits - 1 (bits 4, 6 or 8); a group is up to 8 steps.
+//   Dot<bits>: weights are 0 .. 2^bits - 1 (bits 4, 6 or 8); a group is 4 or 8 steps.
+//     kVectors                          vectors of a panel whose sums fit the registers together
 //     Weight prepare(Words)
 //     Sum                               partial sums of one group
 //     mac<step>(Sum&, Weight, Words x)  step 0 starts the sums anew
-//     finish<steps>(Sum) -> I32         sum of (q - kOffset) * x over the group
+//     finish(Sum) -> I32                sum of q * x over the group
 #pragma once
 
+#include "cpu/panel.h"
 #include "cpu/simd.h"
 
 #if defined(PENSTOCK_SIMD_AVX512)

@@ -53,7 +53,7 @@ __attribute__((noinline)) inline void add_products(I32& sum, const Words& w, con
 
 template <int kBits>
 struct Dot {
-    static constexpr int32_t kOffset = 0;
+    static constexpr int kVectors = kPanelRows / kLanes;
     using Weight = Words;
     using Sum = I32;
 
@@ -65,7 +65,6 @@ struct Dot {
         add_products(sum, w, x);
     }
 
-    template <int steps>
     PENSTOCK_INLINE I32 finish(Sum sum) {
         return sum;
     }

@@ -56,7 +56,7 @@ struct Dot;
 // 8 steps x 2 x 15 x 127 = 30480 fits: a whole group gathers in int16.
 template <>
 struct Dot<4> {
-    static constexpr int32_t kOffset = 0;
+    static constexpr int kVectors = 2;
     using Weight = Words;
     using Sum = Words;
 
@@ -68,16 +68,15 @@ struct Dot<4> {
         sum.v = in_order(step == 0 ? products : _mm256_add_epi16(sum.v, products));
     }
 
-    template <int steps>
     PENSTOCK_INLINE I32 finish(Sum sum) {
         return {widen_pairs(sum.v)};
     }
 };
 
-// 2 steps x 2 x 63 x 127 = 32004 fits: every second step moves to int32.
+// 2 steps x 2 x 63 x 127 = 32004 fits: every second step moves to int32. Groups are of even steps.
 template <>
 struct Dot<6> {
-    static constexpr int32_t kOffset = 0;
+    static constexpr int kVectors = 1;
     using Weight = Words;
     struct Sum {
         __m256i half;
@@ -97,39 +96,38 @@ struct Dot<6> {
         }
     }
 
-    template <int steps>
     PENSTOCK_INLINE I32 finish(Sum sum) {
-        static_assert(steps % 2 == 0);
         return {sum.full};
     }
 };
 
-// 2 x 255 x 127 does not fit. Centred on 128, |q| x (x with the sign of q) is at most 2 x 128 x 127
-// = 32512, which does, once.
+// 2 x 255 x 127 does not fit, so the two nibbles are products of 4 bits apart: as few
+// multiplications as any other exact way, and the sums between them run on every pipe.
 template <>
 struct Dot<8> {
-    static constexpr int32_t kOffset = 128;
+    static constexpr int kVectors = 1;
     struct Weight {
-        __m256i centred;
-        __m256i magnitude;
+        __m256i low;
+        __m256i high;
     };
-    using Sum = I32;
+    struct Sum {
+        __m256i low;
+        __m256i high;
+    };
 
-    PENSTOCK_INLINE Weight prepare(Words w) {
-        const __m256i centred = _mm256_xor_si256(w.v, _mm256_set1_epi8(-128));
-        return {centred, _mm256_abs_epi8(centred)};
-    }
+    PENSTOCK_INLINE Weight prepare(Words w) { return {low_nibbles(w).v, high_nibbles(w).v}; }
 
     template <int step>
     PENSTOCK_INLINE void mac(Sum& sum, Weight w, Words x) {
-        const __m256i signed_x = _mm256_sign_epi8(x.v, w.centred);
-        const __m256i wide = widen_pairs(_mm256_maddubs_epi16(w.magnitude, signed_x));
-        sum.v = in_order(step == 0 ? wide : _mm256_add_epi32(sum.v, wide));
+        const __m256i low = _mm256_maddubs_epi16(w.low, x.v);
+        const __m256i high = _mm256_maddubs_epi16(w.high, x.v);
+        sum.low = in_order(step == 0 ? low : _mm256_add_epi16(sum.low, low));
+        sum.high = in_order(step == 0 ? high : _mm256_add_epi16(sum.high, high));
     }
 
-    template <int steps>
     PENSTOCK_INLINE I32 finish(Sum sum) {
-        return sum;
+        const __m256i high = _mm256_madd_epi16(sum.high, _mm256_set1_epi16(16));
+        return {_mm256_add_epi32(widen_pairs(sum.low), high)};
     }
 };
 

@@ -39,7 +39,7 @@ PENSTOCK_INLINE I32 sums_times(const int16_t* p, int32_t first, int32_t second) 
 
 template <int kBits>
 struct Dot {
-    static constexpr int32_t kOffset = 0;
+    static constexpr int kVectors = kPanelRows / kLanes;
     using Weight = Words;
     using Sum = I32;
 
@@ -51,7 +51,6 @@ struct Dot {
         sum.v = _mm512_dpbusd_epi32(start, w.v, x.v);
     }
 
-    template <int steps>
     PENSTOCK_INLINE I32 finish(Sum sum) {
         return sum;
     }

@@ -19,9 +19,44 @@
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 
+// What the values of a group add to a product for each unit of minimum.
 template <int kGroup, int group>
 PENSTOCK_INLINE float scaled_sum(const QuantizedUnit& unit) {
     return kGroup == kUnit ? unit.scaled_sum : unit.scale * static_cast<float>(unit.sum[group]);
+}
+
+// The sum of the values of a group, times `factor`.
+template <int kGroup, int group>
+PENSTOCK_INLINE I32 zero_sums(const QuantizedUnit& unit, int32_t factor) {
+    constexpr bool kWhole = kGroup == kUnit;
+    return sums_times(unit.sum, kWhole || group == 0 ? factor : 0,
+                      kWhole || group == 1 ? factor : 0);
+}
+
+// The dots of one group: kRows rows times vectors first .. first + count - 1 of a panel.
+template <int kBits, int kGroup, int group, int first, int count, int kRows>
+PENSTOCK_INLINE void group_dots(const uint8_t* quants, const QuantizedUnit* const (&in)[kRows],
+                                I32 (&dot)[kRows][count]) {
+    using D = Dot<kBits>;
+    constexpr int kSteps = kGroup / 4;
+    typename D::Sum sum[kRows][count];
+    unrolled<kSteps>([&](auto s) {
+        constexpr int kStep = group * kSteps + decltype(s)::value;
+        typename D::Weight weight[count];
+        unrolled<count>([&](auto p) {
+            constexpr int kVector = first + decltype(p)::value;
+            weight[p.value] = D::prepare(step_words<kBits, kStep, kVector>(quants));
+        });
+        unrolled<kRows>([&](auto m) {
+            const Words values = broadcast_word(in[m.value]->value + 4 * kStep);
+            unrolled<count>([&](auto p) {
+                D::template mac<decltype(s)::value>(sum[m.value][p.value], weight[p.value], values);
+            });
+        });
+    });
+    unrolled<kRows>([&](auto m) {
+        unrolled<count>([&](auto p) { dot[m.value][p.value] = D::finish(sum[m.value][p.value]); });
+    });
 }
 
 // Products of kRows rows with one panel, summed over all units. `x` is the first row.
@@ -29,18 +64,18 @@ template <int kBits, int kGroup, bool kMinimum, int kRows>
 PENSTOCK_INLINE void multiply_panel(const PanelPart& part, const uint8_t* panel, int64_t units,
                                     const uint8_t* x, int64_t x_stride,
                                     F32 (&total)[kRows][kPanelVectors]) {
-    using D = Dot<kBits>;
     constexpr int kGroups = kUnit / kGroup;
-    constexpr int kSteps = kGroup / 4;
-    // A stored minimum leaves no zero point.
-    const int32_t correction = kMinimum ? D::kOffset : D::kOffset - part.zero_point;
-    const ScaleForm form = part.scale_form;
+    constexpr int kVectors = Dot<kBits>::kVectors;
     using Scales = PanelScales<kGroups>;
+    const int32_t zero = -part.zero_point;
+    const ScaleForm form = part.scale_form;
     Scales scales;
     Scales minima;
     F32 acc[kRows][kPanelVectors] = {};
-    const uint8_t* row[kRows];
-    for (int m = 0; m < kRows; ++m) row[m] = x + m * x_stride;
+    const QuantizedUnit* in[kRows];
+    for (int m = 0; m < kRows; ++m) {
+        in[m] = reinterpret_cast<const QuantizedUnit*>(x + m * x_stride);
+    }
     for (int64_t unit = 0; unit < units; ++unit) {
         if (form == ScaleForm::two_level && unit % kUnitsPerSuper == 0) {
             panel = Scales::read_super(scales, panel);
@@ -48,45 +83,28 @@ PENSTOCK_INLINE void multiply_panel(const PanelPart& part, const uint8_t* panel,
         }
         panel = Scales::read(scales, form, panel);
         if constexpr (kMinimum) panel = Scales::read(minima, form, panel);
-        const int64_t offset = unit * static_cast<int64_t>(sizeof(QuantizedUnit));
-        unrolled<kGroups>([&](auto g) {
-            typename D::Sum sum[kRows][kPanelVectors];
-            unrolled<kSteps>([&](auto s) {
-                constexpr int kStep = decltype(g)::value * kSteps + decltype(s)::value;
-                typename D::Weight weight[kPanelVectors];
-                unrolled<kPanelVectors>([&](auto p) {
-                    weight[p.value] =
-                        D::prepare(step_words<kBits, kStep, decltype(p)::value>(panel));
-                });
-                unrolled<kRows>([&](auto m) {
-                    const auto* in = reinterpret_cast<const QuantizedUnit*>(row[m.value] + offset);
-                    const Words values = broadcast_word(in->value + 4 * kStep);
-                    unrolled<kPanelVectors>([&](auto p) {
-                        D::template mac<decltype(s)::value>(sum[m.value][p.value], weight[p.value],
-                                                            values);
-                    });
-                });
-            });
+        unrolled<kGroups * (kPanelVectors / kVectors)>([&](auto i) {
+            constexpr int g = decltype(i)::value % kGroups;
+            constexpr int first = decltype(i)::value / kGroups * kVectors;
+            I32 dot[kRows][kVectors];
+            group_dots<kBits, kGroup, g, first>(panel, in, dot);
             unrolled<kRows>([&](auto m) {
-                const auto& in = *reinterpret_cast<const QuantizedUnit*>(row[m.value] + offset);
-                unrolled<kPanelVectors>([&](auto p) {
-                    I32 dot = D::template finish<kSteps>(sum[m.value][p.value]);
-                    if (correction != 0) {
-                        const int32_t first = g.value == 0 ? correction : 0;
-                        const int32_t second = kGroup == kUnit || g.value == 1 ? correction : 0;
-                        dot = dot + sums_times(in.sum, first, second);
-                    }
-                    F32& a = acc[m.value][p.value];
-                    const F32 scale = broadcast(in.scale) * scales.value[g.value][p.value];
-                    a = fma(to_float(dot), scale, a);
+                const QuantizedUnit& row = *in[m.value];
+                unrolled<kVectors>([&](auto p) {
+                    I32 sum = dot[m.value][p.value];
+                    if (!kMinimum && zero != 0) sum = sum + zero_sums<kGroup, g>(row, zero);
+                    F32& a = acc[m.value][first + p.value];
+                    const F32 scale = broadcast(row.scale) * scales.value[g][first + p.value];
+                    a = fma(to_float(sum), scale, a);
                     if constexpr (kMinimum) {
-                        const float sum_x = scaled_sum<kGroup, decltype(g)::value>(in);
-                        a = fma(minima.value[g.value][p.value], broadcast(sum_x), a);
+                        const F32 sum_x = broadcast(scaled_sum<kGroup, g>(row));
+                        a = fma(minima.value[g][first + p.value], sum_x, a);
                     }
                 });
             });
         });
         panel += quant_bytes(kBits);
+        for (int m = 0; m < kRows; ++m) ++in[m];
     }
     for (int m = 0; m < kRows; ++m) {
         for (int p = 0; p < kPanelVectors; ++p) total[m][p] = acc[m][p];
@@ -97,6 +115,8 @@ PENSTOCK_INLINE void multiply_panel(const PanelPart& part, const uint8_t* panel,
 // have no registers to fill, only code to compile.
 #if defined(PENSTOCK_SIMD_ARRAY)
 constexpr int kMaxRows = 2;
+#elif defined(PENSTOCK_SIMD_AVX512)
+constexpr int kMaxRows = 8;
 #else
 constexpr int kMaxRows = 4;
 #endif

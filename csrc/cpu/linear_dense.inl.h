@@ -19,38 +19,37 @@ namespace {
 // Most rows that share one load of a panel: their sums just fit the registers.
 constexpr int kMaxDenseRows = kLanes == 8 ? 3 : 6;
 
-// Weights of k and k + 1 for the rows of vector `p` of a panel.
-struct WeightPair {
-    F32 even;
-    F32 odd;
-};
-
-template <Encoding encoding, int p>
-PENSTOCK_INLINE WeightPair load_pair(const uint8_t* panel, int64_t k) {
-    if constexpr (encoding == Encoding::dense_f32) {
-        const float* from = reinterpret_cast<const float*>(panel) + k * kPanelRows + p * kLanes;
-        return {load(from), load(from + kPanelRows)};
-    } else if constexpr (encoding == Encoding::dense_f16) {
-        const auto* from =
-            reinterpret_cast<const uint16_t*>(panel) + k * kPanelRows + p * kLanes;
-        return {load_f16(from), load_f16(from + kPanelRows)};
-    } else {
-        const auto* from =
-            reinterpret_cast<const int32_t*>(panel) + k / 2 * kPanelRows + p * kLanes;
-        const I32 pair = load(from);
-        return {as_float(shift_left<16>(pair)), as_float(pair & broadcast(int32_t{-65536}))};
-    }
-}
-
-template <Encoding encoding, int p>
-PENSTOCK_INLINE F32 load_last(const uint8_t* panel, int64_t k) {
+// The weights of one k for the rows of vector `p` of a panel; `parity` is that of k.
+template <Encoding encoding, int parity, int p>
+PENSTOCK_INLINE F32 dense_weights(const uint8_t* panel, int64_t k) {
     if constexpr (encoding == Encoding::dense_f32) {
         return load(reinterpret_cast<const float*>(panel) + k * kPanelRows + p * kLanes);
     } else if constexpr (encoding == Encoding::dense_f16) {
         return load_f16(reinterpret_cast<const uint16_t*>(panel) + k * kPanelRows + p * kLanes);
     } else {
-        return load_pair<encoding, p>(panel, k).even;
+        const I32 pair =
+            load(reinterpret_cast<const int32_t*>(panel) + k / 2 * kPanelRows + p * kLanes);
+        return as_float(parity == 0 ? shift_left<16>(pair) : pair & broadcast(int32_t{-65536}));
     }
+}
+
+// One k of all rows. Even and odd k go one after the other, so that no more than the sums, one
+// vector of weights a part of the panel and one activation are alive.
+template <Encoding encoding, int parity, int kRows>
+PENSTOCK_INLINE void add_products_of(const uint8_t* panel, int64_t k,
+                                     const float* const (&row)[kRows],
+                                     F32 (&sum)[kRows][kPanelVectors]) {
+    F32 weight[kPanelVectors];
+    unrolled<kPanelVectors>([&](auto p) {
+        weight[p.value] = dense_weights<encoding, parity, decltype(p)::value>(panel, k);
+    });
+    unrolled<kRows>([&](auto m) {
+        const F32 value = broadcast(row[m.value][k]);
+        unrolled<kPanelVectors>([&](auto p) {
+            F32& s = sum[m.value][p.value];
+            s = fma(weight[p.value], value, s);
+        });
+    });
 }
 
 template <Encoding encoding, int kRows>
@@ -60,27 +59,11 @@ PENSTOCK_INLINE void multiply_dense_panel(const uint8_t* panel, int64_t depth, c
     F32 odd[kRows][kPanelVectors] = {};
     const float* row[kRows];
     for (int m = 0; m < kRows; ++m) row[m] = x + m * x_stride;
-    int64_t k = 0;
-    for (; k + 1 < depth; k += 2) {
-        unrolled<kPanelVectors>([&](auto p) {
-            const WeightPair weight = load_pair<encoding, decltype(p)::value>(panel, k);
-            unrolled<kRows>([&](auto m) {
-                F32& e = even[m.value][p.value];
-                F32& o = odd[m.value][p.value];
-                e = fma(weight.even, broadcast(row[m.value][k]), e);
-                o = fma(weight.odd, broadcast(row[m.value][k + 1]), o);
-            });
-        });
+    for (int64_t k = 0; k + 1 < depth; k += 2) {
+        add_products_of<encoding, 0>(panel, k, row, even);
+        add_products_of<encoding, 1>(panel, k + 1, row, odd);
     }
-    if (k < depth) {
-        unrolled<kPanelVectors>([&](auto p) {
-            const F32 weight = load_last<encoding, decltype(p)::value>(panel, k);
-            unrolled<kRows>([&](auto m) {
-                F32& e = even[m.value][p.value];
-                e = fma(weight, broadcast(row[m.value][k]), e);
-            });
-        });
-    }
+    if (depth % 2 != 0) add_products_of<encoding, 0>(panel, depth - 1, row, even);
     for (int m = 0; m < kRows; ++m) {
         for (int p = 0; p < kPanelVectors; ++p) total[m][p] = even[m][p] + odd[m][p];
     }
