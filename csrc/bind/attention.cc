@@ -1,0 +1,12 @@
+// What a caller must know to size attention's memory.
+#include "bind/bindings.h"
+#include "cpu/attention_partials.h"
+
+namespace penstock::bind {
+
+void bind_attention(pybind11::module_& module) {
+    module.def("attention_partial_floats", &cpu::attention_partial_floats, pybind11::arg("heads"),
+               pybind11::arg("kv_heads"), pybind11::arg("dim"), pybind11::arg("max_context"));
+}
+
+}  // namespace penstock::bind

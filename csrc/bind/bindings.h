@@ -1,0 +1,14 @@
+// The parts of the module `penstock._native`, one function each.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace penstock::bind {
+
+void bind_pool(pybind11::module_& module);
+void bind_kernels(pybind11::module_& module);
+void bind_weights(pybind11::module_& module);
+void bind_plan(pybind11::module_& module);
+void bind_attention(pybind11::module_& module);
+
+}  // namespace penstock::bind

@@ -1,0 +1,10 @@
+#include "bind/bindings.h"
+
+PYBIND11_MODULE(_native, module) {
+    module.doc() = "Kernels, plans and the thread pool of the CPU. See penstock.kernels.native.";
+    penstock::bind::bind_pool(module);
+    penstock::bind::bind_kernels(module);
+    penstock::bind::bind_weights(module);
+    penstock::bind::bind_plan(module);
+    penstock::bind::bind_attention(module);
+}

@@ -1,0 +1,235 @@
+// PlanTensor, Recorder and Plan.
+#include "plan/plan.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+
+#include "bind/bindings.h"
+#include "bind/call.h"
+#include "bind/operand.h"
+#include "bind/plan_call.h"
+
+namespace penstock::bind {
+namespace {
+
+constexpr int64_t most_extent = int64_t{1} << 24;
+
+// Records calls and keeps alive what they use.
+class PyRecorder {
+public:
+    PyRecorder(std::shared_ptr<KernelSet> kernels, int64_t max_tokens, int64_t max_rows,
+               int64_t max_samples)
+        : kernels_(std::move(kernels)), recorder_({max_tokens, max_rows, max_samples}) {
+        for (const int64_t most : {max_tokens, max_rows, max_samples}) {
+            if (most < 1 || most > most_extent) {
+                throw py::value_error("max_tokens, max_rows, max_samples: must be in 1..2^24");
+            }
+        }
+    }
+
+    // The seven inputs of a step, once.
+    std::vector<PlanTensor> inputs(int64_t max_blocks) {
+        if (has_inputs_) {
+            throw py::value_error("inputs: were already made");
+        }
+        if (max_blocks < 1 || max_blocks > most_extent) {
+            throw py::value_error("max_blocks: must be in 1..2^24");
+        }
+        constexpr PerInput<Axis> axes{Axis::tokens,     Axis::tokens, Axis::tokens,
+                                      Axis::row_starts, Axis::rows,   Axis::rows,
+                                      Axis::samples};
+        for (size_t i = 0; i < num_step_inputs; ++i) {
+            const bool table = i == static_cast<size_t>(StepInput::block_tables);
+            inputs_[i] = recorder_.input(DType::i32, axes[i], {&max_blocks, table ? 1U : 0U});
+        }
+        has_inputs_ = true;
+        return {inputs_.begin(), inputs_.end()};
+    }
+
+    // A new tensor whose dimension 0 counts what that of `like` counts.
+    PlanTensor empty(const PlanTensor& like, int64_t columns, const std::string& dtype) {
+        if (like.axis == Axis::fixed || like.axis == Axis::row_starts) {
+            throw py::value_error("like: its first dimension must be tokens, rows or samples");
+        }
+        return recorder_.temporary(dtype_named(dtype), like.axis, {&columns, 1});
+    }
+
+    // A new tensor of `extent` elements, the same in every step.
+    PlanTensor scratch(int64_t extent, const std::string& dtype) {
+        PlanTensor tensor = recorder_.temporary(dtype_named(dtype), Axis::fixed, {&extent, 1});
+        tensor.view.rank = 1;
+        tensor.view.shape = {extent, 1, 1, 1};
+        tensor.view.stride = {1, 1, 1, 1};
+        return tensor;
+    }
+
+    void call(const std::string& name, const py::sequence& tensors,
+              const std::vector<int64_t>& integers, const std::vector<float>& reals,
+              const py::object& object) {
+        const CheckedCall call = check_call(*kernels_, name, {tensors, integers, reals, object});
+        for (const ValueBound& bound : call.bounds) {
+            limit(call, bound);
+        }
+        if (call.cache) {
+            for (const char* input : {"query_starts", "context_lens", "block_tables"}) {
+                input_of(call, input, tensor_named(call, input));
+            }
+            narrow_cache(*call.cache);
+        }
+        recorder_.record(*call.kernel, call.tensors, call.written, call.integers, call.reals,
+                         call.object);
+        for (const auto& tensor : tensors) {
+            alive_.append(tensor);
+        }
+        alive_.append(object);
+    }
+
+    std::shared_ptr<StepPlan> finish(const PlanTensor& output) {
+        if (!has_inputs_ || output.buffer == PlanTensor::external) {
+            throw py::value_error("finish: needs inputs and an output that was recorded");
+        }
+        return std::make_shared<StepPlan>(
+            StepPlan{Plan(recorder_, output), inputs_, output, limits_});
+    }
+
+    const py::list& alive() const { return alive_; }
+
+private:
+    size_t input_of(const CheckedCall& call, const std::string& name,
+                    const PlanTensor& tensor) const {
+        for (size_t i = 0; i < num_step_inputs; ++i) {
+            if (has_inputs_ && inputs_[i].buffer == tensor.buffer) {
+                return i;
+            }
+        }
+        throw py::value_error(call.signature->kernel + ": " + name +
+                              ": must be an input of the recorder");
+    }
+
+    void limit(const CheckedCall& call, const ValueBound& bound) {
+        const size_t input = input_of(call, call.signature->tensors[bound.index].name,
+                                      call.tensors[bound.index]);
+        narrow(limits_.below[input], bound.limit);
+    }
+
+    void narrow_cache(const CacheExtent& cache) {
+        if (limits_.cache && limits_.cache->block_tokens != cache.block_tokens) {
+            throw py::value_error("keys: all layers of a plan must have the same block size");
+        }
+        if (!limits_.cache || cache.blocks < limits_.cache->blocks) {
+            limits_.cache = cache;
+        }
+    }
+
+    std::shared_ptr<KernelSet> kernels_;
+    Recorder recorder_;
+    PerInput<PlanTensor> inputs_{};
+    bool has_inputs_ = false;
+    InputLimits limits_;
+    py::list alive_;
+};
+
+// A plan, its pool, and what the recorded calls point to.
+struct PyPlan {
+    std::shared_ptr<StepPlan> step;
+    std::shared_ptr<ThreadPool> pool;
+    py::list alive;
+};
+
+PerInput<TensorView> views_of(const PerInput<py::array>& arrays) {
+    PerInput<TensorView> views;
+    for (size_t i = 0; i < num_step_inputs; ++i) {
+        const std::string name = step_input_names[i];
+        views[i] = array_operand(arrays[i], name).view;
+        const int rank = i == static_cast<size_t>(StepInput::block_tables) ? 2 : 1;
+        if (views[i].dtype != DType::i32) {
+            throw py::type_error(name + ": expected int32, got " + dtype_name(views[i].dtype));
+        }
+        if (views[i].rank != rank) {
+            throw py::value_error(name + ": must have " + std::to_string(rank) + " dimension(s)");
+        }
+    }
+    return views;
+}
+
+py::array run_plan(const py::object& self, const py::array& tokens, const py::array& positions,
+                   const py::array& slots, const py::array& query_starts,
+                   const py::array& context_lens, const py::array& block_tables,
+                   const py::array& sample_rows) {
+    const auto& plan = self.cast<const PyPlan&>();
+    const auto views = views_of(
+        {tokens, positions, slots, query_starts, context_lens, block_tables, sample_rows});
+    const StepSize size = plan.step->measure(views);
+    TensorView output;
+    {
+        const py::gil_scoped_release release;
+        auto lease = plan.pool->acquire(plan.step->plan.workspace_bytes());
+        plan.step->run(lease, size, views);
+        output = plan.step->plan.view(plan.step->output);
+    }
+    const auto item = static_cast<py::ssize_t>(size_of(output.dtype));
+    return py::array(numpy_dtype(output.dtype), {output.shape[0], output.shape[1]},
+                     {output.stride[0] * item, item}, output.data, self);
+}
+
+py::dict profile_of(const PyPlan& plan) {
+    py::dict by_kernel;
+    const auto& steps = plan.step->plan.steps();
+    for (size_t i = 0; i < steps.size(); ++i) {
+        const char* name = steps[i].kernel->name;
+        const double seconds = plan.step->plan.seconds()[i];
+        by_kernel[name] = py::float_(
+            seconds + (by_kernel.contains(name) ? by_kernel[name].cast<double>() : 0.0));
+    }
+    return by_kernel;
+}
+
+}  // namespace
+
+void bind_plan(py::module_& module) {
+    py::class_<PlanTensor>(module, "PlanTensor")
+        .def_property_readonly("shape",
+                               [](const PlanTensor& tensor) {
+                                   py::tuple shape(static_cast<size_t>(tensor.view.rank));
+                                   for (size_t i = 0; i < shape.size(); ++i) {
+                                       shape[i] = tensor.view.shape[i];
+                                   }
+                                   return shape;
+                               })
+        .def_property_readonly("dtype", [](const PlanTensor& tensor) {
+            return dtype_name(tensor.view.dtype);
+        });
+    py::class_<PyRecorder>(module, "Recorder")
+        .def(py::init<std::shared_ptr<KernelSet>, int64_t, int64_t, int64_t>(), py::arg("kernels"),
+             py::arg("max_tokens"), py::arg("max_rows"), py::arg("max_samples"))
+        .def("inputs", &PyRecorder::inputs, py::arg("max_blocks"))
+        .def("empty", &PyRecorder::empty, py::arg("like"), py::arg("columns"),
+             py::arg("dtype") = "float32")
+        .def("scratch", &PyRecorder::scratch, py::arg("extent"), py::arg("dtype") = "float32")
+        .def("call", &PyRecorder::call, py::arg("kernel"), py::arg("tensors"),
+             py::arg("integers") = std::vector<int64_t>{}, py::arg("reals") = std::vector<float>{},
+             py::arg("object") = py::none())
+        .def(
+            "finish",
+            [](PyRecorder& recorder, std::shared_ptr<ThreadPool> pool, const PlanTensor& output) {
+                return PyPlan{recorder.finish(output), std::move(pool), recorder.alive()};
+            },
+            py::arg("pool"), py::arg("output"));
+    py::class_<PyPlan>(module, "Plan")
+        .def("run", &run_plan, py::arg("tokens"), py::arg("positions"), py::arg("slots"),
+             py::arg("query_starts"), py::arg("context_lens"), py::arg("block_tables"),
+             py::arg("sample_rows"))
+        .def("profile", &profile_of)
+        .def_property(
+            "profiling", [](const PyPlan& plan) { return plan.step->profiling; },
+            [](PyPlan& plan, bool value) { plan.step->profiling = value; })
+        .def_property_readonly(
+            "arena_bytes", [](const PyPlan& plan) { return plan.step->plan.arena_bytes(); })
+        .def_property_readonly("num_steps", [](const PyPlan& plan) {
+            return plan.step->plan.steps().size();
+        });
+}
+
+}  // namespace penstock::bind

@@ -1,0 +1,99 @@
+#include "bind/plan_call.h"
+
+#include <cstring>
+#include <stdexcept>
+
+namespace penstock::bind {
+namespace {
+
+const TensorView& of(const PerInput<TensorView>& inputs, StepInput input) {
+    return inputs[static_cast<size_t>(input)];
+}
+
+void require_rows(const PerInput<TensorView>& given, StepInput input, int64_t expected) {
+    const int64_t actual = of(given, input).shape[0];
+    if (actual != expected) {
+        throw std::invalid_argument(
+            std::string(step_input_names[static_cast<size_t>(input)]) + ": has " +
+            std::to_string(actual) + " rows, expected " + std::to_string(expected));
+    }
+}
+
+void require_at_most(const char* what, int64_t actual, int64_t most) {
+    if (actual > most) {
+        throw std::invalid_argument(std::string(what) + ": " + std::to_string(actual) +
+                                    " exceed the plan's maximum of " + std::to_string(most));
+    }
+}
+
+}  // namespace
+
+void narrow(std::optional<Extent>& bound, const Extent& other) {
+    if (!bound || other.value < bound->value) {
+        bound = other;
+    }
+}
+
+StepSize StepPlan::measure(const PerInput<TensorView>& given) const {
+    const StepSize size{of(given, StepInput::tokens).shape[0],
+                        of(given, StepInput::context_lens).shape[0],
+                        of(given, StepInput::sample_rows).shape[0]};
+    require_rows(given, StepInput::positions, size.tokens);
+    require_rows(given, StepInput::slots, size.tokens);
+    require_rows(given, StepInput::query_starts, size.rows + 1);
+    require_rows(given, StepInput::block_tables, size.rows);
+    require_at_most("tokens", size.tokens, plan.largest().tokens);
+    require_at_most("context_lens", size.rows, plan.largest().rows);
+    require_at_most("sample_rows", size.samples, plan.largest().samples);
+    const size_t tables = static_cast<size_t>(StepInput::block_tables);
+    require_at_most("block_tables: columns", given[tables].shape[1], inputs[tables].view.shape[1]);
+    return size;
+}
+
+void StepPlan::copy(const PerInput<TensorView>& given) {
+    for (size_t i = 0; i < num_step_inputs; ++i) {
+        const TensorView to = plan.view(inputs[i]);
+        const int64_t width = given[i].rank == 2 ? given[i].shape[1] : 1;
+        for (int64_t row = 0; row < to.shape[0]; ++row) {
+            if (given[i].stride[0] == width && to.stride[0] == width) {
+                std::memcpy(to.data, given[i].data,
+                            static_cast<size_t>(to.shape[0] * width) * sizeof(int32_t));
+                break;
+            }
+            std::memcpy(to.row<int32_t>(row), given[i].row<int32_t>(row),
+                        static_cast<size_t>(width) * sizeof(int32_t));
+        }
+    }
+}
+
+void StepPlan::check(const StepSize& size, int64_t table_columns) const {
+    for (size_t i = 0; i < num_step_inputs; ++i) {
+        if (const auto& bound = limits.below[i]) {
+            check_below(plan.view(inputs[i]), extent(bound->axis, size, bound->value),
+                        step_input_names[i]);
+        }
+    }
+    if (limits.cache) {
+        const auto view = [&](StepInput input) {
+            return plan.view(inputs[static_cast<size_t>(input)]);
+        };
+        TensorView tables = view(StepInput::block_tables);
+        tables.shape[1] = table_columns;
+        check_chunks({view(StepInput::query_starts), view(StepInput::context_lens), tables},
+                     size.tokens, *limits.cache);
+    }
+}
+
+void StepPlan::run(ThreadPool::Lease& lease, const StepSize& size,
+                   const PerInput<TensorView>& given) {
+    plan.resize(size);
+    copy(given);
+    check(size, of(given, StepInput::block_tables).shape[1]);
+    if (profiling) {
+        plan.run_timed(lease);
+    } else {
+        plan.run(lease);
+    }
+}
+
+}  // namespace penstock::bind

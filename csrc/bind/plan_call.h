@@ -1,0 +1,61 @@
+// A finished plan with the inputs that Python fills, and the checks of one run. No Python.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "bind/extents.h"
+#include "bind/value_checks.h"
+#include "plan/plan.h"
+
+namespace penstock::bind {
+
+// The inputs of a step, in the order of StepInputs in kernels/table.py.
+enum class StepInput : uint8_t {
+    tokens,
+    positions,
+    slots,
+    query_starts,
+    context_lens,
+    block_tables,
+    sample_rows
+};
+constexpr size_t num_step_inputs = 7;
+constexpr std::array<const char*, num_step_inputs> step_input_names{
+    "tokens",       "positions",    "slots",      "query_starts",
+    "context_lens", "block_tables", "sample_rows"};
+
+template <class T>
+using PerInput = std::array<T, num_step_inputs>;
+
+// What the recorded calls ask of the values of the inputs.
+struct InputLimits {
+    PerInput<std::optional<Extent>> below{};
+    std::optional<CacheExtent> cache;
+};
+
+// The smaller of two bounds; bounds of different axes do not occur for one input.
+void narrow(std::optional<Extent>& bound, const Extent& other);
+
+struct StepPlan {
+    Plan plan;
+    PerInput<PlanTensor> inputs;
+    PlanTensor output;
+    InputLimits limits;
+    bool profiling = false;
+
+    // The size of a step with these inputs, or std::invalid_argument where their lengths disagree
+    // or exceed what the plan was recorded for.
+    StepSize measure(const PerInput<TensorView>& given) const;
+
+    // Copies the inputs into the arena, checks them there (so that nobody can change them between
+    // check and use) and runs. One thread at a time.
+    void run(ThreadPool::Lease& lease, const StepSize& size, const PerInput<TensorView>& given);
+
+private:
+    void copy(const PerInput<TensorView>& given);
+    void check(const StepSize& size, int64_t table_columns) const;
+};
+
+}  // namespace penstock::bind

@@ -1,0 +1,174 @@
+#include "bind/signature.h"
+
+namespace penstock::bind {
+namespace {
+
+constexpr DTypes f32 = one_of(DType::f32);
+constexpr DTypes i32 = one_of(DType::i32);
+constexpr DTypes i64 = one_of(DType::i64);
+constexpr DTypes u8 = one_of(DType::u8);
+constexpr DTypes cached = one_of(DType::f32) | one_of(DType::f16);
+constexpr auto read = Access::read;
+constexpr auto write = Access::write;
+constexpr auto update = Access::update;
+
+int64_t value(const Symbols& symbols, const char* name) {
+    return symbols.evaluate(name).value().value;
+}
+
+std::string heads_refusal(const Symbols& symbols, int) {
+    const int64_t heads = value(symbols, "H"), kv_heads = value(symbols, "K");
+    if (heads < 1 || kv_heads < 1 || heads % kv_heads != 0) {
+        return "H: must be a positive multiple of K";
+    }
+    if (const int64_t dim = value(symbols, "D"); dim < 8 || dim % 8 != 0) {
+        return "D: must be a positive multiple of 8";
+    }
+    return {};
+}
+
+std::string rope_refusal(const Symbols& symbols, int lanes) {
+    const int64_t rotated = value(symbols, "rotated");
+    if (rotated % 2 != 0 || rotated > value(symbols, "D")) {
+        return "rope: its rows must be even and no longer than D";
+    }
+    return heads_refusal(symbols, lanes);
+}
+
+std::string attention_refusal(const Symbols& symbols, int lanes) {
+    const int64_t block = value(symbols, "P");
+    if (block < 1 || block % lanes != 0 || (block % 64 != 0 && 64 % block != 0)) {
+        return "P: must be a multiple of " + std::to_string(lanes) +
+               " that divides 64 or is a multiple of it";
+    }
+    if (value(symbols, "window") < 0) {
+        return "window: must not be negative";
+    }
+    return heads_refusal(symbols, lanes);
+}
+
+std::vector<Parameter> rope_cache_tensors(std::vector<Parameter> head_norm = {}) {
+    std::vector<Parameter> tensors{{"qkv", read, f32, {"T", "H*D+2*K*D"}, ""},
+                                   {"rope", read, f32, {"positions", "rotated"}, ""},
+                                   {"positions", read, i32, {"T"}, "positions"},
+                                   {"slots", read, i32, {"T"}, "B*P"},
+                                   {"keys", update, cached, {"B", "K", "D", "P"}, ""},
+                                   {"values", update, cached, {"B", "K", "P", "D"}, ""},
+                                   {"out", write, f32, {"T", "H*D"}, ""}};
+    tensors.insert(tensors.end(), head_norm.begin(), head_norm.end());
+    return tensors;
+}
+
+// `K`, `N`, `V` and `Z` of a packed_linear: its depth, its rows (as N and as V), and the bytes of
+// a quantized row of that depth.
+const std::vector<Signature>& table() {
+    static const std::vector<Signature> signatures{
+        {"rms_norm",
+         {{"x", read, f32, {"T", "W"}, ""},
+          {"weight", read, f32, {"W"}, ""},
+          {"out", write, f32, {"T", "W"}, ""}},
+         {},
+         {"eps"}},
+        {"add_rms_norm",
+         {{"x", read, f32, {"T", "W"}, ""},
+          {"residual", read, f32, {"T", "W"}, ""},
+          {"weight", read, f32, {"W"}, ""},
+          {"out", write, f32, {"T", "W"}, ""},
+          {"sum", write, f32, {"T", "W"}, ""}},
+         {},
+         {"eps"}},
+        {"silu_mul",
+         {{"gate_up", read, f32, {"T", "2*F"}, ""}, {"out", write, f32, {"T", "F"}, ""}},
+         {},
+         {}},
+        {"gather_rows",
+         {{"x", read, f32, {"T", "W"}, ""},
+          {"rows", read, i32, {"S"}, "T"},
+          {"out", write, f32, {"S", "W"}, ""}},
+         {},
+         {}},
+        {"embedding",
+         {{"tokens", read, i32, {"T"}, "V"}, {"out", write, f32, {"T", "K"}, ""}},
+         {},
+         {},
+         ObjectKind::packed_linear},
+        {"quantize_rows",
+         {{"x", read, f32, {"T", "K"}, ""}, {"out", write, u8, {"T", "Z"}, ""}},
+         {},
+         {},
+         ObjectKind::packed_linear},
+        {"linear_affine",
+         {{"x", read, u8, {"T", "Z"}, ""}, {"out", write, f32, {"T", "N"}, ""}},
+         {"threads"},
+         {},
+         ObjectKind::packed_linear},
+        {"linear_dense",
+         {{"x", read, f32, {"T", "K"}, ""}, {"out", write, f32, {"T", "N"}, ""}},
+         {"threads"},
+         {},
+         ObjectKind::packed_linear},
+        {"rope_cache", rope_cache_tensors(), {"H", "K", "D"}, {}, ObjectKind::none, rope_refusal},
+        {"norm_rope_cache",
+         rope_cache_tensors({{"q_weight", read, f32, {"D"}, ""}, {"k_weight", read, f32, {"D"}, ""}}),
+         {"H", "K", "D"},
+         {"eps"},
+         ObjectKind::none,
+         rope_refusal},
+        {"paged_attention",
+         {{"q", read, f32, {"T", "H*D"}, ""},
+          {"query_starts", read, i32, {"R+1"}, ""},
+          {"context_lens", read, i32, {"R"}, ""},
+          {"block_tables", read, i32, {"R", "max_blocks"}, ""},
+          {"keys", read, cached, {"B", "K", "D", "P"}, ""},
+          {"values", read, cached, {"B", "K", "P", "D"}, ""},
+          {"out", write, f32, {"T", "H*D"}, ""},
+          {"partials", write, f32, {"partials"}, ""}},
+         {"H", "K", "D", "window"},
+         {"scale"},
+         ObjectKind::none,
+         attention_refusal},
+        {"argmax",
+         {{"logits", read, f32, {"S", "V"}, ""}, {"out", write, i32, {"S"}, ""}},
+         {},
+         {}},
+        {"sample",
+         {{"logits", read, f32, {"S", "V"}, ""},
+          {"temperature", read, f32, {"S"}, ""},
+          {"top_k", read, i32, {"S"}, ""},
+          {"top_p", read, f32, {"S"}, ""},
+          {"min_p", read, f32, {"S"}, ""},
+          {"seed", read, i64, {"S"}, ""},
+          {"position", read, i64, {"S"}, ""},
+          {"out", write, i32, {"S"}, ""}},
+         {},
+         {}},
+        {"top_logprobs",
+         {{"logits", read, f32, {"S", "V"}, ""},
+          {"tokens", read, i32, {"S"}, "V"},
+          {"out", write, f32, {"S"}, ""},
+          {"ids", write, i32, {"S", "count"}, ""},
+          {"logprobs", write, f32, {"S", "count"}, ""}},
+         {},
+         {},
+         ObjectKind::none,
+         [](const Symbols& symbols, int) {
+             return std::string(value(symbols, "count") > value(symbols, "V")
+                                    ? "count: exceeds the vocabulary"
+                                    : "");
+         }},
+    };
+    return signatures;
+}
+
+}  // namespace
+
+const Signature* signature_of(std::string_view kernel) {
+    for (const Signature& signature : table()) {
+        if (signature.kernel == kernel) {
+            return &signature;
+        }
+    }
+    return nullptr;
+}
+
+}  // namespace penstock::bind

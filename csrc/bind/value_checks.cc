@@ -1,0 +1,64 @@
+#include "bind/value_checks.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace penstock::bind {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) {
+    throw std::invalid_argument(message);
+}
+
+std::string at(const char* name, int64_t index) {
+    return std::string(name) + "[" + std::to_string(index) + "]";
+}
+
+void check_row_of_blocks(const ChunkViews& chunks, int64_t row, int64_t blocks_used,
+                         const CacheExtent& cache) {
+    TensorView table = chunks.block_tables;
+    table.data = table.row<int32_t>(row);
+    table.shape[0] = blocks_used;
+    table.stride[0] = 1;
+    check_below(table, cache.blocks, at("block_tables", row));
+}
+
+}  // namespace
+
+void check_below(const TensorView& values, int64_t below, const std::string& where) {
+    const auto* value = static_cast<const int32_t*>(values.data);
+    // As unsigned, a negative number is too large: one comparison, which vectorises.
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < values.shape[0]; ++i) {
+        largest = std::max(largest, static_cast<uint32_t>(value[i]));
+    }
+    if (values.shape[0] > 0 && static_cast<int64_t>(largest) >= below) {
+        refuse(where + ": " + std::to_string(static_cast<int32_t>(largest)) + " is not in 0.." +
+               std::to_string(below - 1));
+    }
+}
+
+void check_chunks(const ChunkViews& chunks, int64_t tokens, const CacheExtent& cache) {
+    const int64_t rows = chunks.context_lens.shape[0];
+    const auto* starts = static_cast<const int32_t*>(chunks.query_starts.data);
+    const auto* contexts = static_cast<const int32_t*>(chunks.context_lens.data);
+    const int64_t most_context = chunks.block_tables.shape[1] * cache.block_tokens;
+    if (starts[0] != 0 || starts[rows] != tokens) {
+        refuse("query_starts: must run from 0 to the number of tokens, " + std::to_string(tokens));
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+        const int64_t chunk = int64_t{starts[row + 1]} - starts[row];
+        if (chunk < 1) {
+            refuse(at("query_starts", row + 1) + ": chunk " + std::to_string(row) + " is empty");
+        }
+        if (contexts[row] < chunk || contexts[row] > most_context) {
+            refuse(at("context_lens", row) + ": " + std::to_string(contexts[row]) +
+                   " is not in " + std::to_string(chunk) + ".." + std::to_string(most_context) +
+                   " (the chunk, the block table)");
+        }
+        const int64_t blocks_used = (contexts[row] + cache.block_tokens - 1) / cache.block_tokens;
+        check_row_of_blocks(chunks, row, blocks_used, cache);
+    }
+}
+
+}  // namespace penstock::bind

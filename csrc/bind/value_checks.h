@@ -1,0 +1,33 @@
+// The values of index tensors, before a kernel uses them as addresses. No Python; violations are
+// std::invalid_argument, which the binding turns into ValueError.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "penstock/tensor_view.h"
+
+namespace penstock::bind {
+
+// Every element of `values` [n] int32 lies in 0..below - 1.
+void check_below(const TensorView& values, int64_t below, const std::string& where);
+
+// The shape of the cache that block tables point into.
+struct CacheExtent {
+    int64_t blocks = 0;
+    int64_t block_tokens = 0;
+};
+
+// The chunks of a step; see StepInputs in kernels/table.py.
+struct ChunkViews {
+    TensorView query_starts;  // [R + 1]
+    TensorView context_lens;  // [R]
+    TensorView block_tables;  // [R, max_blocks]
+};
+
+// Chunks are not empty, cover tokens 0..tokens - 1 in order, fit into their context and their
+// context into its block table, whose entries for the context name blocks of the cache.
+void check_chunks(const ChunkViews& chunks, int64_t tokens, const CacheExtent& cache);
+
+}  // namespace penstock::bind

@@ -1,0 +1,178 @@
+"""`Ops` over the native kernels: `NativeOps` eagerly over numpy arrays, `PlanOps` into a plan.
+
+Both are the same thin functions over a `Sink`, so that a plan gives the bits of the eager calls.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import _native
+from penstock.kernels.native.pack import matrix_source
+from penstock.kernels.native.sink import EagerSink, PlanSink, Sink
+from penstock.kernels.sampling import SamplingRows
+from penstock.kernels.table import HeadNorm, LayerCache, StepInputs
+from penstock.kernels.weights import Linear, Matrix
+
+Tensor = TypeVar("Tensor")
+Pool = _native.ThreadPool
+
+
+class SinkOps(Generic[Tensor]):
+    """The ops over any sink. See `kernels.table.Ops` for what each means."""
+
+    def __init__(self, sink: Sink[Tensor]) -> None:
+        self._sink = sink
+
+    @property
+    def level(self) -> str:
+        """The instruction-set level whose kernels serve."""
+        return str(self._sink.kernels.level)
+
+    def pack_linear(self, weight: Linear) -> Any:
+        parts = [matrix_source(part) for part in weight.parts]
+        return _native.PackedLinear(self._sink.kernels, self._sink.pool, parts, weight.bias)
+
+    def pack_embedding(self, table: Matrix) -> Any:
+        """The same packed form as that of a head."""
+        return self.pack_linear(Linear((table,)))
+
+    def pack_tied(self, table: Matrix) -> tuple[Any, Any]:
+        """One packed form serves both."""
+        packed = self.pack_linear(Linear((table,)))
+        return packed, packed
+
+    def constant(self, array: Any) -> Any:
+        return np.ascontiguousarray(array)
+
+    def embedding(self, table: Any, tokens: Tensor) -> Tensor:
+        out = self._sink.empty(tokens, table.shape[1])
+        self._sink.call("embedding", [tokens, out], weight=table)
+        return out
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        out = self._sink.empty(x, _columns(x))
+        self._sink.call("rms_norm", [x, weight, out], reals=[eps])
+        return out
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        out, total = (self._sink.empty(x, _columns(x)) for _ in range(2))
+        self._sink.call("add_rms_norm", [x, residual, weight, out, total], reals=[eps])
+        return out, total
+
+    def linear(self, x: Tensor, weight: Any) -> Tensor:
+        out = self._sink.empty(x, weight.shape[0])
+        threads = [self._sink.pool.threads]
+        if weight.has_affine:
+            quantized = self._sink.empty(x, weight.quantized_row_bytes, "uint8")
+            self._sink.call("quantize_rows", [x, quantized], weight=weight)
+            self._sink.call("linear_affine", [quantized, out], threads, weight=weight)
+        if weight.has_dense:
+            self._sink.call("linear_dense", [x, out], threads, weight=weight)
+        return out
+
+    def rope_cache(
+        self,
+        qkv: Tensor,
+        rope: Tensor,
+        inputs: StepInputs[Tensor],
+        cache: LayerCache[Any],
+        heads: tuple[int, int, int],
+        head_norm: HeadNorm | None,
+    ) -> Tensor:
+        out = self._sink.empty(qkv, heads[0] * heads[2])
+        tensors = [qkv, rope, inputs.positions, inputs.slots, cache.keys, cache.values, out]
+        if head_norm is None:
+            self._sink.call("rope_cache", tensors, heads)
+        else:
+            tensors += [head_norm.q_weight, head_norm.k_weight]
+            self._sink.call("norm_rope_cache", tensors, heads, [head_norm.eps])
+        return out
+
+    def attention(
+        self,
+        q: Tensor,
+        inputs: StepInputs[Tensor],
+        cache: LayerCache[Any],
+        heads: tuple[int, int, int],
+        scale: float,
+        window: int,
+    ) -> Tensor:
+        out = self._sink.empty(q, _columns(q))
+        max_context = _columns(inputs.block_tables) * cache.values.shape[2]
+        partials = self._sink.scratch(_native.attention_partial_floats(*heads, max_context))
+        tensors = [q, inputs.query_starts, inputs.context_lens, inputs.block_tables]
+        tensors += [cache.keys, cache.values, out, partials]
+        self._sink.call("paged_attention", tensors, [*heads, window], [scale])
+        return out
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        out = self._sink.empty(gate_up, _columns(gate_up) // 2)
+        self._sink.call("silu_mul", [gate_up, out])
+        return out
+
+    def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor:
+        out = self._sink.empty(rows, _columns(x))
+        self._sink.call("gather_rows", [x, rows, out])
+        return out
+
+
+class NativeOps(SinkOps[npt.NDArray[Any]]):
+    """Eager ops over numpy arrays, and the sampler."""
+
+    @classmethod
+    def eager(cls, pool: Pool, level: str | None = None) -> NativeOps:
+        """`level` None: the best that the CPU has. Raises ValueError for one it lacks."""
+        return cls(EagerSink(_native.KernelSet(level or "auto"), pool))
+
+    def recorder(
+        self, max_tokens: int, max_rows: int, max_samples: int, max_blocks: int
+    ) -> PlanOps:
+        """Ops of the same level and pool that record a step of at most these sizes."""
+        sink = PlanSink(self._sink.kernels, self._sink.pool, max_tokens, max_rows, max_samples)
+        return PlanOps(sink, max_blocks)
+
+    def sample(self, logits: npt.NDArray[np.float32], rows: SamplingRows) -> npt.NDArray[np.int32]:
+        """[S, V] -> [S] token ids, -1 for a row without finite logits. See `kernels.sampling`."""
+        tokens = np.empty(len(logits), dtype=np.int32)
+        if not rows.temperature.any():
+            self._sink.call("argmax", [logits, tokens])
+            return tokens
+        seed, position = rows.seed.view(np.int64), rows.position.view(np.int64)
+        tensors = [logits, rows.temperature, rows.top_k, rows.top_p, rows.min_p, seed, position]
+        self._sink.call("sample", [*tensors, tokens])
+        return tokens
+
+    def top_logprobs(
+        self, logits: npt.NDArray[np.float32], token: int, count: int
+    ) -> tuple[float, list[tuple[int, float]]]:
+        """Of one row [V] of untouched logits."""
+        out = np.empty(1, dtype=np.float32)
+        ids = np.empty((1, count), dtype=np.int32)
+        logprobs = np.empty((1, count), dtype=np.float32)
+        tokens = np.array([token], dtype=np.int32)
+        self._sink.call("top_logprobs", [logits[None], tokens, out, ids, logprobs])
+        return float(out[0]), list(zip(ids[0].tolist(), logprobs[0].tolist(), strict=True))
+
+
+class PlanOps(SinkOps[Any]):
+    """Ops that record. `inputs` are the step's; `finish` gives the plan."""
+
+    def __init__(self, sink: PlanSink, max_blocks: int) -> None:
+        super().__init__(sink)
+        self._recorder = sink.recorder
+        self.inputs: StepInputs[Any] = StepInputs(*self._recorder.inputs(max_blocks))
+
+    def finish(self, output: Any) -> Any:
+        """The plan whose `run(tokens, positions, slots, query_starts, context_lens, block_tables,
+        sample_rows)` gives `output`, valid until the next run."""
+        return self._recorder.finish(self._sink.pool, output)
+
+
+def _columns(x: Any) -> int:
+    return int(x.shape[1])
