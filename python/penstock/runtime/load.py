@@ -1,0 +1,86 @@
+"""From settings to a runtime that serves: find the model, plan the memory, pack the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.config import EngineSettings, Environment, read_environment
+from penstock.models.decoder import Progress
+from penstock.models.files import ModelFiles
+from penstock.models.hub_access import HubAccess
+from penstock.models.loading import LoadedModel, load_model
+from penstock.models.sources import resolve_model
+from penstock.models.spec import DecoderSpec
+from penstock.models.tensor_names import HF_NAMES
+from penstock.models.weights import expected_shapes
+from penstock.runtime.backend import Backend
+from penstock.runtime.cpu import CpuRuntime
+from penstock.runtime.host import available_bytes
+from penstock.runtime.memory import MemoryPlan, plan_memory
+from penstock.runtime.native import NativeBackend
+from penstock.runtime.protocol import RuntimeInfo
+from penstock.runtime.rows import RowTable
+
+
+def load_runtime(
+    settings: EngineSettings,
+    environment: Environment | None = None,
+    progress: Progress | None = None,
+) -> CpuRuntime:
+    """The runtime of the model that `settings` names. `progress(layers packed, layers in all)`.
+
+    Raises ModelError where the model is not found, cannot be read or does not fit.
+    """
+    environment = environment or read_environment()
+    hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
+    files = resolve_model(settings.model, environment.home, hub)
+    return start_runtime(files, settings, available_bytes(), progress)
+
+
+def start_runtime(
+    files: ModelFiles,
+    settings: EngineSettings,
+    available: int | None = None,
+    progress: Progress | None = None,
+) -> CpuRuntime:
+    """The runtime of a model on disk, within `available` bytes (None: as much as it takes)."""
+    model = load_model(files, settings.dtype)
+    memory = plan_memory(model.spec, weight_bytes(files, model.spec, settings), settings, available)
+    backend = backend_for(settings)(model, memory, settings, progress)
+    rows = RowTable(settings.max_seqs, memory.context_tokens, settings.block_tokens)
+    info = RuntimeInfo(
+        model_id=model.model_id,
+        fingerprint=model.fingerprint,
+        vocab_size=model.spec.vocab,
+        context_tokens=memory.context_tokens,
+        cache_blocks=memory.cache.blocks,
+        block_tokens=settings.block_tokens,
+        weight_bytes=backend.weight_bytes,
+    )
+    taken = replace(memory, weight_bytes=backend.weight_bytes, buffer_bytes=backend.buffer_bytes)
+    return CpuRuntime(rows, backend, info, taken.formula())
+
+
+def backend_for(
+    settings: EngineSettings,
+) -> Callable[[LoadedModel, MemoryPlan, EngineSettings, Progress | None], Backend]:
+    """Who computes: decided here, once."""
+    if settings.kernels == "reference":
+        # torch takes two seconds to import: only who asks for the reference waits for it
+        from penstock.runtime.reference import ReferenceBackend
+
+        return ReferenceBackend
+    return NativeBackend
+
+
+def weight_bytes(files: ModelFiles, spec: DecoderSpec, settings: EngineSettings) -> int:
+    """What the packed weights will take: as much as in their files, or 4 bytes each as f32."""
+    if settings.dtype == "f32":
+        return 4 * sum(math.prod(shape) for shape in expected_shapes(HF_NAMES, spec).values())
+    parts: list[Path] = [files.path]
+    if files.kind == "folder":
+        parts = sorted(files.path.glob("*.safetensors"))
+    return sum(part.stat().st_size for part in parts)

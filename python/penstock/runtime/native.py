@@ -1,0 +1,95 @@
+"""The backend of a CPU: weights packed for its instruction set, a step recorded once as a plan and
+replayed by the thread pool with no Python in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from penstock.base.errors import ModelError
+from penstock.config import EngineSettings
+from penstock.kernels.native import NativeOps, Pool
+from penstock.kernels.sampling import SamplingRows
+from penstock.kernels.table import LayerCache, StepInputs
+from penstock.models.decoder import Decoder, Progress
+from penstock.models.loading import LoadedModel
+from penstock.runtime.backend import Floats, Ints
+from penstock.runtime.host import available_cores
+from penstock.runtime.memory import MemoryPlan
+
+
+class NativeBackend:
+    """A `Backend` of the sizes that `memory` says.
+
+    Raises ModelError where weights cannot be read, or where the kernels do not take the model's
+    sizes or the settings' block size.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        memory: MemoryPlan,
+        settings: EngineSettings,
+        progress: Progress | None = None,
+    ) -> None:
+        pool = Pool(settings.threads or available_cores())
+        self._ops = NativeOps.eager(pool)
+        shape = memory.cache
+        dtype = np.float32 if shape.item_bytes == 4 else np.float16
+        # Zeros are not touched yet: the system gives the memory block by block, as it is used.
+        self.caches: list[LayerCache[Any]] = [
+            LayerCache(np.zeros(shape.keys_shape, dtype), np.zeros(shape.values_shape, dtype))
+            for _ in range(shape.layers)
+        ]
+        try:
+            self._decoder: Decoder[Any] = Decoder(
+                model.spec, model.weights, self._ops, memory.context_tokens, progress
+            )
+            self._plan = self._record(memory, min(settings.max_seqs, memory.step_tokens))
+        except ValueError as refusal:
+            raise ModelError(f"{model.model_id}: the CPU kernels refuse: {refusal}") from None
+
+    @property
+    def weight_bytes(self) -> int:
+        return self._decoder.weight_bytes
+
+    @property
+    def buffer_bytes(self) -> int:
+        return int(self._plan.arena_bytes)
+
+    def logits(self, inputs: StepInputs[Ints]) -> Floats:
+        """See `Backend`: a view of the plan's memory."""
+        logits: Floats = self._plan.run(
+            inputs.tokens,
+            inputs.positions,
+            inputs.slots,
+            inputs.query_starts,
+            inputs.context_lens,
+            inputs.block_tables,
+            inputs.sample_rows,
+        )
+        return logits
+
+    def eager_logits(self, inputs: StepInputs[Ints]) -> Floats:
+        """The same step by one kernel call after another: for telling what a plan does wrong."""
+        logits: Floats = self._decoder.forward(self._ops, inputs, self.caches)
+        return logits
+
+    def sample(self, logits: Floats, rows: SamplingRows) -> Ints:
+        return self._ops.sample(logits, rows)
+
+    def top_logprobs(
+        self, logits: Floats, token: int, count: int
+    ) -> tuple[float, list[tuple[int, float]]]:
+        return self._ops.top_logprobs(logits, token, count)
+
+    def close(self) -> None:
+        """The plan holds weights and cache; they go with it."""
+        del self._plan, self._decoder
+        self.caches = []
+
+    def _record(self, memory: MemoryPlan, max_rows: int) -> Any:
+        max_blocks = -(-memory.context_tokens // memory.cache.block_tokens)
+        recorder = self._ops.recorder(memory.step_tokens, max_rows, max_rows, max_blocks)
+        return recorder.finish(self._decoder.forward(recorder, recorder.inputs, self.caches))

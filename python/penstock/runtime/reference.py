@@ -1,0 +1,78 @@
+"""The backend of the reference bodies: slow, plain, right by definition. Imports torch.
+
+It serves `kernels = "reference"`, for tests and for telling a kernel's fault from a model's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from penstock.config import EngineSettings
+from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.sampling import SamplingRows
+from penstock.kernels.table import LayerCache, StepInputs
+from penstock.models.decoder import Decoder, Progress
+from penstock.models.loading import LoadedModel
+from penstock.runtime.backend import Floats, Ints
+from penstock.runtime.memory import MemoryPlan
+
+
+class ReferenceBackend:
+    """A `Backend` of the sizes that `memory` says. Raises ModelError where weights cannot be
+    read."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        memory: MemoryPlan,
+        settings: EngineSettings,
+        progress: Progress | None = None,
+    ) -> None:
+        self._ops = ReferenceOps()
+        self._decoder: Decoder[torch.Tensor] = Decoder(
+            model.spec, model.weights, self._ops, memory.context_tokens, progress
+        )
+        shape = memory.cache
+        dtype = torch.float32 if shape.item_bytes == 4 else torch.float16
+        self.caches = [
+            LayerCache(
+                torch.zeros(shape.keys_shape, dtype=dtype),
+                torch.zeros(shape.values_shape, dtype=dtype),
+            )
+            for _ in range(shape.layers)
+        ]
+        self.buffer_bytes = memory.buffer_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        return self._decoder.weight_bytes
+
+    def logits(self, inputs: StepInputs[Ints]) -> Floats:
+        """See `Backend`."""
+        arrays = (
+            inputs.tokens,
+            inputs.positions,
+            inputs.slots,
+            inputs.query_starts,
+            inputs.context_lens,
+            inputs.block_tables,
+            inputs.sample_rows,
+        )
+        tensors = StepInputs(*(torch.from_numpy(array) for array in arrays))
+        with torch.inference_mode():
+            result = self._decoder.forward(self._ops, tensors, self.caches)
+        logits: Floats = result.numpy()
+        return logits
+
+    def sample(self, logits: Floats, rows: SamplingRows) -> Ints:
+        tokens: Ints = self._ops.sample(torch.from_numpy(logits), rows).numpy().astype(np.int32)
+        return tokens
+
+    def top_logprobs(
+        self, logits: Floats, token: int, count: int
+    ) -> tuple[float, list[tuple[int, float]]]:
+        return self._ops.top_logprobs(torch.from_numpy(logits), token, count)
+
+    def close(self) -> None:
+        self.caches = []

@@ -1,0 +1,104 @@
+"""Runs requests through a scheduler and a runtime, in every way a request may be computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.dialog import Sampling
+from penstock.kernels.table import StepInputs
+from penstock.runtime import CpuRuntime
+from penstock.scheduler import Scheduler
+
+Token = tuple[int, float, tuple[tuple[int, float], ...]]
+
+
+@dataclass(frozen=True)
+class Request:
+    prompt: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling
+    seed: int = 0
+
+
+@dataclass
+class Outcome:
+    """`answers[i]`: the tokens of request i with their logprobs."""
+
+    answers: list[list[Token]]
+    cached_tokens: list[int]
+    preemptions: int
+
+
+def requests_over(vocab: int, longest: int, seed: int = 1) -> list[Request]:
+    """Six requests of which some share a prefix; greedy, tempered and truncated draws."""
+    random = np.random.default_rng(seed)
+
+    def tokens(count: int) -> tuple[int, ...]:
+        return tuple(random.integers(0, vocab, count).tolist())
+
+    stem = tokens(longest // 2)
+    greedy, free = Sampling(temperature=0.0), Sampling(temperature=1.0)
+    narrow = Sampling(temperature=0.8, top_k=20, top_p=0.9, min_p=0.02)
+    return [
+        Request(tokens(1), 60, narrow, seed=12),
+        Request(tokens(16), 50, free, seed=14),
+        Request((*stem, *tokens(longest // 2)), 12, greedy),
+        Request((*stem, *tokens(7)), 20, free, seed=11),
+        Request(tokens(33), 16, greedy),
+        Request((*stem, *tokens(2)), 10, narrow, seed=13),
+    ]
+
+
+def poison(runtime: CpuRuntime) -> None:
+    """NaN in all of the cache: whatever is read before it is written shows."""
+    for cache in runtime._backend.caches:  # type: ignore[attr-defined]
+        cache.keys[...] = np.nan
+        cache.values[...] = np.nan
+
+
+class PlanAndCalls:
+    """A native backend that computes every step by its plan and by eager calls, and compares."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+        self.steps = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+    def logits(self, inputs: StepInputs[Any]) -> Any:
+        by_calls = self._native.eager_logits(inputs)
+        by_plan = self._native.logits(inputs)
+        assert by_plan.tobytes() == by_calls.tobytes()
+        self.steps += 1
+        return by_plan
+
+
+def generate(runtime: CpuRuntime, scheduler: Scheduler, requests: list[Request]) -> Outcome:
+    """All `requests` at once."""
+    outcome = Outcome([[] for _ in requests], [0] * len(requests), 0)
+    for index, request in enumerate(requests):
+        scheduler.submit(
+            str(index),
+            token_ids=request.prompt,
+            sampling=request.sampling,
+            seed=request.seed,
+            max_tokens=request.max_tokens,
+            top_logprobs=2,
+        )
+    finished = 0
+    while (plan := scheduler.plan()) is not None:
+        for progress in scheduler.commit(runtime.execute(plan)):
+            assert progress.finish != "error"
+            assert progress.token_id is not None and progress.logprob is not None
+            token = (progress.token_id, progress.logprob, progress.top)
+            outcome.answers[int(progress.id)].append(token)
+            if progress.cached_tokens is not None:
+                outcome.cached_tokens[int(progress.id)] = progress.cached_tokens
+            finished += progress.finish is not None
+    assert finished == len(requests)
+    outcome.preemptions = scheduler.gauges().preemptions
+    return outcome

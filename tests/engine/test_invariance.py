@@ -1,0 +1,166 @@
+"""An answer does not depend on how it was computed: alone, in a batch, in chunks, after a
+preemption, over a cached prefix or without a cache, token for token and bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from generations import Outcome, PlanAndCalls, Request, generate, poison, requests_over
+from small_llama import CONTEXT, VOCAB, write_small_llama
+
+from penstock.base.errors import ModelError
+from penstock.config import EngineSettings, read_environment
+from penstock.models.sources import files_at, resolve_model
+from penstock.runtime import CpuRuntime, start_runtime
+from penstock.runtime.rows import RowTable
+from penstock.scheduler import Scheduler
+
+BLOCK = 16
+ROWS = 6
+
+WAYS = {
+    "batched": {},
+    "chunked": {"token_budget": 5},
+    "in larger chunks": {"token_budget": 50},
+    "by twos": {"max_seqs": 2},
+    "preempted": {"num_blocks": 8},
+    "preempted and chunked": {"num_blocks": 7, "token_budget": 23},
+    "without prefix caching": {"prefix_caching": False},
+    "without a cache": {"no_kv_cache": True},
+}
+
+
+def scheduler(runtime: CpuRuntime, **options: int | bool) -> Scheduler:
+    sizes: dict[str, int | bool] = {
+        "num_blocks": runtime.info.cache_blocks,
+        "block_tokens": BLOCK,
+        "context_tokens": runtime.info.context_tokens,
+        "max_seqs": ROWS,
+        "token_budget": runtime.info.context_tokens,
+    }
+    return Scheduler(**(sizes | options))  # type: ignore[arg-type]
+
+
+def alone(runtime: CpuRuntime, requests: list[Request]) -> Outcome:
+    """Each request by itself on a cache that holds nothing."""
+    answers = []
+    for request in requests:
+        poison(runtime)
+        answers += generate(runtime, scheduler(runtime, prefix_caching=False), [request]).answers
+    return Outcome(answers, [0] * len(requests), 0)
+
+
+def settings(model: str, **options: object) -> EngineSettings:
+    """The largest step holds a whole context, so that one runtime serves every way."""
+    return EngineSettings(
+        model=model,
+        context_tokens=CONTEXT,
+        max_seqs=ROWS,
+        token_budget=CONTEXT,
+        block_tokens=BLOCK,
+        threads=2,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+@pytest.fixture(scope="module")
+def small_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_llama(tmp_path_factory.mktemp("model") / "small-llama")
+
+
+@pytest.fixture(scope="module", params=["auto", "f32"])
+def native(request: pytest.FixtureRequest, small_llama: Path) -> Iterator[CpuRuntime]:
+    """float16 weights and cache, or float32 throughout."""
+    runtime = start_runtime(
+        files_at(small_llama, "small-llama"), settings(str(small_llama), dtype=request.param)
+    )
+    yield runtime
+    runtime.close()
+
+
+@pytest.fixture(scope="module")
+def answers_alone(native: CpuRuntime) -> Outcome:
+    return alone(native, requests_over(VOCAB, 100))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_small_llama_answers_the_same_in_every_way(
+    native: CpuRuntime, answers_alone: Outcome, way: str
+) -> None:
+    poison(native)
+    outcome = generate(native, scheduler(native, **WAYS[way]), requests_over(VOCAB, 100))
+    assert outcome.answers == answers_alone.answers
+    assert ("preempted" in way) == (outcome.preemptions > 0)
+
+
+def test_a_cached_prefix_changes_nothing(native: CpuRuntime, answers_alone: Outcome) -> None:
+    poison(native)
+    one = scheduler(native)
+    requests = requests_over(VOCAB, 100)
+    generate(native, one, requests)
+    again = generate(native, one, requests)
+    assert again.answers == answers_alone.answers
+    assert again.cached_tokens == [
+        (len(request.prompt) - 1) // BLOCK * BLOCK for request in requests
+    ]
+
+
+def test_a_plan_gives_the_bits_of_its_calls(native: CpuRuntime, answers_alone: Outcome) -> None:
+    both = PlanAndCalls(native._backend)
+    runtime = CpuRuntime(RowTable(ROWS, CONTEXT, BLOCK), both, native.info, "")
+    poison(runtime)
+    outcome = generate(runtime, scheduler(runtime, token_budget=50), requests_over(VOCAB, 100))
+    assert outcome.answers == answers_alone.answers
+    assert both.steps > 20
+
+
+def test_answers_differ_between_requests(answers_alone: Outcome) -> None:
+    heads = {tuple(token for token, _, _ in answer[:4]) for answer in answers_alone.answers}
+    assert len(heads) == len(answers_alone.answers)
+
+
+def test_the_reference_answers_the_same_up_to_rounding(small_llama: Path) -> None:
+    """In float32, and greedy: a tempered draw may fall on either side of a rounding error."""
+    greedy = [r for r in requests_over(VOCAB, 100) if r.sampling.temperature == 0]
+    outcomes = []
+    for kernels in ("native", "reference"):
+        options = settings(str(small_llama), dtype="f32", kernels=kernels)
+        runtime = start_runtime(files_at(small_llama, "small-llama"), options)
+        poison(runtime)
+        outcomes.append(generate(runtime, scheduler(runtime, token_budget=40), greedy))
+        runtime.close()
+    for answer, right in zip(outcomes[0].answers, outcomes[1].answers, strict=True):
+        assert [token for token, _, _ in answer] == [token for token, _, _ in right]
+        assert [logprob for _, logprob, _ in answer] == pytest.approx(
+            [logprob for _, logprob, _ in right], abs=1e-3
+        )
+
+
+@pytest.fixture(scope="module")
+def default_model() -> Iterator[CpuRuntime]:
+    name = EngineSettings().model
+    try:
+        files = resolve_model(name, read_environment().home)
+    except ModelError as error:
+        pytest.skip(f"the default model cannot be had: {error}")
+    runtime = start_runtime(files, settings(name))
+    yield runtime
+    runtime.close()
+
+
+@pytest.mark.slow
+@pytest.mark.weights
+def test_the_default_model_answers_the_same_in_every_way(default_model: CpuRuntime) -> None:
+    requests = requests_over(default_model.info.vocab_size, 100)
+    right = alone(default_model, requests).answers
+    for way, options in WAYS.items():
+        poison(default_model)
+        outcome = generate(default_model, scheduler(default_model, **options), requests)
+        assert outcome.answers == right, way
+    one = scheduler(default_model)
+    generate(default_model, one, requests)
+    again = generate(default_model, one, requests)
+    assert sum(again.cached_tokens) > 0
+    assert again.answers == right
