@@ -62,8 +62,10 @@ class Ops(Protocol[Tensor]):
         """Prepare a weight once, at load. The result goes to `linear`."""
 
     def pack_embedding(self, table: Matrix) -> Any:
-        """Prepare an embedding table [V, W] once, at load. The result goes to `embedding`. A tied
-        head is a `pack_linear` of the same matrix."""
+        """Prepare an embedding table [V, W] once, at load. The result goes to `embedding`."""
+
+    def pack_tied(self, table: Matrix) -> tuple[Any, Any]:
+        """The table for `embedding`, and as the head for `linear`: one memory where that can be."""
 
     def constant(self, array: Any) -> Tensor:
         """A numpy array (norm weights, the rope table) as a tensor of this implementation."""

@@ -32,6 +32,9 @@ class TorchOps:
     def pack_embedding(self, table: Matrix) -> Any:
         return self._pack("embedding", table)
 
+    def pack_tied(self, table: Matrix) -> tuple[Any, Any]:
+        return self.pack_embedding(table), self.pack_linear(Linear((table,)))
+
     def _pack(self, name: str, weight: Any) -> Any:
         pack = self.table[name].pack
         assert pack is not None, f"{self.table[name].name} {name} has no packing"

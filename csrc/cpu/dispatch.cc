@@ -85,6 +85,11 @@ Level compiled_for(Level level) {
 }  // namespace
 
 std::string_view missing_feature(Level level) {
+#ifndef PENSTOCK_EMULATED
+    if (level != compiled_for(level)) {
+        return "(none: build with PENSTOCK_EMULATED=ON)";
+    }
+#endif
     static const auto features = detect();
     for (const Feature& feature : features) {
         if (feature.level <= compiled_for(level) && !feature.present) {

@@ -20,8 +20,13 @@ const KernelTable& kernels(Level level) {
     case Level::avx2: return kernels_avx2();
     case Level::avx512: return kernels_avx512();
     case Level::amx: return kernels_amx();
+#ifdef PENSTOCK_EMULATED
     case Level::emulated_avx512: return kernels_emulated_avx512();
     case Level::emulated_amx: return kernels_emulated_amx();
+#else
+    case Level::emulated_avx512:
+    case Level::emulated_amx: break;  // not in this build; dispatch refuses them by name
+#endif
     }
     return kernels_scalar();
 }

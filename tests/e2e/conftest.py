@@ -65,10 +65,10 @@ def default_model() -> Path:
     """The default model's file, fetched once into the usual place."""
     command = [*COMMAND, "pull", "smollm2-135m-instruct"]
     subprocess.run(command, check=True, timeout=300, env=os.environ | {"NO_COLOR": "1"})
-    from penstock.config import penstock_home
+    from penstock.config import read_environment
     from penstock.models.sources import resolve_model
 
-    return resolve_model("smollm2-135m-instruct", penstock_home()).path
+    return resolve_model("smollm2-135m-instruct", read_environment().home).path
 
 
 @pytest.fixture(scope="module")

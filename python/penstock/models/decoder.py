@@ -101,7 +101,7 @@ class Decoder(Generic[Tensor]):
         self.weight_bytes += size_bytes(table)
         head = weights.head()
         if head is None:
-            return ops.pack_embedding(table), ops.pack_linear(Linear((table,)))
+            return ops.pack_tied(table)
         self.weight_bytes += _linear_bytes(head)
         return ops.pack_embedding(table), ops.pack_linear(head)
 
