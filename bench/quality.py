@@ -1,0 +1,115 @@
+"""How far the fast arithmetic is from the exact one: mean KL divergence of the next token.
+
+    python -m bench.quality MODEL.gguf TEXT [--chunks 12]
+
+The text is cut into chunks of 512 tokens, each computed alone; the second half of each chunk
+counts, as in llama.cpp's `llama-perplexity --kl-divergence`, whose figure for the same file and
+text can stand beside this one. The base is the same weights, dequantized, in float32 with a
+float32 cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.machine import facts
+from penstock.config import EngineSettings
+from penstock.kernels.native import NativeOps, Pool
+from penstock.kernels.table import LayerCache, StepInputs
+from penstock.models.decoder import Decoder
+from penstock.models.loading import load_model, load_text_parts
+from penstock.models.sources import files_at
+from penstock.text import load_tokenizer
+
+CHUNK = 512
+BLOCK = 16
+
+
+class Scorer:
+    """All logits of a chunk, with the weights in one arithmetic."""
+
+    def __init__(self, path: Path, dtype: Any, cache_dtype: type[np.generic]) -> None:
+        model = load_model(files_at(path, path.stem), dtype)
+        spec = model.spec
+        ops = NativeOps.eager(Pool(EngineSettings().threads or 2))
+        keys = (CHUNK // BLOCK, spec.kv_heads, spec.head_dim, BLOCK)
+        values = (CHUNK // BLOCK, spec.kv_heads, BLOCK, spec.head_dim)
+        self._caches: list[LayerCache[Any]] = [
+            LayerCache(np.zeros(keys, cache_dtype), np.zeros(values, cache_dtype))
+            for _ in spec.layers
+        ]
+        self._ops = ops
+        self._decoder: Decoder[Any] = Decoder(spec, model.weights, ops, CHUNK)
+
+    def log_probabilities(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+        """[T, V] of the second half's rows."""
+        count = len(tokens)
+        places = np.arange(count, dtype=np.int32)
+        inputs = StepInputs(
+            tokens=tokens,
+            positions=places,
+            slots=places,
+            query_starts=np.array([0, count], np.int32),
+            context_lens=np.array([count], np.int32),
+            block_tables=np.arange(count // BLOCK, dtype=np.int32)[None],
+            sample_rows=places[count // 2 : -1].copy(),
+        )
+        logits = self._decoder.forward(self._ops, inputs, self._caches).astype(np.float64)
+        logits -= logits.max(axis=1, keepdims=True)
+        logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        scores: npt.NDArray[np.float64] = logits
+        return scores
+
+
+def divergence(path: Path, text: str, chunks: int) -> dict[str, float]:
+    """Mean and high quantiles of KL(base || fast), agreement of the best token, perplexities."""
+    parts = load_text_parts(files_at(path, path.stem))
+    tokens = np.array(load_tokenizer(parts).encode(text)[: chunks * CHUNK], np.int32)
+    exact, fast = Scorer(path, "f32", np.float32), Scorer(path, "auto", np.float16)
+    kl, agree, nll = [], [], []
+    for start in range(0, len(tokens) - CHUNK + 1, CHUNK):
+        chunk = tokens[start : start + CHUNK]
+        p, q = exact.log_probabilities(chunk), fast.log_probabilities(chunk)
+        kl.append((np.exp(p) * (p - q)).sum(axis=1))
+        agree.append(p.argmax(axis=1) == q.argmax(axis=1))
+        rows = np.arange(len(p))
+        following = chunk[CHUNK // 2 + 1 :]
+        nll.append(np.stack([-p[rows, following], -q[rows, following]]))
+    all_kl, all_nll = np.concatenate(kl), np.concatenate(nll, axis=1)
+    return {
+        "tokens": len(all_kl),
+        "mean_kl": float(all_kl.mean()),
+        "median_kl": float(np.median(all_kl)),
+        "p99_kl": float(np.quantile(all_kl, 0.99)),
+        "same_best": float(np.concatenate(agree).mean()),
+        "perplexity_f32": float(np.exp(all_nll[0].mean())),
+        "perplexity": float(np.exp(all_nll[1].mean())),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--chunks", type=int, default=12)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    text = arguments.text.read_text(encoding="utf-8")[: arguments.chunks * CHUNK * 8]
+    result = {
+        "machine": facts(),
+        "model": arguments.model.name,
+        "penstock": divergence(arguments.model, text, arguments.chunks),
+    }
+    print(json.dumps(result["penstock"], indent=1))
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
