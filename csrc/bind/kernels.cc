@@ -28,12 +28,14 @@ void check_values(const CheckedCall& call) {
 void call_now(const KernelSet& kernels, ThreadPool& pool, const std::string& name,
               const py::sequence& tensors, const std::vector<int64_t>& integers,
               const std::vector<float>& reals, const py::object& object) {
+    for (const auto& tensor : tensors) {
+        if (py::isinstance<PlanTensor>(tensor)) {
+            throw py::type_error(name + ": a PlanTensor can only be recorded");
+        }
+    }
     const CheckedCall call = check_call(kernels, name, {tensors, integers, reals, object});
     Arguments arguments;
     for (size_t i = 0; i < call.tensors.size(); ++i) {
-        if (call.tensors[i].buffer != PlanTensor::external) {
-            throw py::type_error(name + ": a PlanTensor can only be recorded");
-        }
         arguments.tensor[i] = call.tensors[i].view;
     }
     std::copy(call.integers.begin(), call.integers.end(), arguments.integer.begin());

@@ -93,7 +93,9 @@ PlanTensor array_operand(const py::array& array, const std::string& where) {
     if (!aligned) {
         throw py::value_error(where + ": must be aligned to its elements");
     }
-    check_layout(tensor, array, where);
+    if (array.size() > 0) {
+        check_layout(tensor, array, where);
+    }
     return tensor;
 }
 

@@ -1,0 +1,133 @@
+"""A small decoder's step over any `Ops`, with weights of several kinds, for plan and pool tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.kernels.native import NativeOps
+from penstock.kernels.table import HeadNorm, LayerCache, StepInputs
+from penstock.kernels.weights import Affine, Dense, Linear
+
+WIDTH, FEED, VOCAB = 64, 96, 200
+HEADS = (4, 2, 16)  # query heads, KV heads, head dim
+BLOCKS, BLOCK_TOKENS, MAX_BLOCKS = 12, 16, 6
+POSITIONS = MAX_BLOCKS * BLOCK_TOKENS
+LAYERS = 2
+MAX_TOKENS, MAX_ROWS = 48, 8
+
+
+def inputs_of(chunks: list[tuple[list[int], int, int]]) -> StepInputs[npt.NDArray[np.int32]]:
+    """A step of chunks (block table, context length, tokens of the chunk); each is sampled once."""
+    positions, slots, starts, rows = [], [], [0], []
+    for table, context, num_tokens in chunks:
+        for position in range(context - num_tokens, context):
+            positions.append(position)
+            slots.append(table[position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS)
+        starts.append(len(positions))
+        rows.append(len(positions) - 1)
+    tables = np.full((len(chunks), MAX_BLOCKS), -7, dtype=np.int32)
+    for row, (table, _, _) in enumerate(chunks):
+        tables[row, : len(table)] = table
+    tokens = (np.arange(len(positions)) * 37 + 11) % VOCAB
+    contexts = [context for _, context, _ in chunks]
+    vectors = (
+        np.array(values, dtype=np.int32)
+        for values in (tokens, positions, slots, starts, contexts, tables, rows)
+    )
+    return StepInputs(*vectors)
+
+
+PROMPT = inputs_of([([3, 5], 20, 20), ([1], 9, 9)])
+DECODE = inputs_of([([3, 5], 21, 1), ([1], 10, 1)])
+MIXED = inputs_of([([3, 5], 22, 1), ([7, 2, 4], 40, 40), ([1], 11, 1)])
+ONE = inputs_of([([3, 5], 23, 1)])
+
+
+@dataclass
+class Model:
+    """Packed weights and a cache of its own. `forward` gives logits [S, VOCAB]."""
+
+    ops: NativeOps
+    caches: list[LayerCache[Any]]
+    weights: dict[str, Any]
+
+    def forward(self, ops: Any, inputs: StepInputs[Any]) -> Any:
+        w = self.weights
+        x = residual = ops.embedding(w["embedding"], inputs.tokens)
+        for layer, cache in enumerate(self.caches):
+            if layer == 0:
+                x = ops.rms_norm(x, w["norm"], 1e-5)
+            else:
+                x, residual = ops.add_rms_norm(x, residual, w["norm"], 1e-5)
+            head_norm = HeadNorm(w["head_norm"], w["head_norm"], 1e-6) if layer else None
+            qkv = ops.linear(x, w["qkv"])
+            q = ops.rope_cache(qkv, w["rope"], inputs, cache, HEADS, head_norm)
+            x = ops.linear(ops.attention(q, inputs, cache, HEADS, 0.25, 0), w["output"])
+            x, residual = ops.add_rms_norm(x, residual, w["norm"], 1e-5)
+            x = ops.linear(ops.silu_mul(ops.linear(x, w["gate_up"])), w["down"])
+        x = ops.gather_rows(x, inputs.sample_rows)
+        return ops.linear(x, w["head"])
+
+
+def affine(random: np.random.Generator, rows: int, depth: int) -> Affine:
+    q = random.integers(0, 256, (rows, depth // 2), dtype=np.uint8)
+    scale = random.uniform(0.01, 0.03, (rows, depth // 32)).astype(np.float16)
+    return Affine(4, 32, q, scale, zero_point=8)
+
+
+def dense(random: np.random.Generator, rows: int, depth: int) -> Dense:
+    return Dense(random.normal(0, 0.1, (rows, depth)).astype(np.float32), "f32")
+
+
+def make_model(threads: int = 2, level: str | None = None) -> Model:
+    from penstock import _native
+
+    random = np.random.default_rng(5)
+    ops = NativeOps.eager(_native.ThreadPool(threads), level)
+    query, kv, dim = HEADS
+    head, head_table = ops.pack_tied(affine(random, VOCAB, WIDTH))
+    # q integer, k and v dense: one product of both kinds
+    mixed = (affine(random, query * dim, WIDTH), dense(random, 2 * kv * dim, WIDTH))
+    bias = random.normal(0, 0.1, (query + 2 * kv) * dim).astype(np.float32)
+    weights = {
+        "embedding": head_table,
+        "head": head,
+        "norm": ops.constant(random.uniform(0.5, 1.5, WIDTH).astype(np.float32)),
+        "head_norm": ops.constant(random.uniform(0.5, 1.5, dim).astype(np.float32)),
+        "rope": ops.constant(random.uniform(-1, 1, (POSITIONS, dim)).astype(np.float32)),
+        "qkv": ops.pack_linear(Linear(mixed, bias)),
+        "output": ops.pack_linear(Linear((dense(random, WIDTH, query * dim),))),
+        "gate_up": ops.pack_linear(Linear((affine(random, 2 * FEED, WIDTH),))),
+        "down": ops.pack_linear(Linear((affine(random, WIDTH, FEED),))),
+    }
+    keys, values = (BLOCKS, kv, dim, BLOCK_TOKENS), (BLOCKS, kv, BLOCK_TOKENS, dim)
+    caches = [
+        LayerCache(np.zeros(keys, np.float16), np.zeros(values, np.float16)) for _ in range(LAYERS)
+    ]
+    return Model(ops, caches, weights)
+
+
+def record(model: Model) -> Any:
+    recorder = model.ops.recorder(MAX_TOKENS, MAX_ROWS, MAX_ROWS, MAX_BLOCKS)
+    return recorder.finish(model.forward(recorder, recorder.inputs))
+
+
+def run(plan: Any, inputs: StepInputs[Any]) -> npt.NDArray[np.float32]:
+    """The logits of a replay, copied out of the plan's memory."""
+    return np.array(plan.run(*as_arguments(inputs)))
+
+
+def as_arguments(inputs: StepInputs[Any]) -> tuple[Any, ...]:
+    return (
+        inputs.tokens,
+        inputs.positions,
+        inputs.slots,
+        inputs.query_starts,
+        inputs.context_lens,
+        inputs.block_tables,
+        inputs.sample_rows,
+    )

@@ -1,0 +1,165 @@
+"""Wrong arguments raise TypeError or ValueError that name the argument; no kernel sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from decoder_step import inputs_of, make_model
+from native_levels import native
+
+X = np.ones((4, 32), np.float32)
+WEIGHT = np.ones(32, np.float32)
+
+
+def call_norm(x: Any = X, weight: Any = WEIGHT, out: Any = None, **others: Any) -> None:
+    tensors = [x, weight, np.empty((4, 32), np.float32) if out is None else out]
+    native.KernelSet("auto").call(
+        native.ThreadPool(1),
+        others.get("kernel", "rms_norm"),
+        tensors,
+        others.get("integers", []),
+        others.get("reals", [1e-5]),
+        others.get("object"),
+    )
+
+
+def read_only() -> Any:
+    out = np.empty((4, 32), np.float32)
+    out.flags.writeable = False
+    return out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"x": [1.0]}, TypeError, "rms_norm: x: expected an array, got list"),
+        ({"x": X.astype(np.float64)}, TypeError, "x: no kernel takes float64"),
+        ({"x": X.astype(np.float16)}, TypeError, "x: expected float32, got float16"),
+        ({"x": X.astype(">f4")}, ValueError, "x: must be in the byte order"),
+        ({"x": X[0]}, ValueError, "x: expected 2 dimensions, got 1"),
+        ({"x": np.float32(1)}, TypeError, "x: expected an array"),
+        ({"x": np.array(1, np.float32)}, ValueError, "x: must have 1 to 4 dimensions"),
+        ({"x": X.T.copy().T}, ValueError, "x: the last dimension must be contiguous"),
+        ({"x": X[::-1]}, ValueError, "x: rows overlap or run backwards"),
+        (
+            {"x": np.lib.stride_tricks.as_strided(X, (4, 32), (8, 4))},
+            ValueError,
+            "x: rows overlap or run backwards",
+        ),
+        (
+            {"x": np.ones(4 * 32 * 4 + 1, np.uint8)[1:].view(np.float32).reshape(4, 32)},
+            ValueError,
+            "x: must be aligned",
+        ),
+        ({"weight": WEIGHT[:31]}, ValueError, "weight: dimension 0 is 31, expected W = 32"),
+        ({"out": np.empty((3, 32), np.float32)}, ValueError, "out: dimension 0 is 3, expected T"),
+        ({"out": X}, ValueError, "out: overlaps x"),
+        ({"out": read_only()}, ValueError, "out: is read-only"),
+        ({"reals": []}, ValueError, "rms_norm: takes 1 reals, got 0"),
+        ({"integers": [1]}, ValueError, "rms_norm: takes 0 integers, got 1"),
+        ({"object": object()}, TypeError, "rms_norm: takes no object"),
+        ({"kernel": "silu_mul", "reals": []}, ValueError, "silu_mul: takes 2 tensors, got 3"),
+        ({"kernel": "rsm_norm"}, KeyError, "has no kernel rsm_norm"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        call_norm(**arguments)
+
+
+def test_odd_gate_up_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"gate_up: dimension 1 is 33, expected 2\*F = 32"):
+        native.KernelSet("auto").call(
+            native.ThreadPool(1),
+            "silu_mul",
+            [np.ones((2, 33), np.float32), np.empty((2, 16), np.float32)],
+        )
+
+
+def test_weights_packed_for_another_level_are_refused() -> None:
+    ops, other = make_model(1, "scalar"), make_model(1, "auto")
+    if other.ops.level == "scalar":
+        pytest.skip("this machine has one level")
+    with pytest.raises(ValueError, match="was packed for level scalar"):
+        other.ops.linear(np.ones((1, 64), np.float32), ops.weights["output"])
+
+
+def test_something_else_than_packed_weights_is_refused() -> None:
+    with pytest.raises(TypeError, match="embedding: object: expected PackedLinear"):
+        call_embedding(object())
+
+
+def call_embedding(weight: Any) -> None:
+    tensors = [np.zeros(1, np.int32), np.empty((1, 8), np.float32)]
+    native.KernelSet("auto").call(native.ThreadPool(1), "embedding", tensors, [], [], weight)
+
+
+@pytest.mark.parametrize("token", [200, -1, 2**31 - 1, -(2**31)])
+def test_token_outside_the_vocabulary_is_refused(token: int) -> None:
+    model = make_model(1)
+    with pytest.raises(ValueError, match=f"embedding: tokens: {token} is not in 0..199"):
+        model.ops.embedding(model.weights["embedding"], np.array([0, token], np.int32))
+
+
+def test_row_outside_the_step_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"gather_rows: rows: 4 is not in 0..3"):
+        make_model(1).ops.gather_rows(X, np.array([4], np.int32))
+
+
+def test_attention_refuses_blocks_outside_the_cache() -> None:
+    model = make_model(1)
+    inputs = inputs_of([([12], 3, 3)])
+    with pytest.raises(ValueError, match=r"block_tables\[0\]: 12 is not in 0..11"):
+        model.ops.attention(
+            np.ones((3, 64), np.float32), inputs, model.caches[0], (4, 2, 16), 1.0, 0
+        )
+
+
+def test_heads_that_do_not_divide_are_refused() -> None:
+    model = make_model(1)
+    inputs = inputs_of([([1], 3, 3)])
+    with pytest.raises(ValueError, match="H: must be a positive multiple of K"):
+        model.ops.attention(
+            np.ones((3, 48), np.float32), inputs, model.caches[0], (3, 2, 16), 1.0, 0
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"bits": 5}, ValueError, "bits: must be 4 or 8, got 5"),
+        ({"group": 64}, ValueError, "group: must be 16 or 32, got 64"),
+        ({"zero_point": 256}, ValueError, "zero_point: must be in 0..255"),
+        ({"q": np.zeros((4, 30), np.uint8)}, ValueError, "q: its rows must be whole groups"),
+        ({"q": np.zeros((4, 32), np.int8)}, TypeError, "q: cannot be int8"),
+        ({"scale": np.zeros((4, 3), np.float16)}, ValueError, r"scale: must be \[4, 2\]"),
+        ({"scale": np.zeros((8, 2), np.float16)[::2]}, ValueError, "scale: must be C-contiguous"),
+        ({"scale": np.zeros((4, 2), np.int8)}, ValueError, "super_scale: is needed"),
+        ({"minimum": np.zeros((4, 2), np.int8)}, TypeError, "minimum: cannot be int8"),
+        ({"super_scale": np.zeros((4, 1), np.float16)}, ValueError, "super_scale: only where"),
+    ],
+)
+def test_malformed_affine_weights_are_refused(
+    change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    arguments = {
+        "bits": 4,
+        "group": 32,
+        "q": np.zeros((4, 32), np.uint8),
+        "scale": np.zeros((4, 2), np.float16),
+    }
+    native.MatrixSource.affine(**arguments)
+    with pytest.raises(error, match=message):
+        native.MatrixSource.affine(**{**arguments, **change})
+
+
+def test_bias_of_wrong_length_is_refused() -> None:
+    source = native.MatrixSource.dense(np.zeros((4, 32), np.float32), "float32")
+    with pytest.raises(ValueError, match=r"bias: must be \[4\]"):
+        native.PackedLinear(
+            native.KernelSet("auto"), native.ThreadPool(1), [source], np.zeros(5, np.float32)
+        )

@@ -1,0 +1,73 @@
+"""The pool from Python. What happens inside it is tested in C++: thread_pool_test.cc."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+from decoder_step import PROMPT, make_model, record, run
+from native_levels import native
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1025])
+def test_number_of_threads_is_checked(threads: int) -> None:
+    with pytest.raises(ValueError, match=r"threads: must be in 1..1024"):
+        native.ThreadPool(threads)
+
+
+def test_unknown_level_names_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"no such level: avx3 \(auto, scalar, avx2"):
+        native.KernelSet("avx3")
+
+
+def test_level_that_the_machine_lacks_names_what_is_missing() -> None:
+    lacking = {"avx2", "avx512", "amx"} - set(native.supported_levels())
+    if not lacking:
+        pytest.skip("this machine has every level")
+    for level in lacking:
+        with pytest.raises(ValueError, match=f"cannot run level {level}: .*(avx|amx|fma|f16c|bmi)"):
+            native.KernelSet(level)
+
+
+def test_auto_is_a_real_level() -> None:
+    level = native.KernelSet("auto").level
+    assert level in native.supported_levels() and not level.startswith("emulated")
+
+
+def test_two_threads_may_run_one_plan() -> None:
+    plan = record(make_model())
+    expected = run(plan, PROMPT)
+    errors: list[BaseException] = []
+
+    def repeat() -> None:
+        try:
+            for _ in range(50):
+                plan.run(*arguments)
+        except BaseException as error:
+            errors.append(error)
+
+    arguments = [getattr(PROMPT, name) for name in PROMPT.__slots__]
+    callers = [threading.Thread(target=repeat) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not errors
+    np.testing.assert_array_equal(run(plan, PROMPT), expected)
+
+
+def test_a_forked_child_computes_alone_and_exits() -> None:
+    """The helpers stay in the parent: the child's calls run on its one thread."""
+    plan = record(make_model(threads=4))
+    expected = run(plan, PROMPT)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = 0 if np.array_equal(run(plan, PROMPT), expected) else 2
+            del plan
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
