@@ -3,7 +3,7 @@
 
 set(PENSTOCK_CPU_DIR ${CMAKE_CURRENT_LIST_DIR})
 set(PENSTOCK_CPU_LEVEL_SOURCES ${PENSTOCK_CPU_DIR}/level.cc ${PENSTOCK_CPU_DIR}/pack.cc
-    ${PENSTOCK_CPU_DIR}/pack_panel.cc)
+    ${PENSTOCK_CPU_DIR}/pack_panel.cc ${PENSTOCK_CPU_DIR}/weight_memory.cc)
 
 # Fused multiply-adds only where written: the order of roundings is part of a kernel's contract.
 set(PENSTOCK_LEVEL_FLAGS -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -Wno-psabi)

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstdlib>
-#include <cstring>
-#include <new>
 
 #include "cpu/pack_panel.h"
 
@@ -118,8 +115,6 @@ std::string refusal(std::span<const MatrixSource> parts) {
     return {};
 }
 
-void PackedLinear::Free::operator()(uint8_t* memory) const { std::free(memory); }
-
 PackedLinear::PackedLinear(std::span<const MatrixSource> parts, const float* bias, Level level)
     : sources_(parts.begin(), parts.end()) {
     assert(refusal(parts).empty());
@@ -137,9 +132,8 @@ PackedLinear::PackedLinear(std::span<const MatrixSource> parts, const float* bia
         num_panels_ += part.panels;
         parts_.push_back(part);
     }
-    memory_.reset(static_cast<uint8_t*>(std::aligned_alloc(kAlignment, size_bytes_)));
-    if (memory_ == nullptr) throw std::bad_alloc();
-    for (size_t i = 0; i < parts_.size(); ++i) parts_[i].data = memory_.get() + offsets[i];
+    memory_ = WeightBlock::allocate(size_bytes_);
+    for (size_t i = 0; i < parts_.size(); ++i) parts_[i].data = memory_.data() + offsets[i];
     if (bias != nullptr) bias_.assign(bias, bias + panels_.rows);
     panels_.parts = parts_.data();
     panels_.num_parts = static_cast<int32_t>(parts_.size());

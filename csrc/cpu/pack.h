@@ -3,13 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "cpu/level.h"
 #include "cpu/panel.h"
+#include "cpu/weight_memory.h"
 #include "penstock/dtype.h"
 
 namespace penstock::cpu {
@@ -72,15 +72,11 @@ public:
     size_t size_bytes() const { return size_bytes_; }
 
 private:
-    struct Free {
-        void operator()(uint8_t* memory) const;
-    };
-
     LinearPanels panels_;
     std::vector<PanelPart> parts_;
     std::vector<MatrixSource> sources_;
     std::vector<float> bias_;
-    std::unique_ptr<uint8_t[], Free> memory_;
+    WeightBlock memory_;
     int64_t num_panels_ = 0;
     size_t size_bytes_ = 0;
 };
