@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from penstock.runtime.backend import Backend, Floats
 from penstock.runtime.protocol import RuntimeInfo
 from penstock.runtime.rows import RowTable
@@ -48,9 +46,8 @@ class CpuRuntime:
             for index, row in enumerate(sampled)
             if asked[row] is not None
         }
-        rows = np.array(sampled)
-        token_ids = self._backend.sample(logits, self._rows.sampling(rows))
-        self._rows.append(rows, token_ids)
+        token_ids = self._backend.sample(logits, self._rows.sampling(sampled))
+        self._rows.append(sampled, token_ids)
         drawn = []
         for index, (row, token_id) in enumerate(zip(sampled, token_ids.tolist(), strict=True)):
             count = asked[row]

@@ -33,6 +33,7 @@ class NativeBackend:
         settings: EngineSettings,
         progress: Progress | None = None,
     ) -> None:
+        _check_block_tokens(settings.block_tokens)
         pool = Pool(settings.threads or available_cores())
         self._ops = NativeOps.eager(pool)
         shape = memory.cache
@@ -93,3 +94,11 @@ class NativeBackend:
         max_blocks = -(-memory.context_tokens // memory.cache.block_tokens)
         recorder = self._ops.recorder(memory.step_tokens, max_rows, max_rows, max_blocks)
         return recorder.finish(self._decoder.forward(recorder, recorder.inputs, self.caches))
+
+
+def _check_block_tokens(block_tokens: int) -> None:
+    """What every instruction-set level takes, so that a setting means the same on all machines."""
+    if block_tokens % 16 or (64 % block_tokens and block_tokens % 64):
+        raise ModelError(
+            f"block_tokens is {block_tokens}; the CPU kernels take 16, 32 and multiples of 64"
+        )

@@ -1,0 +1,65 @@
+"""From a model on disk to a runtime: sizes, refusals, what is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from small_llama import CONTEXT, HEAD_DIM, KV_HEADS, LAYERS, VOCAB, write_small_llama
+
+from penstock.base.errors import ModelError
+from penstock.config import EngineSettings, Environment
+from penstock.models.sources import files_at
+from penstock.runtime import load_runtime, start_runtime
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_llama(tmp_path_factory.mktemp("load") / "small-llama")
+
+
+def settings(folder: Path, **options: object) -> EngineSettings:
+    base = EngineSettings(model=str(folder), max_seqs=2, token_budget=32, threads=1)
+    return msgspec.structs.replace(base, **options)
+
+
+def test_a_folder_is_loaded_with_the_sizes_that_it_reports(folder: Path, tmp_path: Path) -> None:
+    layers: list[tuple[int, int]] = []
+    runtime = load_runtime(
+        settings(folder),
+        Environment(home=tmp_path, hf_home=tmp_path),
+        progress=lambda done, of: layers.append((done, of)),
+    )
+    info = runtime.info
+    assert (info.model_id, info.vocab_size, info.context_tokens) == ("small-llama", VOCAB, CONTEXT)
+    assert (info.cache_blocks, info.block_tokens) == (2 * 1024 // 16, 16)
+    assert layers == [(1, LAYERS), (2, LAYERS)]
+    assert f"128 blocks x 16 tokens x {LAYERS} layers x 2 x {KV_HEADS} heads x {HEAD_DIM} x 2" in (
+        runtime.report
+    )
+    assert runtime._backend.buffer_bytes <= 4 * (32 * 1000 + 2 * VOCAB) + (1 << 16)
+    runtime.close()
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers(folder: Path) -> None:
+    with pytest.raises(ModelError, match=r"does not fit: .* 50 MiB are available"):
+        start_runtime(files_at(folder, "m"), settings(folder), available=50 << 20)
+
+
+def test_a_block_size_that_the_kernels_refuse_is_named(folder: Path) -> None:
+    with pytest.raises(ModelError, match="block_tokens is 5"):
+        start_runtime(files_at(folder, "m"), settings(folder, block_tokens=5))
+
+
+def test_an_unknown_model_is_named(tmp_path: Path) -> None:
+    environment = Environment(home=tmp_path, hf_home=tmp_path)
+    with pytest.raises(ModelError, match="no such model"):
+        load_runtime(EngineSettings(model="no such model"), environment)
+
+
+def test_importing_the_runtime_imports_no_torch() -> None:
+    code = "import sys, penstock.runtime; assert not {'torch', 'triton'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
