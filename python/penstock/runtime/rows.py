@@ -114,7 +114,9 @@ class RowTable:
     def sampling(self, rows: list[int]) -> SamplingRows:
         """The sampling parameters of `rows`, for the token that follows their known ones."""
         kept = self._sampling_of(rows)
-        return SamplingRows(*kept.parameters, self._known[kept.index].view(np.uint64))
+        temperature, top_k, top_p, min_p, seed = kept.parameters
+        position = self._known[kept.index].view(np.uint64)
+        return SamplingRows(temperature, top_k, top_p, min_p, seed, position)
 
     def append(self, rows: list[int], token_ids: Ints) -> None:
         """`token_ids[i]` follows the known tokens of `rows[i]`. Rows are distinct."""

@@ -145,6 +145,17 @@ def test_a_row_forgets_its_former_tenant() -> None:
     assert setup.answer("short") == answer_alone([3], 5)
 
 
+def test_a_new_tenant_brings_its_own_sampling() -> None:
+    setup = Setup(max_seqs=1)
+    for step, seed in enumerate((5, 6)):
+        admit = Admit(0, (1, 2), 2, Sampling(temperature=float(seed)), seed, None)
+        blocks = AppendBlocks(0, (step,))
+        setup.runtime.execute(StepPlan(step, (), (admit,), (blocks,), (Chunk(0, 0, 2, True),)))
+        rows = setup.backend.last_sampling
+        assert rows is not None
+        assert (rows.seed.tolist(), rows.temperature.tolist()) == ([seed], [seed])
+
+
 def test_a_chunk_of_a_prompt_draws_nothing() -> None:
     setup = Setup(token_budget=4)
     setup.submit("a", list(range(6)), 1)
