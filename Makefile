@@ -29,10 +29,12 @@ $(VENV)/.runtime: pyproject.toml $(NATIVE)
 
 $(VENV)/.dev: $(VENV)/.runtime
 	$(BIN)/pip install -q --disable-pip-version-check $(TORCH)
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]' \
+		-C cmake.define.PENSTOCK_EMULATED=ON -C cmake.define.PENSTOCK_TESTS=ON
 	@touch $@
 
 test: $(VENV)/.dev lint  ## Everything that .ci/run runs
+	$(BIN)/ctest --test-dir $$(dirname build/*/CTestTestfile.cmake | tail -n 1) --output-on-failure
 	$(BIN)/python -m pytest $(ARGS)
 
 test-fast: $(VENV)/.dev  ## Without the slow suites

@@ -29,5 +29,6 @@ option(PENSTOCK_EMULATED "Build the emulated levels" OFF)
 if(PENSTOCK_EMULATED)
   penstock_add_level(emulated_avx512 ${PENSTOCK_V3_FLAGS} -O1)
   penstock_add_level(emulated_amx ${PENSTOCK_V3_FLAGS} -O1)
-  add_compile_definitions(PENSTOCK_EMULATED)
+  set_property(SOURCE ${PENSTOCK_CPU_DIR}/level.cc ${PENSTOCK_CPU_DIR}/dispatch.cc
+    APPEND PROPERTY COMPILE_DEFINITIONS PENSTOCK_EMULATED)
 endif()

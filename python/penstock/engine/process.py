@@ -32,7 +32,7 @@ def main(socket_path: str) -> int:
     except ModelError as error:
         _say("failed", str(error))
         return 1
-    _say("report", core.report)
+    _say("report", f"memory: {core.report}")
     server = EngineServer(core, socket_path)
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     threading.Thread(target=_stop_at_end_of_input, args=(server,), daemon=True).start()
