@@ -33,7 +33,8 @@ double seconds_since(Clock::time_point start) {
 
 // Wall time for a team; for one thread its own CPU time, which a busy machine disturbs less.
 double now_s(int threads) {
-    if (threads > 1) return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+    if (threads > 1)
+        return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
     timespec time{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
@@ -45,7 +46,8 @@ double clock_ghz() {
     for (int trial = 0; trial < 20; ++trial) {
         uint64_t value = 3;
         const double begin = now_s(1);
-        for (int i = 0; i < 1000000; ++i) asm volatile("imul %0, %0" : "+r"(value));
+        for (int i = 0; i < 1000000; ++i)
+            asm volatile("imul %0, %0" : "+r"(value));
         best = std::min(best, now_s(1) - begin);
     }
     return 3e6 / best / 1e9;
@@ -53,7 +55,7 @@ double clock_ghz() {
 
 // Threads that spin between runs: what a pool costs at best.
 class Team {
-public:
+  public:
     explicit Team(int size) : size_(size) {
         for (int i = 1; i < size; ++i) {
             threads_.emplace_back([this] { work(); });
@@ -62,7 +64,8 @@ public:
     ~Team() {
         stop_ = true;
         generation_.fetch_add(1);
-        for (auto& thread : threads_) thread.join();
+        for (auto& thread : threads_)
+            thread.join();
     }
     void run(const Kernel& kernel, const Arguments& arguments) {
         for (int phase = 0; phase < kernel.phases(arguments); ++phase) {
@@ -79,7 +82,7 @@ public:
         }
     }
 
-private:
+  private:
     void drain() {
         alignas(64) static thread_local uint8_t scratch[1 << 20];
         Workspace workspace{scratch, sizeof scratch};
@@ -93,7 +96,8 @@ private:
             while (generation_.load() == seen) {
             }
             ++seen;
-            if (stop_) return;
+            if (stop_)
+                return;
             drain();
             busy_.fetch_sub(1);
         }
@@ -119,13 +123,13 @@ struct Shape {
 };
 
 constexpr Shape kShapes[] = {
-    {"135M qkv", "q4_1", 960, 576},      {"135M o", "q4_1", 576, 576},
-    {"135M gate-up", "q4_1", 3072, 576}, {"135M down", "q4_1", 576, 1536},
-    {"135M head", "q8_0", 49152, 576},   {"1.5B qkv", "q4_k", 2048, 1536},
+    {"135M qkv", "q4_1", 960, 576},        {"135M o", "q4_1", 576, 576},
+    {"135M gate-up", "q4_1", 3072, 576},   {"135M down", "q4_1", 576, 1536},
+    {"135M head", "q8_0", 49152, 576},     {"1.5B qkv", "q4_k", 2048, 1536},
     {"1.5B gate-up", "q4_k", 17920, 1536}, {"1.5B down", "q6_k", 1536, 8960},
-    {"1.5B down", "q4_k", 1536, 8960},   {"135M gate-up", "q4_0", 3072, 576},
-    {"135M gate-up", "q8_0", 3072, 576}, {"135M gate-up", "f32", 3072, 576},
-    {"135M gate-up", "f16", 3072, 576},  {"135M gate-up", "bf16", 3072, 576},
+    {"1.5B down", "q4_k", 1536, 8960},     {"135M gate-up", "q4_0", 3072, 576},
+    {"135M gate-up", "q8_0", 3072, 576},   {"135M gate-up", "f32", 3072, 576},
+    {"135M gate-up", "f16", 3072, 576},    {"135M gate-up", "bf16", 3072, 576},
 };
 
 std::vector<uint8_t> noise(size_t bytes) {
@@ -163,11 +167,13 @@ MatrixSource source_of(const Shape& shape, Arrays& arrays) {
     source.group = kind == "q6_k" ? 16 : 32;
     arrays.q = noise(count * static_cast<size_t>(source.bits) / 8);
     if (kind == "q6_k") {
-        for (auto& q : arrays.q) q &= 63;
+        for (auto& q : arrays.q)
+            q &= 63;
     }
     arrays.halves.assign(count / 16, f32_to_f16(0.01f));
     arrays.multipliers = noise(count / 16);
-    for (auto& value : arrays.multipliers) value &= 63;
+    for (auto& value : arrays.multipliers)
+        value &= 63;
     source.q = arrays.q.data();
     const bool two_level = kind == "q4_k" || kind == "q6_k";
     source.scale = two_level ? static_cast<const void*>(arrays.multipliers.data())
@@ -193,10 +199,11 @@ TensorView view(void* data, DType dtype, int64_t rows, int64_t columns) {
     return result;
 }
 
-void* aligned(size_t bytes) { return std::aligned_alloc(64, (bytes + 63) / 64 * 64); }
+void* aligned(size_t bytes) {
+    return std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+}
 
-void measure(const Shape& shape, Level level, int threads, int64_t only, double ghz,
-             Team& team) {
+void measure(const Shape& shape, Level level, int threads, int64_t only, double ghz, Team& team) {
     Arrays arrays;
     const MatrixSource source = source_of(shape, arrays);
     std::vector<std::unique_ptr<PackedLinear>> copies;
@@ -210,16 +217,18 @@ void measure(const Shape& shape, Level level, int threads, int64_t only, double 
     const double pack_s = seconds_since(packing);
     const double bits = 8.0 * static_cast<double>(copies[0]->size_bytes()) /
                         static_cast<double>(shape.rows * shape.depth);
-    std::printf("%-13s %-5s N=%ld K=%ld: %.2f bits a weight, packs %.2f GB/s a thread\n", shape.name,
-                shape.kind, shape.rows, shape.depth, bits,
+    std::printf("%-13s %-5s N=%ld K=%ld: %.2f bits a weight, packs %.2f GB/s a thread\n",
+                shape.name, shape.kind, shape.rows, shape.depth, bits,
                 static_cast<double>(total) / pack_s / 1e9);
     const Kernel* quantize = kernels(level).find("quantize_rows");
     const Kernel* linear =
         kernels(level).find(copies[0]->has_affine() ? "linear_affine" : "linear_dense");
     for (const int64_t rows : {1, 2, 4, 8, 16, 32, 128, 512}) {
-        if (only != 0 && rows != only) continue;
+        if (only != 0 && rows != only)
+            continue;
         std::vector<float> x(static_cast<size_t>(rows * shape.depth));
-        for (size_t i = 0; i < x.size(); ++i) x[i] = 0.01f * static_cast<float>((i * 7919) % 401) - 2;
+        for (size_t i = 0; i < x.size(); ++i)
+            x[i] = 0.01f * static_cast<float>((i * 7919) % 401) - 2;
         const int64_t row_bytes = quantized_row_bytes(shape.depth / 32 * 32);
         void* quantized = aligned(static_cast<size_t>(rows * row_bytes));
         std::vector<float> out(static_cast<size_t>(rows * shape.rows));
@@ -248,13 +257,14 @@ void measure(const Shape& shape, Level level, int threads, int64_t only, double 
         std::free(quantized);
         std::printf("  M=%-4ld %8.1f us  %6.1f GB/s  %6.1f MAC/cycle/thread  (%ld tasks)\n", rows,
                     best * 1e6, static_cast<double>(copies[0]->size_bytes()) / best / 1e9,
-                    static_cast<double>(rows * shape.rows * shape.depth) / best / 1e9 / threads / ghz,
+                    static_cast<double>(rows * shape.rows * shape.depth) / best / 1e9 / threads /
+                        ghz,
                     linear->tasks(arguments, 0));
         std::fflush(stdout);
     }
 }
 
-}  // namespace
+} // namespace
 
 int main(int argc, char** argv) {
     const std::string wanted = argc > 1 ? argv[1] : "avx2";
@@ -265,10 +275,12 @@ int main(int argc, char** argv) {
     const double ghz = clock_ghz();
     std::printf("%s, %d threads, %.2f GHz\n", wanted.c_str(), threads, ghz);
     for (const Level level : kLevels) {
-        if (level_name(level) != wanted) continue;
+        if (level_name(level) != wanted)
+            continue;
         for (const Shape& shape : kShapes) {
             const std::string name = std::string(shape.name) + " " + shape.kind;
-            if (name.find(filter) != std::string::npos) measure(shape, level, threads, only, ghz, team);
+            if (name.find(filter) != std::string::npos)
+                measure(shape, level, threads, only, ghz, team);
         }
     }
     return 0;

@@ -28,7 +28,8 @@ PENSTOCK_INLINE float half_at(const uint8_t* from) {
 PENSTOCK_INLINE void unpack_quants(Encoding encoding, const uint8_t* words, uint8_t* q) {
     constexpr int kStepBytes = 4 * kPanelRows;
     if (encoding == Encoding::affine8) {
-        for (int step = 0; step < 8; ++step) std::memcpy(q + 4 * step, words + step * kStepBytes, 4);
+        for (int step = 0; step < 8; ++step)
+            std::memcpy(q + 4 * step, words + step * kStepBytes, 4);
         return;
     }
     for (int step = 0; step < 4; ++step) {
@@ -38,7 +39,8 @@ PENSTOCK_INLINE void unpack_quants(Encoding encoding, const uint8_t* words, uint
         std::memcpy(q + 8 * step, &low, 4);
         std::memcpy(q + 8 * step + 4, &high, 4);
     }
-    if (encoding == Encoding::affine4) return;
+    if (encoding == Encoding::affine4)
+        return;
     for (int k = 0; k < kUnit; ++k) {
         const uint8_t top = words[(4 + k / 16) * kStepBytes + k % 4];
         q[k] = static_cast<uint8_t>(q[k] | ((top >> (2 * (k / 4 % 4)) & 3) << 4));
@@ -66,7 +68,8 @@ PENSTOCK_INLINE void gather_affine(const PanelPart& part, const uint8_t* panel, 
     for (int64_t unit = 0; unit < depth / kUnit; ++unit) {
         if (part.scale_form == ScaleForm::two_level && unit % kUnitsPerSuper == 0) {
             super_scale = half_at(panel + 2 * row);
-            if (part.stored_minimum) super_minimum = half_at(panel + 2 * (kPanelRows + row));
+            if (part.stored_minimum)
+                super_minimum = half_at(panel + 2 * (kPanelRows + row));
             panel += super_bytes(part);
         }
         uint8_t q[kUnit];
@@ -74,9 +77,9 @@ PENSTOCK_INLINE void gather_affine(const PanelPart& part, const uint8_t* panel, 
         for (int64_t g = 0; g < groups; ++g) {
             const double scale = value_at(part.scale_form, panel + g * column, row, super_scale);
             const double minimum =
-                part.stored_minimum ? value_at(part.scale_form, panel + (groups + g) * column, row,
-                                               super_minimum)
-                                    : -static_cast<double>(part.zero_point) * scale;
+                part.stored_minimum
+                    ? value_at(part.scale_form, panel + (groups + g) * column, row, super_minimum)
+                    : -static_cast<double>(part.zero_point) * scale;
             for (int64_t k = g * part.group; k < (g + 1) * part.group; ++k) {
                 out[unit * kUnit + k] = static_cast<float>(scale * q[k] + minimum);
             }
@@ -103,7 +106,9 @@ PENSTOCK_INLINE void gather_dense(const PanelPart& part, const uint8_t* panel, i
 // Tokens of a task.
 constexpr int64_t kEmbeddingTaskTokens = 8;
 
-inline int embedding_phases(const Arguments&) { return 1; }
+inline int embedding_phases(const Arguments&) {
+    return 1;
+}
 
 inline int64_t embedding_tasks(const Arguments& arguments, int) {
     return ceil_div(arguments.tensor[0].shape[0], kEmbeddingTaskTokens);
@@ -129,11 +134,13 @@ inline void embedding_run(const Arguments& arguments, int, int64_t task, Workspa
     }
 }
 
-inline size_t embedding_workspace_bytes(const Arguments&) { return 0; }
+inline size_t embedding_workspace_bytes(const Arguments&) {
+    return 0;
+}
 
 constexpr Kernel kEmbeddingKernels[] = {
     {"embedding", embedding_phases, embedding_tasks, embedding_run, embedding_workspace_bytes},
 };
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

@@ -60,8 +60,9 @@ PENSTOCK_INLINE float bf16_to_f32(uint16_t value) {
 // Rounds half to even; NaNs stay NaNs.
 PENSTOCK_INLINE uint16_t f32_to_bf16(float value) {
     const uint32_t bits = float_bits(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return static_cast<uint16_t>((bits >> 16) | 0x40u);
     return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-}  // namespace penstock::cpu
+} // namespace penstock::cpu

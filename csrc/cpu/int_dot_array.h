@@ -15,12 +15,14 @@ PENSTOCK_INLINE Words load_words(const uint8_t* p) {
 }
 PENSTOCK_INLINE Words broadcast_word(const int8_t* p) {
     Words words;
-    for (int i = 0; i < kLanes; ++i) std::memcpy(words.v + 4 * i, p, 4);
+    for (int i = 0; i < kLanes; ++i)
+        std::memcpy(words.v + 4 * i, p, 4);
     return words;
 }
 template <class Function>
 PENSTOCK_INLINE Words each_byte(Words w, Function f) {
-    for (int i = 0; i < 4 * kLanes; ++i) w.v[i] = static_cast<uint8_t>(f(w.v[i], i));
+    for (int i = 0; i < 4 * kLanes; ++i)
+        w.v[i] = static_cast<uint8_t>(f(w.v[i], i));
     return w;
 }
 PENSTOCK_INLINE Words low_nibbles(Words w) {
@@ -61,14 +63,13 @@ struct Dot {
 
     template <int step>
     PENSTOCK_INLINE void mac(Sum& sum, const Weight& w, const Words& x) {
-        if constexpr (step == 0) sum = broadcast(int32_t{0});
+        if constexpr (step == 0)
+            sum = broadcast(int32_t{0});
         add_products(sum, w, x);
     }
 
-    PENSTOCK_INLINE I32 finish(Sum sum) {
-        return sum;
-    }
+    PENSTOCK_INLINE I32 finish(Sum sum) { return sum; }
 };
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

@@ -33,7 +33,9 @@ PENSTOCK_INLINE Words two_bits(Words w) {
                                    : _mm256_srli_epi16(w.v, 2);
     return {_mm256_and_si256(moved, _mm256_set1_epi8(0x30))};
 }
-PENSTOCK_INLINE Words join(Words a, Words b) { return {_mm256_or_si256(a.v, b.v)}; }
+PENSTOCK_INLINE Words join(Words a, Words b) {
+    return {_mm256_or_si256(a.v, b.v)};
+}
 PENSTOCK_INLINE I32 sums_times(const int16_t* p, int32_t first, int32_t second) {
     int32_t pair;
     std::memcpy(&pair, p, 4);
@@ -68,9 +70,7 @@ struct Dot<4> {
         sum.v = in_order(step == 0 ? products : _mm256_add_epi16(sum.v, products));
     }
 
-    PENSTOCK_INLINE I32 finish(Sum sum) {
-        return {widen_pairs(sum.v)};
-    }
+    PENSTOCK_INLINE I32 finish(Sum sum) { return {widen_pairs(sum.v)}; }
 };
 
 // 2 steps x 2 x 63 x 127 = 32004 fits: every second step moves to int32. Groups are of even steps.
@@ -96,9 +96,7 @@ struct Dot<6> {
         }
     }
 
-    PENSTOCK_INLINE I32 finish(Sum sum) {
-        return {sum.full};
-    }
+    PENSTOCK_INLINE I32 finish(Sum sum) { return {sum.full}; }
 };
 
 // 2 x 255 x 127 does not fit, so the two nibbles are products of 4 bits apart: as few
@@ -131,5 +129,5 @@ struct Dot<8> {
     }
 };
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

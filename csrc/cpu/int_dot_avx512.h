@@ -9,7 +9,9 @@ struct Words {
     __m512i v;
 };
 
-PENSTOCK_INLINE Words load_words(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+PENSTOCK_INLINE Words load_words(const uint8_t* p) {
+    return {_mm512_loadu_si512(p)};
+}
 PENSTOCK_INLINE Words broadcast_word(const int8_t* p) {
     int32_t word;
     std::memcpy(&word, p, 4);
@@ -29,7 +31,9 @@ PENSTOCK_INLINE Words two_bits(Words w) {
                                    : _mm512_srli_epi16(w.v, 2);
     return {_mm512_and_si512(moved, _mm512_set1_epi8(0x30))};
 }
-PENSTOCK_INLINE Words join(Words a, Words b) { return {_mm512_or_si512(a.v, b.v)}; }
+PENSTOCK_INLINE Words join(Words a, Words b) {
+    return {_mm512_or_si512(a.v, b.v)};
+}
 PENSTOCK_INLINE I32 sums_times(const int16_t* p, int32_t first, int32_t second) {
     int32_t pair;
     std::memcpy(&pair, p, 4);
@@ -51,10 +55,8 @@ struct Dot {
         sum.v = _mm512_dpbusd_epi32(start, w.v, x.v);
     }
 
-    PENSTOCK_INLINE I32 finish(Sum sum) {
-        return sum;
-    }
+    PENSTOCK_INLINE I32 finish(Sum sum) { return sum; }
 };
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

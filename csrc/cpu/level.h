@@ -27,8 +27,9 @@ namespace penstock::cpu {
 
 enum class Level : uint8_t { scalar, avx2, avx512, amx, emulated_avx512, emulated_amx };
 
-constexpr std::array<Level, 6> kLevels{Level::scalar, Level::avx2,            Level::avx512,
-                                       Level::amx,    Level::emulated_avx512, Level::emulated_amx};
+constexpr std::array<Level, 6> kLevels{Level::scalar,          Level::avx2,
+                                       Level::avx512,          Level::amx,
+                                       Level::emulated_avx512, Level::emulated_amx};
 
 // The kernels of one level, by family. Static storage; never changes.
 struct KernelTable {
@@ -65,4 +66,4 @@ constexpr bool has_bf16_tiles(Level level) {
 // tile data registers. False where the kernel refuses: then the amx level must not be chosen.
 bool request_amx_tiles();
 
-}  // namespace penstock::cpu
+} // namespace penstock::cpu

@@ -68,16 +68,18 @@
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 
-constexpr KernelTable kTable{{PENSTOCK_QUANTIZE PENSTOCK_LINEAR_AFFINE PENSTOCK_LINEAR_DENSE
-                                  PENSTOCK_EMBEDDING PENSTOCK_NORM PENSTOCK_ROPE PENSTOCK_ATTENTION
-                                      PENSTOCK_ACTIVATION PENSTOCK_SAMPLING PENSTOCK_GATHER}};
+constexpr KernelTable kTable{
+    {PENSTOCK_QUANTIZE PENSTOCK_LINEAR_AFFINE PENSTOCK_LINEAR_DENSE PENSTOCK_EMBEDDING PENSTOCK_NORM
+         PENSTOCK_ROPE PENSTOCK_ATTENTION PENSTOCK_ACTIVATION PENSTOCK_SAMPLING PENSTOCK_GATHER}};
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL
 
 #define PENSTOCK_JOIN_(a, b) a##b
 #define PENSTOCK_JOIN(a, b) PENSTOCK_JOIN_(a, b)
 
 namespace penstock::cpu {
-const KernelTable& PENSTOCK_JOIN(kernels_, PENSTOCK_LEVEL)() { return PENSTOCK_LEVEL::kTable; }
-}  // namespace penstock::cpu
+const KernelTable& PENSTOCK_JOIN(kernels_, PENSTOCK_LEVEL)() {
+    return PENSTOCK_LEVEL::kTable;
+}
+} // namespace penstock::cpu

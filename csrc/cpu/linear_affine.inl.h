@@ -79,11 +79,13 @@ PENSTOCK_INLINE void multiply_panel(const PanelPart& part, const uint8_t* panel,
     for (int64_t unit = 0; unit < units; ++unit) {
         if (form == ScaleForm::two_level && unit % kUnitsPerSuper == 0) {
             panel = Scales::read_super(scales, panel);
-            if constexpr (kMinimum) panel = Scales::read_super(minima, panel);
+            if constexpr (kMinimum)
+                panel = Scales::read_super(minima, panel);
         }
         panel = Scales::read(scales, form, panel);
-        if constexpr (kMinimum) panel = Scales::read(minima, form, panel);
-        unrolled<kGroups * (kPanelVectors / kVectors)>([&](auto i) {
+        if constexpr (kMinimum)
+            panel = Scales::read(minima, form, panel);
+        unrolled<kGroups*(kPanelVectors / kVectors)>([&](auto i) {
             constexpr int g = decltype(i)::value % kGroups;
             constexpr int first = decltype(i)::value / kGroups * kVectors;
             I32 dot[kRows][kVectors];
@@ -92,7 +94,8 @@ PENSTOCK_INLINE void multiply_panel(const PanelPart& part, const uint8_t* panel,
                 const QuantizedUnit& row = *in[m.value];
                 unrolled<kVectors>([&](auto p) {
                     I32 sum = dot[m.value][p.value];
-                    if (!kMinimum && zero != 0) sum = sum + zero_sums<kGroup, g>(row, zero);
+                    if (!kMinimum && zero != 0)
+                        sum = sum + zero_sums<kGroup, g>(row, zero);
                     F32& a = acc[m.value][first + p.value];
                     const F32 scale = broadcast(row.scale) * scales.value[g][first + p.value];
                     a = fma(to_float(sum), scale, a);
@@ -104,10 +107,12 @@ PENSTOCK_INLINE void multiply_panel(const PanelPart& part, const uint8_t* panel,
             });
         });
         panel += quant_bytes(kBits);
-        for (int m = 0; m < kRows; ++m) ++in[m];
+        for (int m = 0; m < kRows; ++m)
+            ++in[m];
     }
     for (int m = 0; m < kRows; ++m) {
-        for (int p = 0; p < kPanelVectors; ++p) total[m][p] = acc[m][p];
+        for (int p = 0; p < kPanelVectors; ++p)
+            total[m][p] = acc[m][p];
     }
 }
 
@@ -127,9 +132,9 @@ void multiply_rows(const AffineOperands& operands, const LinearTask& task, int64
     const int64_t units = operands.linear->depth / kUnit;
     for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
         F32 total[kRows][kPanelVectors];
-        multiply_panel<kBits, kGroup, kMinimum, kRows>(
-            part, part.data + panel * part.panel_bytes, units,
-            operands.x + row * operands.x_stride, operands.x_stride, total);
+        multiply_panel<kBits, kGroup, kMinimum, kRows>(part, part.data + panel * part.panel_bytes,
+                                                       units, operands.x + row * operands.x_stride,
+                                                       operands.x_stride, total);
         for (int m = 0; m < kRows; ++m) {
             store_panel(*operands.linear, part, panel, total[m],
                         operands.out + (row + m) * operands.out_stride);
@@ -150,8 +155,8 @@ void multiply_block(const AffineOperands& operands, const LinearTask& task, int6
     multiply_rows<kBits, kGroup, kMinimum, kRows>(operands, task, row);
 }
 
-// Cuts the rows of a task into tile blocks where the level has tiles, and the rest into nearly equal
-// blocks of at most kMaxRows.
+// Cuts the rows of a task into tile blocks where the level has tiles, and the rest into nearly
+// equal blocks of at most kMaxRows.
 template <int kBits, int kGroup, bool kMinimum>
 void multiply_task(const AffineOperands& operands, const LinearTask& task, Workspace& workspace) {
     int64_t row = task.row_begin;
@@ -171,8 +176,7 @@ void multiply_task(const AffineOperands& operands, const LinearTask& task, Works
 }
 
 template <int kBits>
-void multiply_format(const AffineOperands& operands, const LinearTask& task,
-                     Workspace& workspace) {
+void multiply_format(const AffineOperands& operands, const LinearTask& task, Workspace& workspace) {
     const bool minimum = task.part->stored_minimum;
     if (task.part->group == kUnit) {
         minimum ? multiply_task<kBits, 32, true>(operands, task, workspace)
@@ -188,13 +192,16 @@ PENSTOCK_INLINE LinearCut affine_cut(const Arguments& arguments) {
     return LinearCut::make(linear, true, arguments.tensor[0].shape[0], arguments.integer[0]);
 }
 
-inline int linear_affine_phases(const Arguments&) { return 1; }
+inline int linear_affine_phases(const Arguments&) {
+    return 1;
+}
 
 inline int64_t linear_affine_tasks(const Arguments& arguments, int) {
     return LinearCut::tasks(affine_cut(arguments));
 }
 
-inline void linear_affine_run(const Arguments& arguments, int, int64_t index, Workspace& workspace) {
+inline void linear_affine_run(const Arguments& arguments, int, int64_t index,
+                              Workspace& workspace) {
     const LinearCut cut = affine_cut(arguments);
     const LinearTask task = LinearCut::task(cut, index);
     const TensorView& x = arguments.tensor[0];
@@ -218,5 +225,5 @@ constexpr Kernel kLinearAffineKernels[] = {
      linear_affine_workspace_bytes},
 };
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

@@ -45,13 +45,16 @@ PENSTOCK_INLINE void unpack_panel(const PanelPart& part, const uint8_t* panel, i
     for (int64_t unit = 0; unit < units; ++unit, ++to) {
         if (form == ScaleForm::two_level && unit % kUnitsPerSuper == 0) {
             panel = Scales::read_super(scales, panel);
-            if constexpr (kMinimum) panel = Scales::read_super(minima, panel);
+            if constexpr (kMinimum)
+                panel = Scales::read_super(minima, panel);
         }
         panel = Scales::read(scales, form, panel);
-        if constexpr (kMinimum) panel = Scales::read(minima, form, panel);
+        if constexpr (kMinimum)
+            panel = Scales::read(minima, form, panel);
         unrolled<kGroups>([&](auto g) {
             store(to->scale[g.value], scales.value[g.value][0]);
-            if constexpr (kMinimum) store(to->minimum[g.value], minima.value[g.value][0]);
+            if constexpr (kMinimum)
+                store(to->minimum[g.value], minima.value[g.value][0]);
         });
         unrolled<8>([&](auto s) {
             store_words(to->quants[s.value], step_words<kBits, decltype(s)::value, 0>(panel));
@@ -65,8 +68,14 @@ PENSTOCK_INLINE void configure_int8(int64_t rows, int group) {
     const auto m = static_cast<uint8_t>(rows);
     const auto row_bytes = static_cast<uint8_t>(group);
     const auto steps = static_cast<uint8_t>(group / 4);
-    configure_tiles({{m, 64}, {m, 64}, {m, 64}, {m, 64}, {m, row_bytes}, {m, row_bytes},
-                     {steps, 64}, {steps, 64}});
+    configure_tiles({{m, 64},
+                     {m, 64},
+                     {m, 64},
+                     {m, 64},
+                     {m, row_bytes},
+                     {m, row_bytes},
+                     {steps, 64},
+                     {steps, 64}});
 }
 
 // The dot products of one group for all rows of a block, in tile `c`, written to `sums`.
@@ -99,12 +108,12 @@ PENSTOCK_INLINE void add_group(const UnpackedUnit* unpacked, int64_t group, int3
     unrolled<static_cast<int>(kTileBlockRows)>([&](auto m) {
         const auto& in = reinterpret_cast<const QuantizedUnit*>(row[m.value])[unit];
         I32 dot = load(sums + m.value * kPanelRows);
-        if (correction != 0) dot = dot + sums_times(in.sum, first, second);
+        if (correction != 0)
+            dot = dot + sums_times(in.sum, first, second);
         acc[m.value] = fma(to_float(dot), broadcast(in.scale) * scale, acc[m.value]);
         if constexpr (kMinimum) {
-            const float sum_x = kGroup == kUnit
-                                    ? in.scaled_sum
-                                    : in.scale * static_cast<float>(in.sum[part]);
+            const float sum_x =
+                kGroup == kUnit ? in.scaled_sum : in.scale * static_cast<float>(in.sum[part]);
             acc[m.value] = fma(minimum, broadcast(sum_x), acc[m.value]);
         }
     });
@@ -154,7 +163,8 @@ PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const Linear
         for (int64_t row = task.row_begin; row < row_end; row += kTileBlockRows) {
             const int64_t left = row_end - row;
             const int64_t rows = left < kTileBlockRows ? left : kTileBlockRows;
-            if (rows != configured) configure_int8(rows, kGroup);
+            if (rows != configured)
+                configure_int8(rows, kGroup);
             configured = rows;
             F32 acc[kTileBlockRows];
             multiply_tile_block<kGroup, kMinimum>(unpacked, units * (kUnit / kGroup), correction,
@@ -173,9 +183,10 @@ PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const Linear
 #else
 
 template <int kBits, int kGroup, bool kMinimum>
-PENSTOCK_INLINE void multiply_tiles(const AffineOperands&, const LinearTask&, int64_t, Workspace&) {}
+PENSTOCK_INLINE void multiply_tiles(const AffineOperands&, const LinearTask&, int64_t, Workspace&) {
+}
 
 #endif
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

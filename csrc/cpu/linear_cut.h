@@ -41,7 +41,9 @@ struct LinearTask {
     int64_t row_end;
 };
 
-PENSTOCK_INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+PENSTOCK_INLINE int64_t ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
 
 // The cut of the affine, or of the dense, parts of a product of `rows` rows.
 struct LinearCut {
@@ -56,7 +58,8 @@ struct LinearCut {
         int64_t total = 0;
         for (int i = 0; i < linear.num_parts; ++i) {
             const PanelPart& part = linear.parts[i];
-            if (is_affine(part.encoding) == affine) total += part.panels * part.panel_bytes;
+            if (is_affine(part.encoding) == affine)
+                total += part.panels * part.panel_bytes;
         }
         const int64_t blocks = ceil_div(rows, kRowBlock);
         const int64_t wanted = (threads > 0 ? threads : kDefaultThreads) * kTasksPerThread;
@@ -72,13 +75,15 @@ struct LinearCut {
     }
 
     PENSTOCK_INLINE int64_t chunks(const LinearCut& cut, const PanelPart& part) {
-        if (is_affine(part.encoding) != cut.affine) return 0;
+        if (is_affine(part.encoding) != cut.affine)
+            return 0;
         return ceil_div(part.panels, chunk_panels(cut, part));
     }
 
     PENSTOCK_INLINE int64_t tasks(const LinearCut& cut) {
         int64_t count = 0;
-        for (int i = 0; i < cut.linear->num_parts; ++i) count += chunks(cut, cut.linear->parts[i]);
+        for (int i = 0; i < cut.linear->num_parts; ++i)
+            count += chunks(cut, cut.linear->parts[i]);
         return count * cut.row_blocks;
     }
 
@@ -111,15 +116,17 @@ PENSTOCK_INLINE void store_panel(const LinearPanels& linear, const PanelPart& pa
         const int64_t left = part.rows - panel * kPanelRows - p * kLanes;
         const int64_t column = part.column + panel * kPanelRows + p * kLanes;
         if (left >= kLanes) {
-            if (linear.bias != nullptr) value = value + load(linear.bias + column);
+            if (linear.bias != nullptr)
+                value = value + load(linear.bias + column);
             store(out_row + column, value);
         } else if (left > 0) {
             const int n = static_cast<int>(left);
-            if (linear.bias != nullptr) value = value + load(linear.bias + column, n);
+            if (linear.bias != nullptr)
+                value = value + load(linear.bias + column, n);
             store(out_row + column, value, n);
         }
     }
 }
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

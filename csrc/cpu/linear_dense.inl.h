@@ -6,8 +6,8 @@
 //   integer[0] number of threads that will work on it (0: unknown); sets the size of tasks only
 //
 // The arithmetic, for every M the same: even = fma over k = 0, 2, 4 ..., odd = fma over k = 1, 3,
-// 5 ..., each in order and in float32; out = (even + odd) + bias. At levels with tiles, bf16 weights
-// are multiplied otherwise: see linear_tiles.h.
+// 5 ..., each in order and in float32; out = (even + odd) + bias. At levels with tiles, bf16
+// weights are multiplied otherwise: see linear_tiles.h.
 #pragma once
 
 #include "cpu/linear_cut.h"
@@ -58,14 +58,17 @@ PENSTOCK_INLINE void multiply_dense_panel(const uint8_t* panel, int64_t depth, c
     F32 even[kRows][kPanelVectors] = {};
     F32 odd[kRows][kPanelVectors] = {};
     const float* row[kRows];
-    for (int m = 0; m < kRows; ++m) row[m] = x + m * x_stride;
+    for (int m = 0; m < kRows; ++m)
+        row[m] = x + m * x_stride;
     for (int64_t k = 0; k + 1 < depth; k += 2) {
         add_products_of<encoding, 0>(panel, k, row, even);
         add_products_of<encoding, 1>(panel, k + 1, row, odd);
     }
-    if (depth % 2 != 0) add_products_of<encoding, 0>(panel, depth - 1, row, even);
+    if (depth % 2 != 0)
+        add_products_of<encoding, 0>(panel, depth - 1, row, even);
     for (int m = 0; m < kRows; ++m) {
-        for (int p = 0; p < kPanelVectors; ++p) total[m][p] = even[m][p] + odd[m][p];
+        for (int p = 0; p < kPanelVectors; ++p)
+            total[m][p] = even[m][p] + odd[m][p];
     }
 }
 
@@ -82,10 +85,9 @@ void multiply_dense_rows(const DenseOperands& operands, const LinearTask& task, 
     const PanelPart& part = *task.part;
     for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
         F32 total[kRows][kPanelVectors];
-        multiply_dense_panel<encoding, kRows>(part.data + panel * part.panel_bytes,
-                                              operands.linear->depth,
-                                              operands.x + row * operands.x_stride,
-                                              operands.x_stride, total);
+        multiply_dense_panel<encoding, kRows>(
+            part.data + panel * part.panel_bytes, operands.linear->depth,
+            operands.x + row * operands.x_stride, operands.x_stride, total);
         for (int m = 0; m < kRows; ++m) {
             store_panel(*operands.linear, part, panel, total[m],
                         operands.out + (row + m) * operands.out_stride);
@@ -103,7 +105,8 @@ void multiply_dense_task(const DenseOperands& operands, const LinearTask& task) 
     for (; row + 2 <= task.row_end; row += 2) {
         multiply_dense_rows<encoding, 2>(operands, task, row);
     }
-    if (row < task.row_end) multiply_dense_rows<encoding, 1>(operands, task, row);
+    if (row < task.row_end)
+        multiply_dense_rows<encoding, 1>(operands, task, row);
 }
 
 PENSTOCK_INLINE LinearCut dense_cut(const Arguments& arguments) {
@@ -111,7 +114,9 @@ PENSTOCK_INLINE LinearCut dense_cut(const Arguments& arguments) {
     return LinearCut::make(linear, false, arguments.tensor[0].shape[0], arguments.integer[0]);
 }
 
-inline int linear_dense_phases(const Arguments&) { return 1; }
+inline int linear_dense_phases(const Arguments&) {
+    return 1;
+}
 
 inline int64_t linear_dense_tasks(const Arguments& arguments, int) {
     return LinearCut::tasks(dense_cut(arguments));
@@ -146,5 +151,5 @@ constexpr Kernel kLinearDenseKernels[] = {
      linear_dense_workspace_bytes},
 };
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

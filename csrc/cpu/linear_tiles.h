@@ -30,7 +30,8 @@ PENSTOCK_INLINE size_t bf16_workspace_bytes(const LinearPanels& linear) {
 PENSTOCK_INLINE void round_row(const float* x, int64_t depth, uint8_t* to) {
     auto* out = reinterpret_cast<uint16_t*>(to);
     int64_t k = 0;
-    for (; k + kLanes <= depth; k += kLanes) store_bf16(out + k, load(x + k));
+    for (; k + kLanes <= depth; k += kLanes)
+        store_bf16(out + k, load(x + k));
     const int64_t padded = ceil_div(depth, kUnit) * kUnit;
     for (; k < padded; k += kLanes) {
         store_bf16(out + k, load(x + k, k < depth ? static_cast<int>(depth - k) : 0));
@@ -50,7 +51,8 @@ PENSTOCK_INLINE void multiply_bf16_panel(const uint8_t* panel, int64_t steps, co
                                          int64_t x_stride, float* sums) {
     constexpr int64_t kStepBytes = 2 * kUnit * kPanelRows;
     zero_tile<0>();
-    if constexpr (kTall) zero_tile<1>();
+    if constexpr (kTall)
+        zero_tile<1>();
     for (int64_t step = 0; step < steps; ++step) {
         load_tile<4>(panel + step * kStepBytes, 4 * kPanelRows);
         load_tile<2>(x + step * 2 * kUnit, x_stride);
@@ -61,7 +63,8 @@ PENSTOCK_INLINE void multiply_bf16_panel(const uint8_t* panel, int64_t steps, co
         }
     }
     store_tile<0>(sums, 4 * kPanelRows);
-    if constexpr (kTall) store_tile<1>(sums + kTileRows * kPanelRows, 4 * kPanelRows);
+    if constexpr (kTall)
+        store_tile<1>(sums + kTileRows * kPanelRows, 4 * kPanelRows);
 }
 
 PENSTOCK_INLINE void multiply_bf16_tiles(const LinearPanels& linear, const LinearTask& task,
@@ -104,5 +107,5 @@ PENSTOCK_INLINE void multiply_bf16_tiles(const LinearPanels&, const LinearTask&,
 
 #endif
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

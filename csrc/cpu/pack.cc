@@ -10,12 +10,17 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 
-bool is_multiplier(DType type) { return type == DType::i8 || type == DType::u8; }
-bool is_float_scale(DType type) { return type == DType::f16 || type == DType::f32; }
+bool is_multiplier(DType type) {
+    return type == DType::i8 || type == DType::u8;
+}
+bool is_float_scale(DType type) {
+    return type == DType::f16 || type == DType::f32;
+}
 
 // True where every value fits the int8 multipliers of the two-level form.
 bool fits_int8(const void* values, DType type, int64_t count) {
-    if (values == nullptr || type == DType::i8) return true;
+    if (values == nullptr || type == DType::i8)
+        return true;
     const auto* bytes = static_cast<const uint8_t*>(values);
     return std::all_of(bytes, bytes + count, [](uint8_t value) { return value < 128; });
 }
@@ -27,8 +32,10 @@ bool fits_six_bits(const MatrixSource& source) {
     for (int64_t begin = 0; begin < count; begin += row_block) {
         const int64_t end = std::min(begin + row_block, count);
         uint8_t seen = 0;
-        for (int64_t i = begin; i < end; ++i) seen |= source.q[i];
-        if (seen > 63) return false;
+        for (int64_t i = begin; i < end; ++i)
+            seen |= source.q[i];
+        if (seen > 63)
+            return false;
     }
     return true;
 }
@@ -74,17 +81,24 @@ PanelPart dense_part(const MatrixSource& source, Level level) {
 }
 
 std::string affine_refusal(const MatrixSource& source) {
-    if (source.bits != 4 && source.bits != 8) return "bits must be 4 or 8";
-    if (source.group != 16 && source.group != 32) return "group must be 16 or 32";
-    if (source.depth % kUnit != 0) return "the depth of an integer weight must be a multiple of 32";
-    if (source.q == nullptr || source.scale == nullptr) return "quants or scales are missing";
-    if (source.zero_point < 0 || source.zero_point > 255) return "zero_point must be 0..255";
+    if (source.bits != 4 && source.bits != 8)
+        return "bits must be 4 or 8";
+    if (source.group != 16 && source.group != 32)
+        return "group must be 16 or 32";
+    if (source.depth % kUnit != 0)
+        return "the depth of an integer weight must be a multiple of 32";
+    if (source.q == nullptr || source.scale == nullptr)
+        return "quants or scales are missing";
+    if (source.zero_point < 0 || source.zero_point > 255)
+        return "zero_point must be 0..255";
     const bool two_level = is_multiplier(source.scale_dtype);
-    if (!two_level && !is_float_scale(source.scale_dtype)) return "unsupported type of scales";
+    if (!two_level && !is_float_scale(source.scale_dtype))
+        return "unsupported type of scales";
     if (two_level != (source.super_scale != nullptr)) {
         return "super scales belong to integer scales, and only to them";
     }
-    if (source.minimum == nullptr) return {};
+    if (source.minimum == nullptr)
+        return {};
     if (two_level != is_multiplier(source.minimum_dtype) ||
         two_level == is_float_scale(source.minimum_dtype)) {
         return "minima must have the form of the scales";
@@ -96,21 +110,26 @@ std::string affine_refusal(const MatrixSource& source) {
 }
 
 std::string part_refusal(const MatrixSource& source, int64_t depth) {
-    if (source.rows <= 0 || source.depth <= 0) return "the matrix is empty";
-    if (source.depth != depth) return "the parts differ in depth";
-    if (source.dense == nullptr) return affine_refusal(source);
+    if (source.rows <= 0 || source.depth <= 0)
+        return "the matrix is empty";
+    if (source.depth != depth)
+        return "the parts differ in depth";
+    if (source.dense == nullptr)
+        return affine_refusal(source);
     const DType type = source.dense_dtype;
     const bool known = type == DType::f32 || type == DType::f16 || type == DType::bf16;
     return known ? std::string{} : std::string{"unsupported type of a dense weight"};
 }
 
-}  // namespace
+} // namespace
 
 std::string refusal(std::span<const MatrixSource> parts) {
-    if (parts.empty()) return "no matrix is given";
+    if (parts.empty())
+        return "no matrix is given";
     for (size_t i = 0; i < parts.size(); ++i) {
         const std::string reason = part_refusal(parts[i], parts.front().depth);
-        if (!reason.empty()) return "part " + std::to_string(i) + ": " + reason;
+        if (!reason.empty())
+            return "part " + std::to_string(i) + ": " + reason;
     }
     return {};
 }
@@ -120,8 +139,7 @@ PackedLinear::PackedLinear(std::span<const MatrixSource> parts, const float* bia
     assert(refusal(parts).empty());
     std::vector<size_t> offsets;
     for (const MatrixSource& source : sources_) {
-        PanelPart part =
-            source.dense == nullptr ? affine_part(source) : dense_part(source, level);
+        PanelPart part = source.dense == nullptr ? affine_part(source) : dense_part(source, level);
         part.rows = source.rows;
         part.column = panels_.rows;
         part.panels = (source.rows + kPanelRows - 1) / kPanelRows;
@@ -133,8 +151,10 @@ PackedLinear::PackedLinear(std::span<const MatrixSource> parts, const float* bia
         parts_.push_back(part);
     }
     memory_ = WeightBlock::allocate(size_bytes_);
-    for (size_t i = 0; i < parts_.size(); ++i) parts_[i].data = memory_.data() + offsets[i];
-    if (bias != nullptr) bias_.assign(bias, bias + panels_.rows);
+    for (size_t i = 0; i < parts_.size(); ++i)
+        parts_[i].data = memory_.data() + offsets[i];
+    if (bias != nullptr)
+        bias_.assign(bias, bias + panels_.rows);
     panels_.parts = parts_.data();
     panels_.num_parts = static_cast<int32_t>(parts_.size());
     panels_.depth = sources_.front().depth;
@@ -163,4 +183,4 @@ bool PackedLinear::has_dense() const {
                        [](const PanelPart& part) { return !is_affine(part.encoding); });
 }
 
-}  // namespace penstock::cpu
+} // namespace penstock::cpu

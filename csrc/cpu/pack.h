@@ -1,5 +1,5 @@
-// Weights prepared for one level's kernels. Independent of the level's instructions (only whether it
-// has bf16 tiles matters), so this is baseline code.
+// Weights prepared for one level's kernels. Independent of the level's instructions (only whether
+// it has bf16 tiles matters), so this is baseline code.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +25,16 @@ struct MatrixSource {
     DType dense_dtype = DType::f32;
 
     // Affine: w = scale * q + minimum.
-    int bits = 0;                          // 4: q [rows, depth / 2], low nibble first; 8: q [rows, depth]
-    int group = 0;                         // 16 or 32
+    int bits = 0;  // 4: q [rows, depth / 2], low nibble first; 8: q [rows, depth]
+    int group = 0; // 16 or 32
     const uint8_t* q = nullptr;
     const void* scale = nullptr;           // [rows, depth / group]
     DType scale_dtype = DType::f16;        // f16, f32: direct; i8, u8: multipliers of super_scale
     const void* minimum = nullptr;         // [rows, depth / group]; null: -zero_point * scale
     DType minimum_dtype = DType::f16;      // f16, f32 beside direct scales; i8, u8 beside two-level
     int zero_point = 0;                    // 0..255
-    const uint16_t* super_scale = nullptr;    // f16 [rows, ceil(depth / 256)], two-level only
-    const uint16_t* super_minimum = nullptr;  // likewise, where `minimum` is given
+    const uint16_t* super_scale = nullptr; // f16 [rows, ceil(depth / 256)], two-level only
+    const uint16_t* super_minimum = nullptr; // likewise, where `minimum` is given
 };
 
 // Why these matrices cannot be packed together, naming the part; empty where they can.
@@ -49,7 +49,7 @@ std::string refusal(std::span<const MatrixSource> parts);
 //
 // An embedding that is tied to the head is the head: `embedding` gathers from the same panels.
 class PackedLinear {
-public:
+  public:
     // Chooses the encoding and allocates; reads quants of 8-bit parts once (to see whether 6 bits
     // hold them). `bias`: [sum rows] float32 or null; copied.
     PackedLinear(std::span<const MatrixSource> parts, const float* bias, Level level);
@@ -71,7 +71,7 @@ public:
     // Memory held by the panels.
     size_t size_bytes() const { return size_bytes_; }
 
-private:
+  private:
     LinearPanels panels_;
     std::vector<PanelPart> parts_;
     std::vector<MatrixSource> sources_;
@@ -81,4 +81,4 @@ private:
     size_t size_bytes_ = 0;
 };
 
-}  // namespace penstock::cpu
+} // namespace penstock::cpu

@@ -23,7 +23,9 @@ uint32_t load_word(const uint8_t* from) {
     return word;
 }
 
-void store_word(uint8_t* to, uint32_t word) { std::memcpy(to, &word, 4); }
+void store_word(uint8_t* to, uint32_t word) {
+    std::memcpy(to, &word, 4);
+}
 
 // Nibbles k0 .. k7 (lowest first) become k0 k4 k1 k5 k2 k6 k3 k7.
 uint32_t interleave_nibbles(uint32_t word) {
@@ -73,7 +75,7 @@ struct Values {
     const void* values;
     DType type;
     const uint16_t* super;
-    int64_t group;  // k that share a value
+    int64_t group; // k that share a value
     int64_t groups;
     int64_t supers;
 
@@ -110,8 +112,8 @@ uint8_t* pack_group(const Values& source, ScaleForm form, Rows rows, int64_t gro
         return pack_column(static_cast<const uint16_t*>(source.values) + offset, source.groups,
                            rows, to);
     case ScaleForm::two_level:
-        return pack_column(static_cast<const uint8_t*>(source.values) + offset, source.groups,
-                           rows, to);
+        return pack_column(static_cast<const uint8_t*>(source.values) + offset, source.groups, rows,
+                           to);
     case ScaleForm::f32: break;
     }
     for (int64_t lane = 0; lane < rows.count; ++lane) {
@@ -126,10 +128,10 @@ void pack_affine(const MatrixSource& source, const PanelPart& part, Rows rows, u
     const int64_t units = source.depth / kUnit;
     const int64_t groups = source.depth / source.group;
     const int64_t supers = (source.depth + kSuper - 1) / kSuper;
-    const Values scales{source.scale,  source.scale_dtype, source.super_scale,
-                        source.group, groups,             supers};
-    const Values minima{source.minimum, source.minimum_dtype, source.super_minimum,
-                        source.group,   groups,               supers};
+    const Values scales{source.scale, source.scale_dtype, source.super_scale, source.group, groups,
+                        supers};
+    const Values minima{
+        source.minimum, source.minimum_dtype, source.super_minimum, source.group, groups, supers};
     const int64_t unit_groups = kUnit / source.group;
     const int64_t row_bytes = units * Quants::kSourceBytes;
     const uint8_t* quants = source.q + rows.first * row_bytes;
@@ -181,14 +183,15 @@ void pack_bf16(const MatrixSource& source, Rows rows, uint16_t* to) {
     }
 }
 
-}  // namespace
+} // namespace
 
 void pack_panel(const MatrixSource& source, const PanelPart& part, int64_t panel) {
     uint8_t* to = part.data + panel * part.panel_bytes;
     const int64_t first = panel * kPanelRows;
     const Rows rows{first, std::min<int64_t>(kPanelRows, source.rows - first)};
     const bool padded = rows.count < kPanelRows || part.encoding == Encoding::dense_bf16;
-    if (padded) std::memset(to, 0, static_cast<size_t>(part.panel_bytes));
+    if (padded)
+        std::memset(to, 0, static_cast<size_t>(part.panel_bytes));
     switch (part.encoding) {
     case Encoding::affine4: pack_affine<Affine4>(source, part, rows, to); break;
     case Encoding::affine6: pack_affine<Affine6>(source, part, rows, to); break;
@@ -199,4 +202,4 @@ void pack_panel(const MatrixSource& source, const PanelPart& part, int64_t panel
     }
 }
 
-}  // namespace penstock::cpu
+} // namespace penstock::cpu

@@ -9,4 +9,4 @@ namespace penstock::cpu {
 // layout of panel.h. Rows past the end become zeros.
 void pack_panel(const MatrixSource& source, const PanelPart& part, int64_t panel);
 
-}  // namespace penstock::cpu
+} // namespace penstock::cpu

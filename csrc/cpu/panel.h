@@ -27,24 +27,26 @@
 namespace penstock::cpu {
 
 constexpr int kPanelRows = 16;
-constexpr int kUnit = 32;           // k that share one activation scale
-constexpr int kUnitsPerSuper = 8;   // units that share one super scale
+constexpr int kUnit = 32;         // k that share one activation scale
+constexpr int kUnitsPerSuper = 8; // units that share one super scale
 
 enum class Encoding : uint8_t { affine4, affine6, affine8, dense_f32, dense_f16, dense_bf16 };
 enum class ScaleForm : uint8_t { f16, f32, two_level };
 
-constexpr bool is_affine(Encoding encoding) { return encoding <= Encoding::affine8; }
+constexpr bool is_affine(Encoding encoding) {
+    return encoding <= Encoding::affine8;
+}
 
 // One matrix. The memory belongs to its PackedLinear.
 struct PanelPart {
-    uint8_t* data = nullptr;  // 64-byte aligned
+    uint8_t* data = nullptr; // 64-byte aligned
     int64_t panel_bytes = 0;
     int64_t panels = 0;
-    int64_t rows = 0;    // N of this matrix
-    int64_t column = 0;  // its first output column
+    int64_t rows = 0;   // N of this matrix
+    int64_t column = 0; // its first output column
     Encoding encoding = Encoding::affine8;
     ScaleForm scale_form = ScaleForm::f16;
-    bool stored_minimum = false;  // else minimum = -zero_point * scale
+    bool stored_minimum = false; // else minimum = -zero_point * scale
     int32_t group = kUnit;
     int32_t zero_point = 0;
 };
@@ -53,9 +55,9 @@ struct PanelPart {
 struct LinearPanels {
     const PanelPart* parts = nullptr;
     int32_t num_parts = 0;
-    int64_t rows = 0;             // sum N = output columns
-    int64_t depth = 0;            // K
-    const float* bias = nullptr;  // [rows] or null
+    int64_t rows = 0;            // sum N = output columns
+    int64_t depth = 0;           // K
+    const float* bias = nullptr; // [rows] or null
 };
 
 // One unit of a quantized activation row: 32 int8 values, x = scale * value.
@@ -63,8 +65,8 @@ struct LinearPanels {
 struct QuantizedUnit {
     int8_t value[kUnit];
     float scale;
-    float scaled_sum;  // scale * float(sum of the 32 values)
-    int16_t sum[2];    // of the first and of the second 16 values
+    float scaled_sum; // scale * float(sum of the 32 values)
+    int16_t sum[2];   // of the first and of the second 16 values
     int32_t padding;
 };
 static_assert(sizeof(QuantizedUnit) == 48);
@@ -83,13 +85,15 @@ constexpr int64_t unit_bytes(const PanelPart& part) {
                            : part.encoding == Encoding::affine6 ? 24
                                                                 : 32;
     const int64_t groups = kUnit / part.group;
-    return kPanelRows * (quants + groups * scale_bytes(part.scale_form) * (part.stored_minimum ? 2 : 1));
+    return kPanelRows *
+           (quants + groups * scale_bytes(part.scale_form) * (part.stored_minimum ? 2 : 1));
 }
 
 // Bytes of the super values that precede every eighth unit.
 constexpr int64_t super_bytes(const PanelPart& part) {
-    if (part.scale_form != ScaleForm::two_level) return 0;
+    if (part.scale_form != ScaleForm::two_level)
+        return 0;
     return kPanelRows * (part.stored_minimum ? 4 : 2);
 }
 
-}  // namespace penstock::cpu
+} // namespace penstock::cpu

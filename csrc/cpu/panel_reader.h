@@ -12,9 +12,9 @@ namespace {
 struct AffineOperands {
     const LinearPanels* linear;
     const uint8_t* x;
-    int64_t x_stride;  // bytes
+    int64_t x_stride; // bytes
     float* out;
-    int64_t out_stride;  // floats
+    int64_t out_stride; // floats
 };
 
 // The words of the 4 k of a step, for the rows of vector `p` of a panel.
@@ -36,7 +36,9 @@ PENSTOCK_INLINE Words step_words(const uint8_t* quants) {
     }
 }
 
-constexpr int quant_bytes(int bits) { return kUnit * kPanelRows * bits / 8; }
+constexpr int quant_bytes(int bits) {
+    return kUnit * kPanelRows * bits / 8;
+}
 
 // kLanes scales or minima of a panel.
 PENSTOCK_INLINE F32 load_values(const uint8_t* from, ScaleForm form, const F32& super) {
@@ -75,5 +77,5 @@ struct PanelScales {
     }
 };
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

@@ -25,21 +25,21 @@ PENSTOCK_INLINE void quantize_unit(const float* x, QuantizedUnit& unit) {
         largest = max(largest, abs(value[i]));
         ordered = ordered & equal(value[i], value[i]);
     }
-    const float scale =
-        any(!ordered) ? bits_float(0x7fc00000u) : reduce_max(largest) / 127.0f;
+    const float scale = any(!ordered) ? bits_float(0x7fc00000u) : reduce_max(largest) / 127.0f;
     const F32 divisor = broadcast(scale);
     const F32 limit = broadcast(127.0f);
     const Mask usable = less(broadcast(0.0f), divisor) & less(divisor, broadcast(3.0e38f));
-    alignas(64) int32_t rounded[kUnit];
-    for (int i = 0; i < kVectors; ++i) {
-        // The clamp is for subnormal scales, which are inexact.
-        const F32 quotient = max(min(value[i] / divisor, limit), -limit);
-        store(rounded + i * kLanes, to_int(select(usable, quotient, broadcast(0.0f))));
-    }
-    int32_t sum[2] = {0, 0};
-    for (int i = 0; i < kUnit; ++i) {
-        unit.value[i] = static_cast<int8_t>(rounded[i]);
-        sum[i / 16] += rounded[i];
+    int32_t sum[2];
+    for (int half = 0; half < 2; ++half) {
+        I32 total = broadcast(int32_t{0});
+        for (int i = half * kVectors / 2; i < (half + 1) * kVectors / 2; ++i) {
+            // The clamp is for subnormal scales, which are inexact.
+            const F32 quotient = max(min(value[i] / divisor, limit), -limit);
+            const I32 rounded = to_int(select(usable, quotient, broadcast(0.0f)));
+            store_i8(unit.value + i * kLanes, rounded);
+            total = total + rounded;
+        }
+        sum[half] = reduce_add(total);
     }
     unit.scale = scale;
     unit.scaled_sum = scale * static_cast<float>(sum[0] + sum[1]);
@@ -51,7 +51,9 @@ PENSTOCK_INLINE void quantize_unit(const float* x, QuantizedUnit& unit) {
 // Units of a task, counted through all rows: about a microsecond of work.
 constexpr int64_t kQuantizeTaskUnits = 128;
 
-inline int quantize_phases(const Arguments&) { return 1; }
+inline int quantize_phases(const Arguments&) {
+    return 1;
+}
 
 inline int64_t quantize_tasks(const Arguments& arguments, int) {
     const TensorView& x = arguments.tensor[0];
@@ -79,11 +81,13 @@ inline void quantize_run(const Arguments& arguments, int, int64_t task, Workspac
     }
 }
 
-inline size_t quantize_workspace_bytes(const Arguments&) { return 0; }
+inline size_t quantize_workspace_bytes(const Arguments&) {
+    return 0;
+}
 
 constexpr Kernel kQuantizeKernels[] = {
     {"quantize_rows", quantize_phases, quantize_tasks, quantize_run, quantize_workspace_bytes},
 };
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

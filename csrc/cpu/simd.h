@@ -15,6 +15,7 @@
 //   load_f16(const uint16_t*[, n])           exact; store_f16(uint16_t*, F32[, n]) half to even
 //   load_bf16(const uint16_t*[, n])          exact; store_bf16(uint16_t*, F32[, n]) half to even
 //   load_i8(const int8_t*) -> I32            load_u8(const uint8_t*) -> I32: kLanes bytes, widened
+//   store_i8(int8_t*, I32)                   kLanes bytes; the lanes must be within -128..127
 //
 //   a + b, a - b, a * b, a / b, -a           F32; +, -, &, |, ^ on I32
 //   fma(a, b, c) = a * b + c                 fnma(a, b, c) = c - a * b; rounded once
@@ -30,6 +31,7 @@
 //   any(mask) -> bool, bits(mask) -> uint32  bit i is lane i
 //
 //   reduce_add, reduce_max, reduce_min       lane i with lane i + half, halving: a fixed order
+//   reduce_add(I32)                          wraps
 //   exp(F32)                                 below 2 ulp; 0 below -87.3; saturates above 88
 //   prefetch(p)                              into all cache levels
 #pragma once
@@ -53,7 +55,9 @@
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 
-PENSTOCK_INLINE void prefetch(const void* address) { __builtin_prefetch(address, 0, 3); }
+PENSTOCK_INLINE void prefetch(const void* address) {
+    __builtin_prefetch(address, 0, 3);
+}
 
 PENSTOCK_INLINE F32 exp(F32 x) {
     const F32 low = broadcast(-87.3365f);
@@ -73,5 +77,5 @@ PENSTOCK_INLINE F32 exp(F32 x) {
     return select(less(x, low), broadcast(0.0f), p * as_float(exponent));
 }
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

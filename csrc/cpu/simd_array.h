@@ -25,7 +25,8 @@ struct Mask {
 template <class V, class Function>
 PENSTOCK_INLINE V each_lane(Function f) {
     V result;
-    for (int i = 0; i < kLanes; ++i) result.v[i] = f(i);
+    for (int i = 0; i < kLanes; ++i)
+        result.v[i] = f(i);
     return result;
 }
 
@@ -60,11 +61,16 @@ PENSTOCK_INLINE I32 load(const int32_t* p) {
 PENSTOCK_INLINE F32 load(const float* p, int n) {
     return each_lane<F32>([=](int i) { return i < n ? p[i] : 0.0f; });
 }
-PENSTOCK_INLINE void store(float* p, F32 a) { std::memcpy(p, a.v, sizeof a.v); }
-PENSTOCK_INLINE void store(int32_t* p, I32 a) { std::memcpy(p, a.v, sizeof a.v); }
+PENSTOCK_INLINE void store(float* p, F32 a) {
+    std::memcpy(p, a.v, sizeof a.v);
+}
+PENSTOCK_INLINE void store(int32_t* p, I32 a) {
+    std::memcpy(p, a.v, sizeof a.v);
+}
 PENSTOCK_INLINE void store(float* p, F32 a, int n) {
     for (int i = 0; i < kLanes; ++i) {
-        if (i < n) p[i] = a.v[i];
+        if (i < n)
+            p[i] = a.v[i];
     }
 }
 PENSTOCK_INLINE F32 load_f16(const uint16_t* p) {
@@ -74,11 +80,13 @@ PENSTOCK_INLINE F32 load_f16(const uint16_t* p, int n) {
     return each_lane<F32>([=](int i) { return i < n ? widen_f16(p[i]) : 0.0f; });
 }
 PENSTOCK_INLINE void store_f16(uint16_t* p, F32 a) {
-    for (int i = 0; i < kLanes; ++i) p[i] = narrow_f16(a.v[i]);
+    for (int i = 0; i < kLanes; ++i)
+        p[i] = narrow_f16(a.v[i]);
 }
 PENSTOCK_INLINE void store_f16(uint16_t* p, F32 a, int n) {
     for (int i = 0; i < kLanes; ++i) {
-        if (i < n) p[i] = narrow_f16(a.v[i]);
+        if (i < n)
+            p[i] = narrow_f16(a.v[i]);
     }
 }
 PENSTOCK_INLINE F32 load_bf16(const uint16_t* p) {
@@ -88,11 +96,13 @@ PENSTOCK_INLINE F32 load_bf16(const uint16_t* p, int n) {
     return each_lane<F32>([=](int i) { return i < n ? bf16_to_f32(p[i]) : 0.0f; });
 }
 PENSTOCK_INLINE void store_bf16(uint16_t* p, F32 a) {
-    for (int i = 0; i < kLanes; ++i) p[i] = f32_to_bf16(a.v[i]);
+    for (int i = 0; i < kLanes; ++i)
+        p[i] = f32_to_bf16(a.v[i]);
 }
 PENSTOCK_INLINE void store_bf16(uint16_t* p, F32 a, int n) {
     for (int i = 0; i < kLanes; ++i) {
-        if (i < n) p[i] = f32_to_bf16(a.v[i]);
+        if (i < n)
+            p[i] = f32_to_bf16(a.v[i]);
     }
 }
 PENSTOCK_INLINE I32 load_i8(const int8_t* p) {
@@ -100,6 +110,11 @@ PENSTOCK_INLINE I32 load_i8(const int8_t* p) {
 }
 PENSTOCK_INLINE I32 load_u8(const uint8_t* p) {
     return each_lane<I32>([=](int i) { return static_cast<int32_t>(p[i]); });
+}
+
+PENSTOCK_INLINE void store_i8(int8_t* p, I32 a) {
+    for (int i = 0; i < kLanes; ++i)
+        p[i] = static_cast<int8_t>(a.v[i]);
 }
 
 PENSTOCK_INLINE F32 operator+(F32 a, F32 b) {
@@ -125,7 +140,9 @@ PENSTOCK_INLINE F32 fma(F32 a, F32 b, F32 c) {
     return a * b + c;
 #endif
 }
-PENSTOCK_INLINE F32 fnma(F32 a, F32 b, F32 c) { return fma(-a, b, c); }
+PENSTOCK_INLINE F32 fnma(F32 a, F32 b, F32 c) {
+    return fma(-a, b, c);
+}
 PENSTOCK_INLINE F32 min(F32 a, F32 b) {
     return each_lane<F32>([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
 }
@@ -155,7 +172,9 @@ PENSTOCK_INLINE F32 as_float(I32 a) {
 }
 
 // Unsigned inside, so that wrapping is defined.
-PENSTOCK_INLINE uint32_t lane(I32 a, int i) { return static_cast<uint32_t>(a.v[i]); }
+PENSTOCK_INLINE uint32_t lane(I32 a, int i) {
+    return static_cast<uint32_t>(a.v[i]);
+}
 
 PENSTOCK_INLINE I32 operator+(I32 a, I32 b) {
     return each_lane<I32>([&](int i) { return static_cast<int32_t>(lane(a, i) + lane(b, i)); });
@@ -210,20 +229,30 @@ PENSTOCK_INLINE I32 select(Mask m, I32 a, I32 b) {
 }
 PENSTOCK_INLINE uint32_t bits(Mask m) {
     uint32_t result = 0;
-    for (int i = 0; i < kLanes; ++i) result |= static_cast<uint32_t>(m.v[i]) << i;
+    for (int i = 0; i < kLanes; ++i)
+        result |= static_cast<uint32_t>(m.v[i]) << i;
     return result;
 }
-PENSTOCK_INLINE bool any(Mask m) { return bits(m) != 0; }
+PENSTOCK_INLINE bool any(Mask m) {
+    return bits(m) != 0;
+}
 
 template <class Function>
 PENSTOCK_INLINE float fold_halves(F32 a, Function f) {
     for (int half = kLanes / 2; half > 0; half /= 2) {
-        for (int i = 0; i < half; ++i) a.v[i] = f(a.v[i], a.v[i + half]);
+        for (int i = 0; i < half; ++i)
+            a.v[i] = f(a.v[i], a.v[i + half]);
     }
     return a.v[0];
 }
 PENSTOCK_INLINE float reduce_add(F32 a) {
     return fold_halves(a, [](float x, float y) { return x + y; });
+}
+PENSTOCK_INLINE int32_t reduce_add(I32 a) {
+    uint32_t sum = 0;
+    for (int i = 0; i < kLanes; ++i)
+        sum += lane(a, i);
+    return static_cast<int32_t>(sum);
 }
 PENSTOCK_INLINE float reduce_max(F32 a) {
     return fold_halves(a, [](float x, float y) { return x > y ? x : y; });
@@ -232,5 +261,5 @@ PENSTOCK_INLINE float reduce_min(F32 a) {
     return fold_halves(a, [](float x, float y) { return x < y ? x : y; });
 }
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

@@ -8,7 +8,8 @@
 //   load_tile<t>(p, stride), store_tile<t>(p, stride)   stride in bytes between rows
 //   multiply_i8<c, a, b>()                       c += a (int8) * b (uint8), int32
 //   multiply_bf16<c, a, b>()                     c += a * b, float32
-// b holds rows of words: byte 4 n + j (bf16: element 2 n + j) of row i is B[4 i + j][n] (B[2 i + j][n]).
+// b holds rows of words: byte 4 n + j (bf16: element 2 n + j) of row i is B[4 i + j][n] (B[2 i +
+// j][n]).
 #pragma once
 
 #include "cpu/simd.h"
@@ -44,7 +45,9 @@ PENSTOCK_INLINE void configure_tiles(const TileShape (&shapes)[8]) {
     }
     asm volatile("ldtilecfg %0" : : "m"(config) : "memory");
 }
-PENSTOCK_INLINE void release_tiles() { asm volatile("tilerelease" : : : "memory"); }
+PENSTOCK_INLINE void release_tiles() {
+    asm volatile("tilerelease" : : : "memory");
+}
 template <int t>
 PENSTOCK_INLINE void zero_tile() {
     asm volatile("tilezero %%tmm%c0" : : "i"(t));
@@ -88,7 +91,9 @@ PENSTOCK_INLINE void configure_tiles(const TileShape (&shapes)[8]) {
         tile(t).row_bytes = shapes[t].row_bytes;
     }
 }
-PENSTOCK_INLINE void release_tiles() { configure_tiles({}); }
+PENSTOCK_INLINE void release_tiles() {
+    configure_tiles({});
+}
 template <int t>
 PENSTOCK_INLINE void zero_tile() {
     std::memset(tile(t).byte, 0, sizeof tile(t).byte);
@@ -148,7 +153,8 @@ inline void multiply_bf16_tiles(Tile& c, const Tile& a, const Tile& b) {
                 odd[n] = __builtin_fmaf(x1, bf16_at(b.byte[k] + 4 * n + 2), odd[n]);
             }
         }
-        for (int n = 0; n < 16; ++n) sum[n] += even[n] + odd[n];
+        for (int n = 0; n < 16; ++n)
+            sum[n] += even[n] + odd[n];
         std::memcpy(c.byte[m], sum, 64);
     }
 }
@@ -163,5 +169,5 @@ constexpr bool kTiles = false;
 
 #endif
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

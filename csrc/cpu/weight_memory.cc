@@ -18,16 +18,17 @@ size_t round_up(size_t bytes, size_t multiple) {
     return (bytes + multiple - 1) / multiple * multiple;
 }
 
-}  // namespace
+} // namespace
 
 // A mapping that blocks are cut from, front to back.
 class WeightChunk {
-public:
+  public:
     explicit WeightChunk(size_t bytes) : bytes_(round_up(bytes, kPage)) {
         mapped_bytes_ = bytes_ + kPage;
         mapped_ = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (mapped_ == MAP_FAILED) throw std::bad_alloc();
+        if (mapped_ == MAP_FAILED)
+            throw std::bad_alloc();
         const auto address = reinterpret_cast<uintptr_t>(mapped_);
         begin_ = reinterpret_cast<uint8_t*>(round_up(address, kPage));
         // Where the system has no large pages to give, small ones serve.
@@ -39,13 +40,14 @@ public:
 
     // The next `bytes` bytes, or null where they do not fit.
     uint8_t* take(size_t bytes) {
-        if (bytes > bytes_ - used_) return nullptr;
+        if (bytes > bytes_ - used_)
+            return nullptr;
         uint8_t* block = begin_ + used_;
         used_ += bytes;
         return block;
     }
 
-private:
+  private:
     size_t bytes_;
     size_t mapped_bytes_ = 0;
     void* mapped_ = nullptr;
@@ -69,4 +71,4 @@ WeightBlock WeightBlock::allocate(size_t bytes) {
     return {std::move(chunk), data};
 }
 
-}  // namespace penstock::cpu
+} // namespace penstock::cpu

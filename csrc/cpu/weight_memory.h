@@ -13,7 +13,7 @@ class WeightChunk;
 
 // Owns `data`. Blocks of one chunk are returned to the system when the last of them dies.
 class WeightBlock {
-public:
+  public:
     WeightBlock() = default;
 
     // `bytes` bytes, 64-byte aligned, contents undefined. Safe from any thread. Many blocks share a
@@ -22,7 +22,7 @@ public:
 
     uint8_t* data() const { return data_; }
 
-private:
+  private:
     WeightBlock(std::shared_ptr<WeightChunk> chunk, uint8_t* data)
         : chunk_(std::move(chunk)), data_(data) {}
 
@@ -30,4 +30,4 @@ private:
     uint8_t* data_ = nullptr;
 };
 
-}  // namespace penstock::cpu
+} // namespace penstock::cpu

@@ -23,7 +23,7 @@ struct Format {
     DType scales;
     bool minimum;
     int zero_point;
-    int largest;  // quants are 0 .. largest
+    int largest; // quants are 0 .. largest
 };
 
 inline const std::vector<Format> kAffineFormats{
@@ -48,13 +48,13 @@ struct Matrix {
     int64_t rows;
     int64_t depth;
     Format format;
-    std::vector<uint8_t> q;  // one a byte
+    std::vector<uint8_t> q; // one a byte
     std::vector<uint8_t> packed;
-    std::vector<uint8_t> scale, minimum;  // raw bytes of format.scales
+    std::vector<uint8_t> scale, minimum; // raw bytes of format.scales
     std::vector<uint16_t> super_scale, super_minimum;
-    std::vector<float> scale_value, minimum_value;  // [rows, depth / group], exact
+    std::vector<float> scale_value, minimum_value; // [rows, depth / group], exact
     DType dense_type = DType::f32;
-    std::vector<float> dense;  // exact values, where the matrix is dense
+    std::vector<float> dense; // exact values, where the matrix is dense
     std::vector<uint16_t> dense_half;
 
     MatrixSource source() const {
@@ -74,17 +74,20 @@ struct Matrix {
         result.scale_dtype = format.scales;
         result.zero_point = format.zero_point;
         const bool two_level = !super_scale.empty();
-        if (two_level) result.super_scale = super_scale.data();
+        if (two_level)
+            result.super_scale = super_scale.data();
         if (format.minimum) {
             result.minimum = minimum.data();
             result.minimum_dtype = format.scales;
-            if (two_level) result.super_minimum = super_minimum.data();
+            if (two_level)
+                result.super_minimum = super_minimum.data();
         }
         return result;
     }
 
     float weight(int64_t row, int64_t k) const {
-        if (!dense.empty()) return dense[static_cast<size_t>(row * depth + k)];
+        if (!dense.empty())
+            return dense[static_cast<size_t>(row * depth + k)];
         const auto group = static_cast<size_t>((row * depth + k) / format.group);
         const double s = scale_value[group];
         const double m = format.minimum ? minimum_value[group] : -format.zero_point * s;
@@ -103,7 +106,8 @@ inline void draw_values(std::mt19937& random, const Matrix& matrix, std::vector<
     raw.resize(static_cast<size_t>(count) * size_of(type));
     const bool two_level = type == DType::i8 || type == DType::u8;
     if (two_level) {
-        for (int64_t i = 0; i < matrix.rows * supers; ++i) super.push_back(f32_to_f16(normal(random)));
+        for (int64_t i = 0; i < matrix.rows * supers; ++i)
+            super.push_back(f32_to_f16(normal(random)));
     }
     for (int64_t i = 0; i < count; ++i) {
         const auto at = static_cast<size_t>(i);
@@ -126,7 +130,8 @@ inline void draw_values(std::mt19937& random, const Matrix& matrix, std::vector<
 
 inline void pack_nibbles(Matrix& matrix) {
     matrix.packed = matrix.q;
-    if (matrix.format.bits == 8) return;
+    if (matrix.format.bits == 8)
+        return;
     matrix.packed.resize(matrix.q.size() / 2);
     for (size_t i = 0; i < matrix.packed.size(); ++i) {
         matrix.packed[i] = static_cast<uint8_t>(matrix.q[2 * i] | (matrix.q[2 * i + 1] << 4));
@@ -139,7 +144,8 @@ inline Matrix draw_affine(std::mt19937& random, const Format& format, int64_t ro
     matrix.depth = depth;
     matrix.format = format;
     matrix.q.resize(static_cast<size_t>(rows * depth));
-    for (auto& q : matrix.q) q = static_cast<uint8_t>(random() % (format.largest + 1));
+    for (auto& q : matrix.q)
+        q = static_cast<uint8_t>(random() % (format.largest + 1));
     pack_nibbles(matrix);
     draw_values(random, matrix, matrix.scale, matrix.super_scale, matrix.scale_value);
     if (format.minimum) {
@@ -199,8 +205,8 @@ inline float multiply_add(float a, float b, float c, Level level) {
 }
 
 // acc for one output of an affine matrix, by the documented arithmetic.
-inline float affine_product(const Matrix& matrix, int64_t row,
-                            const std::vector<QuantizedUnit>& x, Level level) {
+inline float affine_product(const Matrix& matrix, int64_t row, const std::vector<QuantizedUnit>& x,
+                            Level level) {
     const int64_t group = matrix.format.group;
     float acc = 0.0f;
     for (int64_t k = 0; k < matrix.depth; k += group) {
@@ -217,8 +223,8 @@ inline float affine_product(const Matrix& matrix, int64_t row,
         acc = multiply_add(static_cast<float>(dot), unit.scale * matrix.scale_value[index], acc,
                            level);
         if (matrix.format.minimum) {
-            acc = multiply_add(matrix.minimum_value[index], unit.scale * static_cast<float>(sum), acc,
-                               level);
+            acc = multiply_add(matrix.minimum_value[index], unit.scale * static_cast<float>(sum),
+                               acc, level);
         }
     }
     return acc;
@@ -246,4 +252,4 @@ inline float tile_product(const Matrix& matrix, int64_t row, const float* x) {
     return acc;
 }
 
-}  // namespace penstock::cpu::testing
+} // namespace penstock::cpu::testing

@@ -18,7 +18,8 @@ namespace {
 std::vector<Level> levels() {
     std::vector<Level> result;
     for (const Level level : kLevels) {
-        if (missing_feature(level).empty()) result.push_back(level);
+        if (missing_feature(level).empty())
+            result.push_back(level);
     }
     return result;
 }
@@ -62,7 +63,8 @@ void run(Level level, const char* name, const Arguments& arguments) {
 std::unique_ptr<PackedLinear> pack(const std::vector<Matrix>& parts, const float* bias,
                                    Level level) {
     std::vector<MatrixSource> sources;
-    for (const Matrix& part : parts) sources.push_back(part.source());
+    for (const Matrix& part : parts)
+        sources.push_back(part.source());
     CHECK(refusal(sources).empty());
     auto packed = std::make_unique<PackedLinear>(sources, bias, level);
     // Ranges that cut parts in the middle, out of order.
@@ -110,7 +112,8 @@ bool same(float a, float b) {
 
 float expected(const Matrix& matrix, int64_t n, const float* x,
                const std::vector<QuantizedUnit>& quanta, Level level) {
-    if (matrix.dense.empty()) return affine_product(matrix, n, quanta, level);
+    if (matrix.dense.empty())
+        return affine_product(matrix, n, quanta, level);
     const bool tiles = matrix.dense_type == DType::bf16 && has_bf16_tiles(level);
     return tiles ? tile_product(matrix, n, x) : dense_product(matrix, n, x, level);
 }
@@ -128,7 +131,8 @@ void check_product(const std::vector<Matrix>& parts, const std::vector<float>& b
         for (const Matrix& part : parts) {
             for (int64_t n = 0; n < part.rows; ++n, ++column) {
                 float want = expected(part, n, row, quanta, level);
-                if (!bias.empty()) want += bias[static_cast<size_t>(column)];
+                if (!bias.empty())
+                    want += bias[static_cast<size_t>(column)];
                 CHECK(same(out[static_cast<size_t>(m * stride + column)], want));
             }
         }
@@ -141,7 +145,8 @@ void check_product(const std::vector<Matrix>& parts, const std::vector<float>& b
 std::vector<float> draw_x(std::mt19937& random, int64_t count, float scale = 1.0f) {
     std::normal_distribution<float> normal(0.0f, scale);
     std::vector<float> x(static_cast<size_t>(count));
-    for (auto& value : x) value = normal(random);
+    for (auto& value : x)
+        value = normal(random);
     return x;
 }
 
@@ -189,16 +194,19 @@ void awkward_activations_are_quantized_as_defined() {
         std::vector<float> x = draw_x(random, 10 * 64);
         std::fill_n(x.begin(), 64, 0.0f);
         std::fill_n(x.begin() + 64, 64, -0.0f);
-        for (int k = 0; k < 64; ++k) x[static_cast<size_t>(128 + k)] = 1e-44f * static_cast<float>(k % 5);
-        for (int k = 0; k < 64; ++k) x[static_cast<size_t>(192 + k)] = 3e35f - 1e34f * static_cast<float>(k);
-        for (int k = 0; k < 64; ++k) x[static_cast<size_t>(256 + k)] = (k == 0) ? 127.0f : 0.5f + static_cast<float>(k);
+        for (int k = 0; k < 64; ++k)
+            x[static_cast<size_t>(128 + k)] = 1e-44f * static_cast<float>(k % 5);
+        for (int k = 0; k < 64; ++k)
+            x[static_cast<size_t>(192 + k)] = 3e35f - 1e34f * static_cast<float>(k);
+        for (int k = 0; k < 64; ++k)
+            x[static_cast<size_t>(256 + k)] = (k == 0) ? 127.0f : 0.5f + static_cast<float>(k);
         x[5 * 64 + 7] = std::nanf("");
         x[6 * 64 + 40] = -kInfinity;
         const Memory memory = poisoned(static_cast<size_t>(10 * quantized_row_bytes(64)));
         Arguments arguments;
         arguments.tensor[0] = view(x.data(), DType::f32, 10, 64, 64);
-        arguments.tensor[1] = view(memory.get(), DType::u8, 10, quantized_row_bytes(64),
-                                   quantized_row_bytes(64));
+        arguments.tensor[1] =
+            view(memory.get(), DType::u8, 10, quantized_row_bytes(64), quantized_row_bytes(64));
         run(level, "quantize_rows", arguments);
         for (int64_t m = 0; m < 10; ++m) {
             const auto* units = reinterpret_cast<const QuantizedUnit*>(
@@ -291,7 +299,7 @@ void embedding_gathers_from_any_packed_matrix() {
 void large_multipliers_fall_back_to_exact_floats() {
     std::mt19937 random(7);
     Matrix matrix = draw_affine(random, kAffineFormats[2], 20, 256);
-    matrix.scale[3] = 200;  // does not fit the packed int8
+    matrix.scale[3] = 200; // does not fit the packed int8
     matrix.scale_value[3] = 200.0f * f16_to_f32(matrix.super_scale[0]);
     for (const Level level : levels()) {
         check_product({matrix}, {}, draw_x(random, 2 * 256), 2, level);
@@ -319,7 +327,7 @@ void what_cannot_be_packed_is_refused_by_name() {
     CHECK(refusal(parts).starts_with("part 1"));
 }
 
-}  // namespace
+} // namespace
 
 int main() {
     every_affine_format_multiplies_exactly();
