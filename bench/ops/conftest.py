@@ -1,13 +1,14 @@
-"""Options of the op benchmarks, the measured roofline, and the table at the end of the run."""
+"""Options of the op benchmarks, the measured roofline, the table at the end of the run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from bench.ops.roofline import Roofline, measure
+from penstock.kernels.op import Cost
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,27 +25,47 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("implementation", names)
 
 
-_FOUND: dict[str, Any] = {"lines": []}
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One measured case. `integer`: the peak of int8 products applies."""
+
+    op: str
+    case: str
+    implementation: str
+    seconds: float
+    cost: Cost
+    integer: bool
+
+
+@dataclass
+class Findings:
+    """What the run has found so far."""
+
+    roofline: Roofline | None = None
+    lines: list[Line] = field(default_factory=list)
+
+
+_FINDINGS = pytest.StashKey[Findings]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_FINDINGS] = Findings()
 
 
 @pytest.fixture(scope="session")
-def roofline() -> Roofline:
-    """Measured once for the whole run."""
-    found = _FOUND["roofline"] = measure()
+def findings(request: pytest.FixtureRequest) -> Findings:
+    """Where benchmarks leave their lines. The roofline is measured before the first of them."""
+    found = request.config.stash[_FINDINGS]
+    found.roofline = measure()
     return found
 
 
-@pytest.fixture
-def lines() -> Iterator[list[tuple[Any, ...]]]:
-    """Where a benchmark leaves its line of the table."""
-    yield _FOUND["lines"]
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """One line per case: time, achieved rates, and the share of the floor that was reached."""
-    roofline = _FOUND.get("roofline")
-    if roofline is None:
+    found = config.stash[_FINDINGS]
+    if found.roofline is None:
         return
+    roofline = found.roofline.best(measure())
     write = terminalreporter.write_line
     write("")
     write(
@@ -53,9 +74,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         f"{roofline.read_rate(1 << 40) / 1e9:.0f} GB/s"
     )
     write(f"{'op':<14}{'case':<32}{'by':<10}{'us':>10}{'GB/s':>8}{'GOP/s':>8}{'of floor':>10}")
-    for op, case, implementation, seconds, cost, floor_s in _FOUND["lines"]:
+    for line in found.lines:
+        peak = roofline.integer_operations if line.integer else roofline.float_operations
         write(
-            f"{op:<14}{case:<32}{implementation:<10}{seconds * 1e6:>10.1f}"
-            f"{cost.moved_bytes / seconds / 1e9:>8.1f}{cost.operations / seconds / 1e9:>8.1f}"
-            f"{floor_s / seconds:>10.0%}"
+            f"{line.op:<14}{line.case:<32}{line.implementation:<10}{line.seconds * 1e6:>10.1f}"
+            f"{line.cost.moved_bytes / line.seconds / 1e9:>8.1f}"
+            f"{line.cost.operations / line.seconds / 1e9:>8.1f}"
+            f"{roofline.floor_s(line.cost, peak) / line.seconds:>10.0%}"
         )

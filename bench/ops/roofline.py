@@ -31,6 +31,16 @@ class Roofline:
         size = next((size for size in sizes if size >= working_set_bytes), sizes[-1])
         return self.read_bytes[size]
 
+    def best(self, other: Roofline) -> Roofline:
+        """The higher of both in each figure: on a shared machine a peak is only ever missed."""
+        sizes = self.read_bytes.keys() & other.read_bytes.keys()
+        return Roofline(
+            self.threads,
+            max(self.float_operations, other.float_operations),
+            max(self.integer_operations, other.integer_operations),
+            {size: max(self.read_bytes[size], other.read_bytes[size]) for size in sizes},
+        )
+
     def floor_s(self, cost: Cost, peak_operations: float) -> float:
         """The time below which no implementation can come, given the peak that applies."""
         reading = cost.moved_bytes / self.read_rate(cost.moved_bytes)

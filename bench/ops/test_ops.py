@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from bench.ops.roofline import Roofline
+from bench.ops.conftest import Findings, Line
 from penstock.kernels.bridge import as_numpy
+from penstock.kernels.native import NativeOps, Pool
 from penstock.kernels.op import Case, Op
 from penstock.kernels.ops import all_ops
 from penstock.kernels.reference import ReferenceOps
@@ -50,32 +51,19 @@ class PackedOnce:
 def _ops_and_inputs(implementation: str, inputs: dict[str, Any]) -> tuple[PackedOnce, Any]:
     if implementation == "reference":
         return PackedOnce(ReferenceOps()), inputs
-    from penstock import _native
-    from penstock.kernels.native import NativeOps
-
-    pool = _native.ThreadPool(len(os.sched_getaffinity(0)))
+    pool = Pool(len(os.sched_getaffinity(0)))
     return PackedOnce(NativeOps.eager(pool)), as_numpy(inputs)
 
 
 @pytest.mark.parametrize(("op", "case"), _CASES)
-def test_op(
-    benchmark: Any,
-    roofline: Roofline,
-    lines: list[tuple[Any, ...]],
-    op: Op,
-    case: Case,
-    implementation: str,
-) -> None:
+def test_op(benchmark: Any, findings: Findings, op: Op, case: Case, implementation: str) -> None:
     drawn = case.draw(0)
     cost = op.cost(drawn)
     ops, inputs = _ops_and_inputs(implementation, drawn)
     benchmark(op.invoke, ops, inputs)
     integer = op.name == "linear" and case.kind == "integer"
-    peak = roofline.integer_operations if integer else roofline.float_operations
-    floor_s, median_s = roofline.floor_s(cost, peak), benchmark.stats.stats.median
-    lines.append((op.name, case.name, implementation, median_s, cost, floor_s))
+    median_s = benchmark.stats.stats.median
+    findings.lines.append(Line(op.name, case.name, implementation, median_s, cost, integer))
     benchmark.extra_info.update(
-        gb_s=cost.moved_bytes / median_s / 1e9,
-        gop_s=cost.operations / median_s / 1e9,
-        share_of_floor=floor_s / median_s,
+        gb_s=cost.moved_bytes / median_s / 1e9, gop_s=cost.operations / median_s / 1e9
     )
