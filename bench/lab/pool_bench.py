@@ -18,11 +18,11 @@ import time
 from typing import Any
 
 import numpy as np
+
 from penstock import _native
+from penstock.kernels.native import NativeOps
 from penstock.kernels.table import StepInputs
 from penstock.kernels.weights import Affine, Linear
-
-from penstock.kernels.native import NativeOps
 
 WIDTH, FEED, LAYERS = 576, 1536, 30
 

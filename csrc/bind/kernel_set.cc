@@ -13,8 +13,8 @@ cpu::Level resolve_level(const std::string& name) {
                                     "emulated_amx)");
     }
     if (const auto missing = cpu::missing_feature(*level); !missing.empty()) {
-        throw pybind11::value_error("this machine cannot run level " + name +
-                                    ": it lacks the CPU feature " + std::string(missing));
+        throw pybind11::value_error("level " + name + " cannot run here: it needs " +
+                                    std::string(missing));
     }
     return *level;
 }

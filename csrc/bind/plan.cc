@@ -4,6 +4,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <map>
 #include <memory>
 
 #include "bind/bindings.h"
@@ -174,14 +175,14 @@ py::array run_plan(const py::object& self, const py::array& tokens, const py::ar
                      {output.stride[0] * item, item}, output.data, self);
 }
 
-py::dict profile_of(const PyPlan& plan) {
-    py::dict by_kernel;
-    const auto& steps = plan.step->plan.steps();
-    for (size_t i = 0; i < steps.size(); ++i) {
-        const char* name = steps[i].kernel->name;
-        const double seconds = plan.step->plan.seconds()[i];
-        by_kernel[name] = py::float_(
-            seconds + (by_kernel.contains(name) ? by_kernel[name].cast<double>() : 0.0));
+// Seconds and calls, by kernel.
+std::map<std::string, std::pair<double, int64_t>> profile_of(const PyPlan& held) {
+    std::map<std::string, std::pair<double, int64_t>> by_kernel;
+    const Plan& plan = held.step->plan;
+    for (size_t i = 0; i < plan.steps().size(); ++i) {
+        auto& [seconds, calls] = by_kernel[plan.steps()[i].kernel->name];
+        seconds += plan.seconds()[i];
+        calls += plan.timed_runs();
     }
     return by_kernel;
 }

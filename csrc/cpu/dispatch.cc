@@ -87,7 +87,7 @@ Level compiled_for(Level level) {
 std::string_view missing_feature(Level level) {
 #ifndef PENSTOCK_EMULATED
     if (level != compiled_for(level)) {
-        return "(none: build with PENSTOCK_EMULATED=ON)";
+        return "a build with PENSTOCK_EMULATED=ON";
     }
 #endif
     static const auto features = detect();

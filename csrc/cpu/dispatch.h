@@ -10,7 +10,7 @@
 namespace penstock::cpu {
 
 // The first CPU feature that `level` needs and this machine lacks ("avx512vnni"), as Linux spells
-// it in /proc/cpuinfo; empty where the level can run. Asking for `amx` obtains, once for the whole
+// it in /proc/cpuinfo, or the build option; empty where the level can run. Asking for `amx` obtains, once for the whole
 // process, the permission to use tiles: ask before threads that use them start.
 std::string_view missing_feature(Level level);
 

@@ -81,6 +81,7 @@ void Plan::run_timed(ThreadPool::Lease& lease) {
         seconds_[i] += std::chrono::duration<double>(after - before).count();
         before = after;
     }
+    ++timed_runs_;
 }
 
 }  // namespace penstock

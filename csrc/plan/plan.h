@@ -33,6 +33,7 @@ public:
     size_t arena_bytes() const { return arena_.bytes(); }
     const std::vector<PlanStep>& steps() const { return steps_; }
     const std::vector<double>& seconds() const { return seconds_; }
+    int64_t timed_runs() const { return timed_runs_; }
 
 private:
     std::byte* address(const PlanTensor& tensor) const;
@@ -41,7 +42,8 @@ private:
     StepSize size_;
     std::vector<PlanStep> steps_;
     std::vector<size_t> offsets_;  // of the buffers, in the arena
-    std::vector<double> seconds_;  // per step
+    std::vector<double> seconds_;  // per step, over timed_runs_ runs
+    int64_t timed_runs_ = 0;
     AlignedBuffer arena_;
     size_t workspace_bytes_ = 0;
 };

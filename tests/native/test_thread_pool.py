@@ -27,7 +27,9 @@ def test_level_that_the_machine_lacks_names_what_is_missing() -> None:
     if not lacking:
         pytest.skip("this machine has every level")
     for level in lacking:
-        with pytest.raises(ValueError, match=f"cannot run level {level}: .*(avx|amx|fma|f16c|bmi)"):
+        with pytest.raises(
+            ValueError, match=f"level {level} cannot run here: it needs (avx|amx|fma|f16c|bmi)"
+        ):
             native.KernelSet(level)
 
 

@@ -1,0 +1,146 @@
+"""The extension module: kernels, plans and the thread pool of the CPU. See csrc/bind.
+
+Arrays are numpy arrays; every argument is checked, and errors name it: TypeError for a wrong
+element type, ValueError for a wrong shape, layout or index value, KeyError for an unknown kernel.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int32]
+
+def supported_levels() -> list[str]:
+    """The levels that this build has and this machine can run, emulated ones included."""
+
+def attention_partial_floats(heads: int, kv_heads: int, dim: int, max_context: int) -> int:
+    """The extent of the `partials` tensor of `paged_attention`."""
+
+def phase_overhead_s(pool: ThreadPool, tasks: int, rounds: int) -> float:
+    """Mean seconds of a phase of empty tasks: for the benchmark of the pool."""
+
+class ThreadPool:
+    """Persistent threads; the caller is one of `threads`. They sleep while nothing runs."""
+
+    def __init__(self, threads: int) -> None: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def stalls(self) -> int:
+        """How often a barrier waited for a thread that the system had put aside."""
+
+class KernelSet:
+    """The kernels of one level. "auto": the widest that the machine can run."""
+
+    def __init__(self, level: str = "auto") -> None: ...
+    @property
+    def level(self) -> str: ...
+    @property
+    def names(self) -> list[str]: ...
+    def call(
+        self,
+        pool: ThreadPool,
+        kernel: str,
+        tensors: Sequence[Array],
+        integers: Sequence[int] = (),
+        reals: Sequence[float] = (),
+        object: PackedLinear | None = None,
+    ) -> None:
+        """Run one kernel now, with the GIL released. csrc/bind/signature.cc lists arguments."""
+
+class MatrixSource:
+    """One matrix to pack; borrows its C-contiguous arrays. See `kernels.weights`."""
+
+    @staticmethod
+    def dense(data: Array, dtype: str) -> MatrixSource: ...
+    @staticmethod
+    def affine(
+        bits: int,
+        group: int,
+        q: Array,
+        scale: Array,
+        minimum: Array | None = None,
+        zero_point: int = 0,
+        super_scale: Array | None = None,
+        super_minimum: Array | None = None,
+    ) -> MatrixSource: ...
+
+class PackedLinear:
+    """Weights packed for a level, in parallel and with the GIL released."""
+
+    def __init__(
+        self,
+        kernels: KernelSet,
+        pool: ThreadPool,
+        parts: Sequence[MatrixSource],
+        bias: Array | None = None,
+    ) -> None: ...
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def quantized_row_bytes(self) -> int: ...
+    @property
+    def has_affine(self) -> bool: ...
+    @property
+    def has_dense(self) -> bool: ...
+    @property
+    def size_bytes(self) -> int: ...
+
+class PlanTensor:
+    """A tensor of a plan. Its memory is assigned when the recorder finishes."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """At the largest step."""
+    @property
+    def dtype(self) -> str: ...
+
+class Recorder:
+    """Records calls of kernels into a plan for steps of at most these sizes."""
+
+    def __init__(
+        self, kernels: KernelSet, max_tokens: int, max_rows: int, max_samples: int
+    ) -> None: ...
+    def inputs(self, max_blocks: int) -> list[PlanTensor]:
+        """The seven inputs of a step, in the order of `kernels.table.StepInputs`. Once."""
+    def empty(self, like: PlanTensor, columns: int, dtype: str = "float32") -> PlanTensor:
+        """A [rows of `like`, columns] tensor, undefined until a call writes it."""
+    def scratch(self, extent: int, dtype: str = "float32") -> PlanTensor:
+        """A vector whose extent is the same in every step."""
+    def call(
+        self,
+        kernel: str,
+        tensors: Sequence[PlanTensor | Array],
+        integers: Sequence[int] = (),
+        reals: Sequence[float] = (),
+        object: PackedLinear | None = None,
+    ) -> None:
+        """Record one call. Arrays are constants, or caches that the kernel updates; kept alive.
+
+        RuntimeError where the call reads a tensor that no recorded call wrote."""
+    def finish(self, pool: ThreadPool, output: PlanTensor) -> Plan: ...
+
+class Plan:
+    """A recorded step. One run at a time; others wait."""
+
+    profiling: bool
+    def run(
+        self,
+        tokens: Ints,
+        positions: Ints,
+        slots: Ints,
+        query_starts: Ints,
+        context_lens: Ints,
+        block_tables: Ints,
+        sample_rows: Ints,
+    ) -> npt.NDArray[np.float32]:
+        """The output, a view that the next run overwrites. Releases the GIL once for the step."""
+    def profile(self) -> dict[str, tuple[float, int]]:
+        """Seconds and calls by kernel, of the runs while `profiling` was on."""
+    @property
+    def arena_bytes(self) -> int: ...
+    @property
+    def num_steps(self) -> int: ...
