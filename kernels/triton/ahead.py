@@ -58,7 +58,9 @@ def signatures(ops: Iterable[Op]) -> list[Launch]:
                 with noting() as launches:
                     op.invoke(TorchOps(table, "cpu", dtype), inputs)
                 for launch in launches:
-                    distinct.setdefault(_key(launch), launch)
+                    # Tiles do not depend on the type: all of them once, the other types once.
+                    key = _types_key(launch) if dtype != ACTIVATIONS[0] else _key(launch)
+                    distinct.setdefault(key, launch)
     return list(distinct.values())
 
 
@@ -83,10 +85,14 @@ def _types(launch: Launch) -> dict[str, str]:
     return {name: types.get(name, "constexpr") for name in names}
 
 
+def _types_key(launch: Launch) -> str:
+    return f"{launch.kernel.__name__} {_types(launch)}"
+
+
 def _key(launch: Launch) -> str:
     """What a compilation depends on, but for plain extents."""
     constants = {name: item for name, item in launch.constants.items() if name not in _EXTENTS}
-    return f"{launch.kernel.__name__} {_types(launch)} {constants} {launch.num_warps}"
+    return f"{_types_key(launch)} {constants} {launch.num_warps}"
 
 
 def compile_for(launch: Launch, capability: int) -> Any:

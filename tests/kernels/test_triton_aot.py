@@ -67,4 +67,4 @@ def test_each_kernel_compiles_for_each_target(compiled: Compile) -> None:
 def test_each_signature_compiles_for_each_target(compiled: Compile) -> None:
     records = compiled()
     _check(records)
-    assert len(records) > 200
+    assert len(records) > 120
