@@ -13,8 +13,8 @@ from scripted_engine import ScriptedEngine
 
 from penstock.api.app import create_app
 from penstock.api.metrics import Metrics
-from penstock.api.services import Services
 from penstock.api.server import bind_socket, url_of
+from penstock.api.services import Services
 from penstock.api.serving import HttpServer
 from penstock.config import ServerSettings
 from penstock.dialog import (

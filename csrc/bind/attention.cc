@@ -9,4 +9,4 @@ void bind_attention(pybind11::module_& module) {
                pybind11::arg("kv_heads"), pybind11::arg("dim"), pybind11::arg("max_context"));
 }
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

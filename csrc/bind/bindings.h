@@ -11,4 +11,4 @@ void bind_weights(pybind11::module_& module);
 void bind_plan(pybind11::module_& module);
 void bind_attention(pybind11::module_& module);
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

@@ -16,8 +16,7 @@ std::string expected_types(DTypes dtypes) {
     std::string names;
     for (uint32_t i = 0; i < 32; ++i) {
         if ((dtypes >> i & 1U) != 0) {
-            names += (names.empty() ? "" : " or ") +
-                     std::string(dtype_name(static_cast<DType>(i)));
+            names += (names.empty() ? "" : " or ") + std::string(dtype_name(static_cast<DType>(i)));
         }
     }
     return names;
@@ -75,9 +74,8 @@ void check_extents(const CheckedCall& call, Symbols& symbols) {
                     const bool same = expected && expected->value == actual.value;
                     throw py::value_error(
                         where_of(*call.signature, parameters[i]) + ": dimension " +
-                        std::to_string(d) + " is " + std::to_string(actual.value) +
-                        ", expected " + expression + " = " +
-                        std::to_string(expected ? expected->value : -1) +
+                        std::to_string(d) + " is " + std::to_string(actual.value) + ", expected " +
+                        expression + " = " + std::to_string(expected ? expected->value : -1) +
                         (same ? ", and of the same kind (fixed, or free in the same way)" : ""));
                 }
             }
@@ -127,9 +125,9 @@ std::pair<uintptr_t, uintptr_t> memory_of(const PlanTensor& tensor) {
         last += (view.shape[d] - 1) * view.stride[d];
     }
     const auto start = reinterpret_cast<uintptr_t>(view.data);
-    return start == 0 ? std::pair<uintptr_t, uintptr_t>{0, 0}
-                      : std::pair{start, start + static_cast<uintptr_t>(last + 1) *
-                                                     size_of(view.dtype)};
+    return start == 0
+               ? std::pair<uintptr_t, uintptr_t>{0, 0}
+               : std::pair{start, start + static_cast<uintptr_t>(last + 1) * size_of(view.dtype)};
 }
 
 // Different windows of one buffer may interleave, so memory is compared only where nothing is
@@ -150,7 +148,7 @@ void check_overlap(const CheckedCall& call) {
     }
 }
 
-}  // namespace
+} // namespace
 
 CheckedCall check_call(const KernelSet& kernels, const std::string& name,
                        const CallArguments& given) {
@@ -191,8 +189,7 @@ CheckedCall check_call(const KernelSet& kernels, const std::string& name,
             call.bounds.push_back({i, symbols.evaluate(signature.tensors[i].below).value()});
         }
         if (signature.tensors[i].name == "block_tables") {
-            call.cache = {symbols.evaluate("B").value().value,
-                          symbols.evaluate("P").value().value};
+            call.cache = {symbols.evaluate("B").value().value, symbols.evaluate("P").value().value};
         }
     }
     return call;
@@ -205,4 +202,4 @@ const PlanTensor& tensor_named(const CheckedCall& call, const std::string& name)
     return call.tensors.at(static_cast<size_t>(found - parameters.begin()));
 }
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

@@ -30,9 +30,9 @@ struct CheckedCall {
     std::vector<int64_t> integers;
     std::vector<float> reals;
     const void* object = nullptr;
-    uint32_t written = 0;  // bit i: the call writes tensor i
+    uint32_t written = 0; // bit i: the call writes tensor i
     std::vector<ValueBound> bounds;
-    std::optional<CacheExtent> cache;  // of a call that takes the chunks of a step
+    std::optional<CacheExtent> cache; // of a call that takes the chunks of a step
 };
 
 struct CallArguments {
@@ -50,4 +50,4 @@ CheckedCall check_call(const KernelSet& kernels, const std::string& name,
 // The tensor of that name, which the signature must have.
 const PlanTensor& tensor_named(const CheckedCall& call, const std::string& name);
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

@@ -17,7 +17,7 @@ bool is_digit(char c) {
     return c >= '0' && c <= '9';
 }
 
-}  // namespace
+} // namespace
 
 bool Symbols::is_name(std::string_view expression) {
     return expression.find_first_of("+*") == std::string_view::npos && !is_digit(expression[0]);
@@ -60,4 +60,4 @@ std::optional<Extent> Symbols::evaluate(std::string_view expression) const {
     return sum;
 }
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

@@ -19,7 +19,7 @@ struct Extent {
 };
 
 class Symbols {
-public:
+  public:
     void set(const std::string& name, Extent extent) { extents_[name] = extent; }
 
     // True for one name: such an expression may define the name, any other only uses names.
@@ -30,10 +30,10 @@ public:
     // expressions of several terms or factors are not free.
     std::optional<Extent> evaluate(std::string_view expression) const;
 
-private:
+  private:
     std::optional<int64_t> product(std::string_view term) const;
 
     std::map<std::string, Extent, std::less<>> extents_;
 };
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

@@ -27,4 +27,4 @@ const Kernel& KernelSet::find(const std::string& name) const {
     return *kernel;
 }
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

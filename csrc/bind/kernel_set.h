@@ -17,7 +17,7 @@ namespace penstock::bind {
 cpu::Level resolve_level(const std::string& name);
 
 class KernelSet {
-public:
+  public:
     explicit KernelSet(const std::string& level) : level_(resolve_level(level)) {}
 
     cpu::Level level() const { return level_; }
@@ -26,17 +26,18 @@ public:
     // Raises KeyError where the level has no such kernel.
     const Kernel& find(const std::string& name) const;
 
-private:
+  private:
     cpu::Level level_;
 };
 
 // A packed linear layer with the level it was packed for.
 struct PackedWeights {
-    PackedWeights(std::span<const cpu::MatrixSource> parts, const float* bias, cpu::Level packed_for)
+    PackedWeights(std::span<const cpu::MatrixSource> parts, const float* bias,
+                  cpu::Level packed_for)
         : linear(parts, bias, packed_for), level(packed_for) {}
 
     cpu::PackedLinear linear;
     cpu::Level level;
 };
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

@@ -66,7 +66,7 @@ std::vector<std::string> supported_levels() {
     return names;
 }
 
-}  // namespace
+} // namespace
 
 void bind_kernels(py::module_& module) {
     module.def("supported_levels", &supported_levels);
@@ -79,4 +79,4 @@ void bind_kernels(py::module_& module) {
              py::arg("object") = py::none());
 }
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

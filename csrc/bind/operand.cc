@@ -9,7 +9,7 @@ namespace {
 struct DTypeEntry {
     DType dtype;
     const char* name;
-    const char* numpy;  // kind and item size
+    const char* numpy; // kind and item size
 };
 
 constexpr std::array<DTypeEntry, 7> dtypes{{{DType::f32, "float32", "f4"},
@@ -50,7 +50,7 @@ void check_layout(const PlanTensor& tensor, const py::array& array, const std::s
     }
 }
 
-}  // namespace
+} // namespace
 
 const char* dtype_name(DType dtype) {
     return entry(dtype).name;
@@ -99,4 +99,4 @@ PlanTensor array_operand(const py::array& array, const std::string& where) {
     return tensor;
 }
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

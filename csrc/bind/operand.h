@@ -26,4 +26,4 @@ py::dtype numpy_dtype(DType dtype);
 // whole array must be C-contiguous.
 PlanTensor array_operand(const py::array& array, const std::string& where);
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

@@ -19,7 +19,7 @@ constexpr int64_t most_extent = int64_t{1} << 24;
 
 // Records calls and keeps alive what they use.
 class PyRecorder {
-public:
+  public:
     PyRecorder(std::shared_ptr<KernelSet> kernels, int64_t max_tokens, int64_t max_rows,
                int64_t max_samples)
         : kernels_(std::move(kernels)), recorder_({max_tokens, max_rows, max_samples}) {
@@ -38,9 +38,8 @@ public:
         if (max_blocks < 1 || max_blocks > most_extent) {
             throw py::value_error("max_blocks: must be in 1..2^24");
         }
-        constexpr PerInput<Axis> axes{Axis::tokens,     Axis::tokens, Axis::tokens,
-                                      Axis::row_starts, Axis::rows,   Axis::rows,
-                                      Axis::samples};
+        constexpr PerInput<Axis> axes{Axis::tokens, Axis::tokens, Axis::tokens, Axis::row_starts,
+                                      Axis::rows,   Axis::rows,   Axis::samples};
         for (size_t i = 0; i < num_step_inputs; ++i) {
             const bool table = i == static_cast<size_t>(StepInput::block_tables);
             inputs_[i] = recorder_.input(DType::i32, axes[i], {&max_blocks, table ? 1U : 0U});
@@ -97,7 +96,7 @@ public:
 
     const py::list& alive() const { return alive_; }
 
-private:
+  private:
     size_t input_of(const CheckedCall& call, const std::string& name,
                     const PlanTensor& tensor) const {
         for (size_t i = 0; i < num_step_inputs; ++i) {
@@ -110,8 +109,8 @@ private:
     }
 
     void limit(const CheckedCall& call, const ValueBound& bound) {
-        const size_t input = input_of(call, call.signature->tensors[bound.index].name,
-                                      call.tensors[bound.index]);
+        const size_t input =
+            input_of(call, call.signature->tensors[bound.index].name, call.tensors[bound.index]);
         narrow(limits_.below[input], bound.limit);
     }
 
@@ -160,8 +159,8 @@ py::array run_plan(const py::object& self, const py::array& tokens, const py::ar
                    const py::array& context_lens, const py::array& block_tables,
                    const py::array& sample_rows) {
     const auto& plan = self.cast<const PyPlan&>();
-    const auto views = views_of(
-        {tokens, positions, slots, query_starts, context_lens, block_tables, sample_rows});
+    const auto views =
+        views_of({tokens, positions, slots, query_starts, context_lens, block_tables, sample_rows});
     const StepSize size = plan.step->measure(views);
     TensorView output;
     {
@@ -187,7 +186,7 @@ std::map<std::string, std::pair<double, int64_t>> profile_of(const PyPlan& held)
     return by_kernel;
 }
 
-}  // namespace
+} // namespace
 
 void bind_plan(py::module_& module) {
     py::class_<PlanTensor>(module, "PlanTensor")
@@ -199,9 +198,8 @@ void bind_plan(py::module_& module) {
                                    }
                                    return shape;
                                })
-        .def_property_readonly("dtype", [](const PlanTensor& tensor) {
-            return dtype_name(tensor.view.dtype);
-        });
+        .def_property_readonly(
+            "dtype", [](const PlanTensor& tensor) { return dtype_name(tensor.view.dtype); });
     py::class_<PyRecorder>(module, "Recorder")
         .def(py::init<std::shared_ptr<KernelSet>, int64_t, int64_t, int64_t>(), py::arg("kernels"),
              py::arg("max_tokens"), py::arg("max_rows"), py::arg("max_samples"))
@@ -226,11 +224,10 @@ void bind_plan(py::module_& module) {
         .def_property(
             "profiling", [](const PyPlan& plan) { return plan.step->profiling; },
             [](PyPlan& plan, bool value) { plan.step->profiling = value; })
-        .def_property_readonly(
-            "arena_bytes", [](const PyPlan& plan) { return plan.step->plan.arena_bytes(); })
-        .def_property_readonly("num_steps", [](const PyPlan& plan) {
-            return plan.step->plan.steps().size();
-        });
+        .def_property_readonly("arena_bytes",
+                               [](const PyPlan& plan) { return plan.step->plan.arena_bytes(); })
+        .def_property_readonly("num_steps",
+                               [](const PyPlan& plan) { return plan.step->plan.steps().size(); });
 }
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

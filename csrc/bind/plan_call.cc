@@ -13,9 +13,9 @@ const TensorView& of(const PerInput<TensorView>& inputs, StepInput input) {
 void require_rows(const PerInput<TensorView>& given, StepInput input, int64_t expected) {
     const int64_t actual = of(given, input).shape[0];
     if (actual != expected) {
-        throw std::invalid_argument(
-            std::string(step_input_names[static_cast<size_t>(input)]) + ": has " +
-            std::to_string(actual) + " rows, expected " + std::to_string(expected));
+        throw std::invalid_argument(std::string(step_input_names[static_cast<size_t>(input)]) +
+                                    ": has " + std::to_string(actual) + " rows, expected " +
+                                    std::to_string(expected));
     }
 }
 
@@ -26,7 +26,7 @@ void require_at_most(const char* what, int64_t actual, int64_t most) {
     }
 }
 
-}  // namespace
+} // namespace
 
 void narrow(std::optional<Extent>& bound, const Extent& other) {
     if (!bound || other.value < bound->value) {
@@ -96,4 +96,4 @@ void StepPlan::run(ThreadPool::Lease& lease, const StepSize& size,
     }
 }
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

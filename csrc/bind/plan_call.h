@@ -23,8 +23,7 @@ enum class StepInput : uint8_t {
 };
 constexpr size_t num_step_inputs = 7;
 constexpr std::array<const char*, num_step_inputs> step_input_names{
-    "tokens",       "positions",    "slots",      "query_starts",
-    "context_lens", "block_tables", "sample_rows"};
+    "tokens", "positions", "slots", "query_starts", "context_lens", "block_tables", "sample_rows"};
 
 template <class T>
 using PerInput = std::array<T, num_step_inputs>;
@@ -53,9 +52,9 @@ struct StepPlan {
     // check and use) and runs. One thread at a time.
     void run(ThreadPool::Lease& lease, const StepSize& size, const PerInput<TensorView>& given);
 
-private:
+  private:
     void copy(const PerInput<TensorView>& given);
     void check(const StepSize& size, int64_t table_columns) const;
 };
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

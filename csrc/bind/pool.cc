@@ -23,7 +23,7 @@ double phase_overhead_s(ThreadPool& pool, int64_t tasks, int64_t rounds) {
     return taken.count() / static_cast<double>(rounds);
 }
 
-}  // namespace
+} // namespace
 
 void bind_pool(py::module_& module) {
     py::class_<ThreadPool, std::shared_ptr<ThreadPool>>(module, "ThreadPool")
@@ -41,4 +41,4 @@ void bind_pool(py::module_& module) {
                py::arg("rounds"));
 }
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

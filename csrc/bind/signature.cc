@@ -109,7 +109,8 @@ const std::vector<Signature>& table() {
          ObjectKind::packed_linear},
         {"rope_cache", rope_cache_tensors(), {"H", "K", "D"}, {}, ObjectKind::none, rope_refusal},
         {"norm_rope_cache",
-         rope_cache_tensors({{"q_weight", read, f32, {"D"}, ""}, {"k_weight", read, f32, {"D"}, ""}}),
+         rope_cache_tensors(
+             {{"q_weight", read, f32, {"D"}, ""}, {"k_weight", read, f32, {"D"}, ""}}),
          {"H", "K", "D"},
          {"eps"},
          ObjectKind::none,
@@ -127,10 +128,7 @@ const std::vector<Signature>& table() {
          {"scale"},
          ObjectKind::none,
          attention_refusal},
-        {"argmax",
-         {{"logits", read, f32, {"S", "V"}, ""}, {"out", write, i32, {"S"}, ""}},
-         {},
-         {}},
+        {"argmax", {{"logits", read, f32, {"S", "V"}, ""}, {"out", write, i32, {"S"}, ""}}, {}, {}},
         {"sample",
          {{"logits", read, f32, {"S", "V"}, ""},
           {"temperature", read, f32, {"S"}, ""},
@@ -160,7 +158,7 @@ const std::vector<Signature>& table() {
     return signatures;
 }
 
-}  // namespace
+} // namespace
 
 const Signature* signature_of(std::string_view kernel) {
     for (const Signature& signature : table()) {
@@ -171,4 +169,4 @@ const Signature* signature_of(std::string_view kernel) {
     return nullptr;
 }
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

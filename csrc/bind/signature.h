@@ -23,8 +23,8 @@ struct Parameter {
     std::string name;
     Access access = Access::read;
     DTypes dtypes = 0;
-    std::vector<std::string> extents;  // expressions of extents.h, one per dimension
-    std::string below;                 // values of an integer tensor lie in 0..below - 1
+    std::vector<std::string> extents; // expressions of extents.h, one per dimension
+    std::string below;                // values of an integer tensor lie in 0..below - 1
 };
 
 enum class ObjectKind : uint8_t { none, packed_linear };
@@ -32,7 +32,7 @@ enum class ObjectKind : uint8_t { none, packed_linear };
 struct Signature {
     std::string kernel;
     std::vector<Parameter> tensors;
-    std::vector<std::string> integers;  // usable in extents
+    std::vector<std::string> integers; // usable in extents
     std::vector<std::string> reals;
     ObjectKind object = ObjectKind::none;
 
@@ -43,4 +43,4 @@ struct Signature {
 // The signature of that kernel, or null.
 const Signature* signature_of(std::string_view kernel);
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

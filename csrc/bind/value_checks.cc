@@ -23,7 +23,7 @@ void check_row_of_blocks(const ChunkViews& chunks, int64_t row, int64_t blocks_u
     check_below(table, cache.blocks, at("block_tables", row));
 }
 
-}  // namespace
+} // namespace
 
 void check_below(const TensorView& values, int64_t below, const std::string& where) {
     const auto* value = static_cast<const int32_t*>(values.data);
@@ -52,8 +52,8 @@ void check_chunks(const ChunkViews& chunks, int64_t tokens, const CacheExtent& c
             refuse(at("query_starts", row + 1) + ": chunk " + std::to_string(row) + " is empty");
         }
         if (contexts[row] < chunk || contexts[row] > most_context) {
-            refuse(at("context_lens", row) + ": " + std::to_string(contexts[row]) +
-                   " is not in " + std::to_string(chunk) + ".." + std::to_string(most_context) +
+            refuse(at("context_lens", row) + ": " + std::to_string(contexts[row]) + " is not in " +
+                   std::to_string(chunk) + ".." + std::to_string(most_context) +
                    " (the chunk, the block table)");
         }
         const int64_t blocks_used = (contexts[row] + cache.block_tokens - 1) / cache.block_tokens;
@@ -61,4 +61,4 @@ void check_chunks(const ChunkViews& chunks, int64_t tokens, const CacheExtent& c
     }
 }
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

@@ -21,13 +21,13 @@ struct CacheExtent {
 
 // The chunks of a step; see StepInputs in kernels/table.py.
 struct ChunkViews {
-    TensorView query_starts;  // [R + 1]
-    TensorView context_lens;  // [R]
-    TensorView block_tables;  // [R, max_blocks]
+    TensorView query_starts; // [R + 1]
+    TensorView context_lens; // [R]
+    TensorView block_tables; // [R, max_blocks]
 };
 
 // Chunks are not empty, cover tokens 0..tokens - 1 in order, fit into their context and their
 // context into its block table, whose entries for the context name blocks of the cache.
 void check_chunks(const ChunkViews& chunks, int64_t tokens, const CacheExtent& cache);
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

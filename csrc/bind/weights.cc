@@ -19,7 +19,8 @@ struct HeldSource {
     cpu::MatrixSource source;
     std::vector<py::array> arrays;
 
-    // The data of a C-contiguous [rows, columns] array of one of `dtypes`, held for as long as this.
+    // The data of a C-contiguous [rows, columns] array of one of `dtypes`, held for as long as
+    // this.
     TensorView take(const py::array& array, const char* name, int64_t rows, int64_t columns,
                     std::initializer_list<DType> dtypes) {
         const TensorView view = array_operand(array, name).view;
@@ -101,8 +102,7 @@ HeldSource affine_source(int bits, int group, const py::array& q, const py::arra
         throw py::value_error("q: its rows must be whole groups of " + std::to_string(group));
     }
     const int64_t groups = source.depth / group;
-    source.q = static_cast<const uint8_t*>(
-        held.take(q, "q", source.rows, bytes, {DType::u8}).data);
+    source.q = static_cast<const uint8_t*>(held.take(q, "q", source.rows, bytes, {DType::u8}).data);
     const TensorView scales = held.take(scale, "scale", source.rows, groups,
                                         {DType::f16, DType::f32, DType::i8, DType::u8});
     source.scale = scales.data;
@@ -110,9 +110,9 @@ HeldSource affine_source(int bits, int group, const py::array& q, const py::arra
     const bool two_level = scales.dtype == DType::i8 || scales.dtype == DType::u8;
     if (minimum) {
         const TensorView minima =
-            two_level ? held.take(*minimum, "minimum", source.rows, groups, {DType::i8, DType::u8})
-                      : held.take(*minimum, "minimum", source.rows, groups,
-                                  {DType::f16, DType::f32});
+            two_level
+                ? held.take(*minimum, "minimum", source.rows, groups, {DType::i8, DType::u8})
+                : held.take(*minimum, "minimum", source.rows, groups, {DType::f16, DType::f32});
         source.minimum = minima.data;
         source.minimum_dtype = minima.dtype;
     }
@@ -158,7 +158,7 @@ std::shared_ptr<PackedWeights> pack(const KernelSet& kernels, ThreadPool& pool,
     return packed;
 }
 
-}  // namespace
+} // namespace
 
 void bind_weights(py::module_& module) {
     py::class_<HeldSource>(module, "MatrixSource")
@@ -169,11 +169,11 @@ void bind_weights(py::module_& module) {
     py::class_<PackedWeights, std::shared_ptr<PackedWeights>>(module, "PackedLinear")
         .def(py::init(&pack), py::arg("kernels"), py::arg("pool"), py::arg("parts"),
              py::arg("bias") = py::none())
-        .def_property_readonly(
-            "shape",
-            [](const PackedWeights& packed) {
-                return py::make_tuple(packed.linear.panels()->rows, packed.linear.panels()->depth);
-            })
+        .def_property_readonly("shape",
+                               [](const PackedWeights& packed) {
+                                   return py::make_tuple(packed.linear.panels()->rows,
+                                                         packed.linear.panels()->depth);
+                               })
         .def_property_readonly("quantized_row_bytes",
                                [](const PackedWeights& packed) {
                                    return cpu::quantized_row_bytes(packed.linear.panels()->depth);
@@ -182,9 +182,8 @@ void bind_weights(py::module_& module) {
             "has_affine", [](const PackedWeights& packed) { return packed.linear.has_affine(); })
         .def_property_readonly(
             "has_dense", [](const PackedWeights& packed) { return packed.linear.has_dense(); })
-        .def_property_readonly("size_bytes", [](const PackedWeights& packed) {
-            return packed.linear.size_bytes();
-        });
+        .def_property_readonly(
+            "size_bytes", [](const PackedWeights& packed) { return packed.linear.size_bytes(); });
 }
 
-}  // namespace penstock::bind
+} // namespace penstock::bind

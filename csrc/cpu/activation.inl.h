@@ -19,14 +19,18 @@ int64_t rows_per_task(int64_t width) {
     return width >= elements_per_task ? 1 : elements_per_task / width;
 }
 
-int phases(const Arguments&) { return 1; }
+int phases(const Arguments&) {
+    return 1;
+}
 
 int64_t tasks(const Arguments& call, int) {
     const int64_t rows = rows_per_task(call.tensor[1].shape[1]);
     return (call.tensor[1].shape[0] + rows - 1) / rows;
 }
 
-size_t workspace_bytes(const Arguments&) { return 0; }
+size_t workspace_bytes(const Arguments&) {
+    return 0;
+}
 
 PENSTOCK_INLINE F32 silu_times(F32 gate, F32 up) {
     return gate / (broadcast(1.0f) + exp(-gate)) * up;
@@ -49,12 +53,12 @@ void run(const Arguments& call, int, int64_t task, Workspace&) {
     }
 }
 
-}  // namespace activation
+} // namespace activation
 
 constexpr Kernel kActivationKernels[] = {
     {"silu_mul", activation::phases, activation::tasks, activation::run,
      activation::workspace_bytes},
 };
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

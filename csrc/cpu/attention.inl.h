@@ -91,10 +91,10 @@ struct Walk {
     const Job& job;
     const Buffers& buffer;
     const int32_t* table;
-    int64_t position;  // of the block's first token
-    int64_t padded;    // D in whole vectors
-    int64_t rows;      // count * G
-    bool direct;       // few rows: elements are converted as they are used
+    int64_t position; // of the block's first token
+    int64_t padded;   // D in whole vectors
+    int64_t rows;     // count * G
+    bool direct;      // few rows: elements are converted as they are used
 
     Walk(const Arguments& call, const Step& step, const Job& job, const Buffers& buffer)
         : call(call), step(step), job(job), buffer(buffer),
@@ -170,7 +170,8 @@ struct Walk {
         const int64_t seen = position + job.count, unit = step.block_tokens;
         int64_t next = tile + kTile, head = 0;
         if (next >= seen) {
-            if (job.kv_head + 1 == step.kv_heads) return pieces;
+            if (job.kv_head + 1 == step.kv_heads)
+                return pieces;
             next = step.first_visible(position) / kTile * kTile, head = 1;
         }
         const int64_t end = smaller(next + kTile, seen);
@@ -226,12 +227,13 @@ struct Walk {
                      true, nothing);
             return;
         }
-        while (begin < end) {  // block by block
+        while (begin < end) { // block by block
             const int64_t left = step.block_tokens - (tile + begin) % step.block_tokens;
             const int n = static_cast<int>(smaller(left, end - begin));
             const Element* from[kMost];
             from[0] = value_row(tile + begin);
-            for (int v = 1; v < vectors; ++v) from[v] = from[v - 1] + kLanes;
+            for (int v = 1; v < vectors; ++v)
+                from[v] = from[v - 1] + kLanes;
             multiply(count, weights + begin, kTile, from, vectors, call.tensor[5].stride[2], n, to,
                      padded, true, ahead);
             begin += n;
@@ -243,12 +245,14 @@ struct Walk {
     void tile_rows(int64_t tile, int64_t row, int count, Ahead& ahead) const {
         const int64_t first_token = row / step.group, last_token = (row + count - 1) / step.group;
         const int begin = visible_from(first_token, tile), end = visible_to(last_token, tile);
-        if (begin >= kTile || end <= 0) return;  // seen by none of them
+        if (begin >= kTile || end <= 0)
+            return; // seen by none of them
         score(tile, row, count, begin, end, ahead);
         for (int64_t i = row; i < row + count; ++i) {
             const int64_t token = i / step.group;
             const int from = visible_from(token, tile), to = visible_to(token, tile);
-            if (from >= to) continue;
+            if (from >= to)
+                continue;
             weigh(buffer.scores + i * kTile, from, to,
                   {buffer.highest + i, buffer.lane_mass + i * kLanes, buffer.sums + i * padded},
                   static_cast<int>(padded / kLanes));
@@ -271,15 +275,19 @@ struct Walk {
             const int64_t next = smaller(end, (token + 1) * step.group);
             const int from = static_cast<int>(larger(low, visible_from(token, tile)));
             const int to = static_cast<int>(smaller(high, visible_to(token, tile)));
-            if (from < to) add_values(tile, row, static_cast<int>(next - row), from, to, ahead);
+            if (from < to)
+                add_values(tile, row, static_cast<int>(next - row), from, to, ahead);
             row = next;
         }
     }
 
     void reset() const {
-        for (int64_t i = 0; i < rows; ++i) buffer.highest[i] = -__builtin_inff();
-        for (int64_t i = 0; i < rows * kLanes; ++i) buffer.lane_mass[i] = 0.0f;
-        for (int64_t i = 0; i < rows * padded; ++i) buffer.sums[i] = 0.0f;
+        for (int64_t i = 0; i < rows; ++i)
+            buffer.highest[i] = -__builtin_inff();
+        for (int64_t i = 0; i < rows * kLanes; ++i)
+            buffer.lane_mass[i] = 0.0f;
+        for (int64_t i = 0; i < rows * padded; ++i)
+            buffer.sums[i] = 0.0f;
     }
 
     // One span for all rows, into sums, lane_mass and highest.
@@ -293,9 +301,10 @@ struct Walk {
             const Pieces next = direct ? pieces_after(tile) : Pieces{};
             Ahead ahead{next.start, next.start + next.count,
                         step.block_tokens * step.dim * static_cast<int64_t>(sizeof(Element)), 0};
-            if (!direct) convert(tile, visible_from(0, tile), visible_to(job.count - 1, tile));
+            if (!direct)
+                convert(tile, visible_from(0, tile), visible_to(job.count - 1, tile));
             for (int64_t b = 0, row = 0; b < blocks; ++b) {
-                const int64_t end_row = rows * (b + 1) / blocks;  // as even as possible
+                const int64_t end_row = rows * (b + 1) / blocks; // as even as possible
                 tile_rows(tile, row, static_cast<int>(end_row - row), ahead);
                 row = end_row;
             }
@@ -309,11 +318,13 @@ struct Walk {
 
     void run_all() const {
         pack_queries();
-        for (int64_t i = 0; i < rows; ++i) buffer.total_mass[i] = -1.0f;  // no span yet
+        for (int64_t i = 0; i < rows; ++i)
+            buffer.total_mass[i] = -1.0f; // no span yet
         for (int64_t index = job.span; index < job.span_end; ++index) {
             span(index);
             for (int64_t i = 0; i < rows; ++i) {
-                if (!sees(i, index)) continue;
+                if (!sees(i, index))
+                    continue;
                 merge(buffer.sums + i * padded, buffer.highest[i],
                       reduce_add(load(buffer.lane_mass + i * kLanes)), padded,
                       buffer.totals + i * padded, buffer.total_highest[i], buffer.total_mass[i],
@@ -354,7 +365,8 @@ struct Walk {
 void merge_spans(const Arguments& call, const Step& step, int64_t task, Workspace& workspace) {
     const int64_t token = step.starts[0] + task / step.kv_heads;
     int64_t row = 0;
-    while (step.starts[row + 1] <= token) ++row;
+    while (step.starts[row + 1] <= token)
+        ++row;
     const int64_t spans = step.spans(step.chunk_position(row) + token - step.starts[row]);
     const int64_t padded = round_up(step.dim, kLanes);
     float* total = static_cast<float*>(workspace.data);
@@ -375,7 +387,8 @@ int phases(const Arguments& call) {
 
 int64_t tasks(const Arguments& call, int phase) {
     const Step step(call);
-    if (phase == 1) return step.tokens * step.kv_heads;
+    if (phase == 1)
+        return step.tokens * step.kv_heads;
     int64_t total = 0;
     for_each_row(step, [&](int64_t, int64_t tasks) {
         total += tasks;
@@ -386,7 +399,8 @@ int64_t tasks(const Arguments& call, int phase) {
 
 void run(const Arguments& call, int phase, int64_t task, Workspace& workspace) {
     const Step step(call);
-    if (phase == 1) return merge_spans(call, step, task, workspace);
+    if (phase == 1)
+        return merge_spans(call, step, task, workspace);
     const Job job = find_job(step, task);
     const Buffers buffer(workspace.data, job.count * step.group, step.dim);
     const auto walk = [&](auto element) {
@@ -401,12 +415,12 @@ size_t workspace_bytes(const Arguments& call) {
     return Buffers(nullptr, group << widest_shift(group, dim), dim).bytes;
 }
 
-}  // namespace attention
+} // namespace attention
 
 constexpr Kernel kAttentionKernels[] = {
     {"paged_attention", attention::phases, attention::tasks, attention::run,
      attention::workspace_bytes},
 };
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

@@ -26,4 +26,4 @@ constexpr int64_t attention_partial_floats(int64_t heads, int64_t kv_heads, int6
     return spans <= 1 ? 0 : tokens * spans * heads * attention_partial_stride(dim);
 }
 
-}  // namespace penstock::cpu
+} // namespace penstock::cpu

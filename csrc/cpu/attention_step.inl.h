@@ -11,7 +11,7 @@ namespace {
 namespace attention {
 
 constexpr int64_t kSpan = kAttentionSpan;
-constexpr int64_t kBlockRows = 64;  // rows of a task: a tile is converted once for all of them
+constexpr int64_t kBlockRows = 64; // rows of a task: a tile is converted once for all of them
 
 PENSTOCK_INLINE int64_t round_up(int64_t x, int64_t unit) {
     return (x + unit - 1) / unit * unit;
@@ -27,7 +27,8 @@ PENSTOCK_INLINE int64_t larger(int64_t a, int64_t b) {
 PENSTOCK_INLINE int widest_shift(int64_t group, int64_t dim) {
     const int64_t rows = smaller(kBlockRows, larger(8192 / dim, 1));
     int shift = 0;
-    while ((group << (shift + 1)) <= rows) ++shift;
+    while ((group << (shift + 1)) <= rows)
+        ++shift;
     return shift;
 }
 
@@ -35,9 +36,9 @@ PENSTOCK_INLINE int widest_shift(int64_t group, int64_t dim) {
 struct Step {
     int64_t heads, kv_heads, dim, group, window, block_tokens, rows, tokens;
     const int32_t *starts, *contexts;
-    int64_t max_spans;  // of any token
-    int shift;          // a task takes 1 << shift tokens
-    bool split;         // tasks are single spans of single tokens
+    int64_t max_spans; // of any token
+    int shift;         // a task takes 1 << shift tokens
+    bool split;        // tasks are single spans of single tokens
 
     explicit Step(const Arguments& call) {
         heads = call.integer[0], kv_heads = call.integer[1], dim = call.integer[2];
@@ -49,9 +50,11 @@ struct Step {
         contexts = call.tensor[2].row<int32_t>(0);
         tokens = starts[rows] - starts[0];
         shift = widest_shift(group, dim);
-        while (shift > 0 && (tokens >> shift) * kv_heads < kAttentionSplitBelow) --shift;
+        while (shift > 0 && (tokens >> shift) * kv_heads < kAttentionSplitBelow)
+            --shift;
         split = false, max_spans = 0;
-        if (tokens * kv_heads >= kAttentionSplitBelow || !call.tensor[7].data) return;
+        if (tokens * kv_heads >= kAttentionSplitBelow || !call.tensor[7].data)
+            return;
         for (int64_t r = 0; r < rows; ++r) {
             max_spans = larger(max_spans, (contexts[r] + kSpan - 1) / kSpan);
         }
@@ -83,11 +86,13 @@ PENSTOCK_INLINE void for_each_row(const Step& step, Visit visit) {
         const int64_t count = step.chunk_tokens(row), base = step.chunk_position(row);
         int64_t units = 0;
         if (step.split) {
-            for (int64_t i = 0; i < count; ++i) units += step.spans(base + i);
+            for (int64_t i = 0; i < count; ++i)
+                units += step.spans(base + i);
         } else {
             units = (count + (int64_t{1} << step.shift) - 1) >> step.shift;
         }
-        if (visit(row, units * step.kv_heads)) return;
+        if (visit(row, units * step.kv_heads))
+            return;
     }
 }
 
@@ -96,7 +101,8 @@ PENSTOCK_INLINE Job job_within(const Step& step, int64_t row, int64_t task) {
     Job job{row, 0, 1, task % step.kv_heads, 0, 0};
     int64_t unit = task / step.kv_heads;
     if (step.split) {
-        while (unit >= step.spans(base + job.first)) unit -= step.spans(base + job.first++);
+        while (unit >= step.spans(base + job.first))
+            unit -= step.spans(base + job.first++);
         job.span = step.first_span(base + job.first) + unit;
         job.span_end = job.span + 1;
         return job;
@@ -122,6 +128,6 @@ PENSTOCK_INLINE Job find_job(const Step& step, int64_t task) {
     return job;
 }
 
-}  // namespace attention
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace attention
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

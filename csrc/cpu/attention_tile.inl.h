@@ -12,7 +12,7 @@ namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 namespace attention {
 
-constexpr int kTile = 64;  // keys, aligned to absolute positions
+constexpr int kTile = 64; // keys, aligned to absolute positions
 constexpr int kTileVectors = kTile / kLanes;
 
 // What fits the register file: rows x vectors accumulators, the vectors and one broadcast.
@@ -50,12 +50,13 @@ PENSTOCK_INLINE F32 load_element(const uint16_t* p, int n) {
 // twice the misses at a time that the first one does. The cache's blocks lie scattered, so the
 // hardware does not see the next one coming; asked for all at once they would stall the loads.
 struct Ahead {
-    const char* const* piece = nullptr;  // the one being fetched
+    const char* const* piece = nullptr; // the one being fetched
     const char* const* end = nullptr;
-    int64_t bytes = 0, offset = 0;  // of a piece; of the next line in it
+    int64_t bytes = 0, offset = 0; // of a piece; of the next line in it
 
     void step() {
-        if (piece == end) return;
+        if (piece == end)
+            return;
         __builtin_prefetch(*piece + offset, 0, 2);
         offset += 64;
         if (offset >= bytes) {
@@ -80,7 +81,8 @@ template <int rows, int vectors, class Element, class Fetch>
     F32 sum[rows][vectors];
     const Element* from[vectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) from[v] = b[v];
+    for (int v = 0; v < vectors; ++v)
+        from[v] = b[v];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
@@ -88,38 +90,44 @@ template <int rows, int vectors, class Element, class Fetch>
             sum[r][v] = accumulate ? load(c + r * c_stride + v * kLanes) : broadcast(0.0f);
         }
     }
-    Fetch fetch = ahead;  // in registers
+    Fetch fetch = ahead; // in registers
     constexpr int lines = (vectors * kLanes * static_cast<int>(sizeof(Element)) + 63) / 64;
     for (int64_t k = 0; k < n; ++k) {
 #pragma GCC unroll 8
-        for (int i = 0; i < lines; ++i) fetch.step();
+        for (int i = 0; i < lines; ++i)
+            fetch.step();
         // Whichever side is shorter is held in registers; the other comes one at a time.
         if constexpr (rows < vectors) {
             F32 factor[rows];
 #pragma GCC unroll 8
-            for (int r = 0; r < rows; ++r) factor[r] = broadcast(a[r * a_stride + k]);
+            for (int r = 0; r < rows; ++r)
+                factor[r] = broadcast(a[r * a_stride + k]);
 #pragma GCC unroll 8
             for (int v = 0; v < vectors; ++v) {
                 const F32 column = load_element(from[v] + k * b_stride);
 #pragma GCC unroll 8
-                for (int r = 0; r < rows; ++r) sum[r][v] = fma(factor[r], column, sum[r][v]);
+                for (int r = 0; r < rows; ++r)
+                    sum[r][v] = fma(factor[r], column, sum[r][v]);
             }
         } else {
             F32 column[vectors];
 #pragma GCC unroll 8
-            for (int v = 0; v < vectors; ++v) column[v] = load_element(from[v] + k * b_stride);
+            for (int v = 0; v < vectors; ++v)
+                column[v] = load_element(from[v] + k * b_stride);
 #pragma GCC unroll 8
             for (int r = 0; r < rows; ++r) {
                 const F32 factor = broadcast(a[r * a_stride + k]);
 #pragma GCC unroll 8
-                for (int v = 0; v < vectors; ++v) sum[r][v] = fma(factor, column[v], sum[r][v]);
+                for (int v = 0; v < vectors; ++v)
+                    sum[r][v] = fma(factor, column[v], sum[r][v]);
             }
         }
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-        for (int v = 0; v < vectors; ++v) store(c + r * c_stride + v * kLanes, sum[r][v]);
+        for (int v = 0; v < vectors; ++v)
+            store(c + r * c_stride + v * kLanes, sum[r][v]);
     }
     ahead = fetch;
 }
@@ -162,12 +170,13 @@ PENSTOCK_INLINE void multiply(int rows, const float* a, int64_t a_stride, const 
 // Softmax state of one row within a span, in units of log2.
 struct Running {
     float* highest;
-    float* mass;  // [kLanes]: sums of the keys that fall on each lane
-    float* out;   // [vectors of D]: the weighted sum of values so far
+    float* mass; // [kLanes]: sums of the keys that fall on each lane
+    float* out;  // [vectors of D]: the weighted sum of values so far
 };
 
 PENSTOCK_INLINE float exp2_below(float x, float highest) {
-    if (x == highest) return 1.0f;  // also both -inf
+    if (x == highest)
+        return 1.0f; // also both -inf
     float result[kLanes];
     store(result, exp2_nonpositive(broadcast(x) - broadcast(highest)));
     return result[0];
@@ -181,7 +190,8 @@ PENSTOCK_INLINE void weigh(float* scores, int begin, int end, Running row, int o
     F32 top = broadcast(*row.highest);
     for (int v = first_vector; v <= last_vector; ++v) {
         F32 score = load(scores + v * kLanes);
-        if (begin > v * kLanes) score = select(first(begin - v * kLanes), hidden, score);
+        if (begin > v * kLanes)
+            score = select(first(begin - v * kLanes), hidden, score);
         score = select(first(end - v * kLanes), score, hidden);
         store(scores + v * kLanes, score);
         top = max(top, score);
@@ -205,6 +215,6 @@ PENSTOCK_INLINE void weigh(float* scores, int begin, int end, Running row, int o
     }
 }
 
-}  // namespace attention
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace attention
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

@@ -33,7 +33,7 @@ constexpr bool bit(unsigned value, int index) {
 }
 
 struct Feature {
-    Level level;  // the lowest real level that needs it
+    Level level; // the lowest real level that needs it
     std::string_view name;
     bool present;
 };
@@ -82,7 +82,7 @@ Level compiled_for(Level level) {
     return level;
 }
 
-}  // namespace
+} // namespace
 
 std::string_view missing_feature(Level level) {
 #ifndef PENSTOCK_EMULATED
@@ -117,4 +117,4 @@ std::optional<Level> level_named(std::string_view name) {
     return std::nullopt;
 }
 
-}  // namespace penstock::cpu
+} // namespace penstock::cpu

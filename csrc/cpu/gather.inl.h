@@ -17,14 +17,18 @@ int64_t rows_per_task(int64_t width) {
     return width >= elements_per_task ? 1 : elements_per_task / width;
 }
 
-int phases(const Arguments&) { return 1; }
+int phases(const Arguments&) {
+    return 1;
+}
 
 int64_t tasks(const Arguments& call, int) {
     const int64_t rows = rows_per_task(call.tensor[2].shape[1]);
     return (call.tensor[2].shape[0] + rows - 1) / rows;
 }
 
-size_t workspace_bytes(const Arguments&) { return 0; }
+size_t workspace_bytes(const Arguments&) {
+    return 0;
+}
 
 void run(const Arguments& call, int, int64_t task, Workspace&) {
     const TensorView &x = call.tensor[0], &out = call.tensor[2];
@@ -36,11 +40,11 @@ void run(const Arguments& call, int, int64_t task, Workspace&) {
     }
 }
 
-}  // namespace gather
+} // namespace gather
 
 constexpr Kernel kGatherKernels[] = {
     {"gather_rows", gather::phases, gather::tasks, gather::run, gather::workspace_bytes},
 };
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

@@ -8,7 +8,8 @@ namespace penstock::cpu {
 const Kernel* KernelTable::find(std::string_view name) const {
     for (const auto& family : families) {
         for (const Kernel& kernel : family) {
-            if (name == kernel.name) return &kernel;
+            if (name == kernel.name)
+                return &kernel;
         }
     }
     return nullptr;
@@ -25,7 +26,7 @@ const KernelTable& kernels(Level level) {
     case Level::emulated_amx: return kernels_emulated_amx();
 #else
     case Level::emulated_avx512:
-    case Level::emulated_amx: break;  // not in this build; dispatch refuses them by name
+    case Level::emulated_amx: break; // not in this build; dispatch refuses them by name
 #endif
     }
     return kernels_scalar();
@@ -44,9 +45,9 @@ std::string_view level_name(Level level) {
 }
 
 bool request_amx_tiles() {
-    constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
-    constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
+    constexpr long kRequestPermission = 0x1023; // ARCH_REQ_XCOMP_PERM
+    constexpr long kTileData = 18;              // XFEATURE_XTILEDATA
     return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-}  // namespace penstock::cpu
+} // namespace penstock::cpu

@@ -36,5 +36,5 @@ PENSTOCK_INLINE F32 exp2_nonpositive(F32 x) {
     return p * as_float(shift_left<23>(to_int(n) + broadcast(int32_t{127})));
 }
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

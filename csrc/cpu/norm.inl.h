@@ -23,14 +23,18 @@ PENSTOCK_INLINE int64_t rows_per_task(int64_t width) {
     return width >= elements_per_task ? 1 : elements_per_task / width;
 }
 
-int phases(const Arguments&) { return 1; }
+int phases(const Arguments&) {
+    return 1;
+}
 
 int64_t tasks(const Arguments& call, int) {
     const int64_t rows = rows_per_task(call.tensor[0].shape[1]);
     return (call.tensor[0].shape[0] + rows - 1) / rows;
 }
 
-size_t no_workspace(const Arguments&) { return 0; }
+size_t no_workspace(const Arguments&) {
+    return 0;
+}
 
 PENSTOCK_INLINE int lanes_left(int64_t width, int64_t at) {
     return width - at < kLanes ? static_cast<int>(width - at) : kLanes;
@@ -99,12 +103,12 @@ void add_rms_norm_run(const Arguments& call, int, int64_t task, Workspace&) {
     }
 }
 
-}  // namespace norm
+} // namespace norm
 
 constexpr Kernel kNormKernels[] = {
     {"rms_norm", norm::phases, norm::tasks, norm::rms_norm_run, norm::no_workspace},
     {"add_rms_norm", norm::phases, norm::tasks, norm::add_rms_norm_run, norm::no_workspace},
 };
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

@@ -81,14 +81,16 @@ PENSTOCK_INLINE void rotate(const float* x, const float* cosine, int64_t rotated
 
 // Component d of a key lies at to + d * P.
 PENSTOCK_INLINE void write_key(const float* from, float* to, int64_t stride, int64_t dim) {
-    for (int64_t d = 0; d < dim; ++d) to[d * stride] = from[d];
+    for (int64_t d = 0; d < dim; ++d)
+        to[d * stride] = from[d];
 }
 PENSTOCK_INLINE void write_key(const float* from, uint16_t* to, int64_t stride, int64_t dim) {
     uint16_t narrow[kLanes];
     for (int64_t d = 0; d < dim; d += kLanes) {
         const int n = lanes_from(d, dim);
         store_f16(narrow, load_lanes(from + d, n));
-        for (int k = 0; k < n; ++k) to[(d + k) * stride] = narrow[k];
+        for (int k = 0; k < n; ++k)
+            to[(d + k) * stride] = narrow[k];
     }
 }
 
@@ -100,7 +102,8 @@ PENSTOCK_INLINE void write_value(const float* from, float* to, int64_t dim) {
 }
 PENSTOCK_INLINE void write_value(const float* from, uint16_t* to, int64_t dim) {
     int64_t d = 0;
-    for (; d + kLanes <= dim; d += kLanes) store_f16(to + d, load(from + d));
+    for (; d + kLanes <= dim; d += kLanes)
+        store_f16(to + d, load(from + d));
     if (d < dim) {
         const int n = lanes_from(d, dim);
         store_f16(to + d, load_lanes(from + d, n), n);
@@ -129,7 +132,8 @@ void run_token(const Arguments& call, int64_t token, float* scratch) {
         rotate(x, cosine, rotated, dim, to);
     };
     float* out = call.tensor[6].row<float>(token);
-    for (int64_t h = 0; h < heads; ++h) turn(from + h * dim, q_norm, out + h * dim);
+    for (int64_t h = 0; h < heads; ++h)
+        turn(from + h * dim, q_norm, out + h * dim);
     from += heads * dim;
     for (int64_t h = 0; h < kv_heads; ++h) {
         turn(from + h * dim, k_norm, turned);
@@ -153,12 +157,12 @@ void run(const Arguments& call, int, int64_t task, Workspace& workspace) {
     }
 }
 
-}  // namespace rope
+} // namespace rope
 
 constexpr Kernel kRopeKernels[] = {
     {"rope_cache", rope::phases, rope::tasks, rope::run, rope::workspace_bytes},
     {"norm_rope_cache", rope::phases, rope::tasks, rope::run, rope::workspace_bytes},
 };
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

@@ -39,7 +39,8 @@ constexpr int kPivots = 4;
 // The mass of the logits at or above each pivot; the pivots descend. Float sums of eight chunks.
 PENSTOCK_INLINE void mass_above(const Row& row, const float* pivots, double* mass) {
     F32 sum[kPivots];
-    for (int p = 0; p < kPivots; ++p) sum[p] = broadcast(0.0f), mass[p] = 0.0;
+    for (int p = 0; p < kPivots; ++p)
+        sum[p] = broadcast(0.0f), mass[p] = 0.0;
     int pending = 0;
     for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) {
         if (row.maxima[chunk] >= pivots[kPivots - 1]) {
@@ -66,20 +67,21 @@ PENSTOCK_INLINE void mass_above(const Row& row, const float* pivots, double* mas
 // enough of it (or all there is) at or above `low`.
 struct Band {
     float low, high;
-    double above = 0.0;  // the mass at or above `high`
+    double above = 0.0; // the mass at or above `high`
     bool wide = true;
 
     // One pass over the row; keeps the part between two neighbouring pivots. False where the band
     // is too narrow to be divided.
     bool narrow(const Row& row, Scale scale, double wanted) {
-        constexpr float first_weights[kPivots] = {-2.0f, -5.0f, -9.0f, -14.0f};  // log2
+        constexpr float first_weights[kPivots] = {-2.0f, -5.0f, -9.0f, -14.0f}; // log2
         float pivots[kPivots];
         for (int p = 0; p < kPivots; ++p) {
             const float part = static_cast<float>(p + 1) / (kPivots + 1);
             pivots[p] = wide ? scale.logit(first_weights[p]) : high - (high - low) * part;
         }
         wide = false;
-        if (!(low < pivots[0] && pivots[0] < high)) return false;
+        if (!(low < pivots[0] && pivots[0] < high))
+            return false;
         double mass[kPivots];
         mass_above(row, pivots, mass);
         for (int p = 0; p < kPivots; ++p) {
@@ -105,7 +107,8 @@ PENSTOCK_INLINE Kept shortest_prefix(const Row& row, Scale scale, double wanted)
     Band band{scale.logit(-127.0f), next_above(scale.highest)};
     int64_t count = few + 1;
     for (int pass = 0; count > few; ++pass) {
-        if (pass >= 2) count = gather(row, band.low, band.high, few);
+        if (pass >= 2)
+            count = gather(row, band.low, band.high, few);
         if (count > few && !band.narrow(row, scale, wanted)) {
             count = gather(row, band.low, band.high, row.vocabulary);
             break;
@@ -116,9 +119,10 @@ PENSTOCK_INLINE Kept shortest_prefix(const Row& row, Scale scale, double wanted)
     for (int64_t i = 0; i < count; ++i) {
         const Candidate last = row.candidates[i];
         mass += static_cast<double>(row.weights[last.id]);
-        if (mass >= wanted || i + 1 == count) return {last.logit, last.id, 0.0f};
+        if (mass >= wanted || i + 1 == count)
+            return {last.logit, last.id, 0.0f};
     }
-    return {band.high, INT64_MAX, 0.0f};  // the sums of two passes were rounded apart
+    return {band.high, INT64_MAX, 0.0f}; // the sums of two passes were rounded apart
 }
 
 // Fills the sums with the kept weights of each chunk.
@@ -149,26 +153,31 @@ PENSTOCK_INLINE int32_t draw(const Row& row, const Kept& kept, double target) {
     double mass = 0.0;
     int64_t chosen = 0;
     for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) {
-        if (row.sums[chunk] == 0.0) continue;
+        if (row.sums[chunk] == 0.0)
+            continue;
         chosen = chunk;
-        if (mass + row.sums[chunk] > target) break;
+        if (mass + row.sums[chunk] > target)
+            break;
         mass += row.sums[chunk];
     }
     const int64_t begin = chosen * kChunk;
     int64_t last = begin;
     for (int64_t id = begin; id < begin + kChunk && id < row.vocabulary; ++id) {
         const float weight = row.weights[id];
-        if (weight == 0.0f || !kept.has(row.logits[id], id, weight)) continue;
+        if (weight == 0.0f || !kept.has(row.logits[id], id, weight))
+            continue;
         last = id;
         mass += static_cast<double>(weight);
-        if (mass > target) break;
+        if (mass > target)
+            break;
     }
     return static_cast<int32_t>(last);
 }
 
 // Weight i is that of candidate i.
 PENSTOCK_INLINE void weigh_candidates(const Row& row, Scale scale, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) row.weights[i] = row.candidates[i].logit;
+    for (int64_t i = 0; i < count; ++i)
+        row.weights[i] = row.candidates[i].logit;
     for (int64_t i = 0; i < count; i += kLanes) {
         const int n = lanes_from(i, count);
         store_lanes(row.weights + i, scale.weight(load_lanes(row.weights + i, n)), n);
@@ -188,7 +197,8 @@ PENSTOCK_INLINE int32_t draw_of_best(const Row& row, Scale scale, const Settings
         sort_best_first(row.candidates, count);
         weigh_candidates(row, scale, count);
         double all = 0.0, mass = 0.0;
-        for (int64_t i = 0; i < count; ++i) all += static_cast<double>(row.weights[i]);
+        for (int64_t i = 0; i < count; ++i)
+            all += static_cast<double>(row.weights[i]);
         const double wanted = static_cast<double>(settings.top_p) * all;
         int64_t prefix = 0;
         while (prefix < count && (prefix == 0 || mass < wanted)) {
@@ -200,22 +210,26 @@ PENSTOCK_INLINE int32_t draw_of_best(const Row& row, Scale scale, const Settings
     weigh_candidates(row, scale, count);
     double total = 0.0, mass = 0.0;
     for (int64_t i = 0; i < count; ++i) {
-        if (row.weights[i] < settings.min_p) row.weights[i] = 0.0f;
+        if (row.weights[i] < settings.min_p)
+            row.weights[i] = 0.0f;
         total += static_cast<double>(row.weights[i]);
     }
     int32_t chosen = row.candidates[0].id;
     for (int64_t i = 0; i < count; ++i) {
-        if (row.weights[i] == 0.0f) continue;
+        if (row.weights[i] == 0.0f)
+            continue;
         chosen = row.candidates[i].id;
         mass += static_cast<double>(row.weights[i]);
-        if (mass > settings.uniform * total) break;
+        if (mass > settings.uniform * total)
+            break;
     }
     return chosen;
 }
 
 PENSTOCK_INLINE int32_t sample_row(const Row& row, const Settings& settings) {
     const float highest = scan(row);
-    if (highest == -kInfinity) return -1;
+    if (highest == -kInfinity)
+        return -1;
     if (settings.temperature <= 0.0f || settings.top_p <= 0.0f || settings.top_k == 1) {
         return find(row, highest);
     }
@@ -276,7 +290,8 @@ void top_logprobs_run(const Arguments& call, int, int64_t task, Workspace& works
     const float highest = scan(row);
     if (highest == -kInfinity) {
         own = __builtin_nanf("");
-        for (int64_t i = 0; i < count; ++i) ids[i] = -1, logprobs[i] = own;
+        for (int64_t i = 0; i < count; ++i)
+            ids[i] = -1, logprobs[i] = own;
         return;
     }
     const double total = __builtin_log(weigh(row, {highest, kLog2e}, 0.0f));
@@ -284,7 +299,8 @@ void top_logprobs_run(const Arguments& call, int, int64_t task, Workspace& works
         return static_cast<float>(static_cast<double>(logit) - highest - total);
     };
     own = logprob(row.logits[call.tensor[1].row<int32_t>(0)[task]]);
-    if (count == 0) return;
+    if (count == 0)
+        return;
     gather_best(row, count);
     sort_best_first(row.candidates, count);
     for (int64_t i = 0; i < count; ++i) {
@@ -293,7 +309,7 @@ void top_logprobs_run(const Arguments& call, int, int64_t task, Workspace& works
     }
 }
 
-}  // namespace sampling
+} // namespace sampling
 
 constexpr Kernel kSamplingKernels[] = {
     {"argmax", sampling::phases, sampling::tasks, sampling::argmax_run, sampling::workspace_bytes},
@@ -302,5 +318,5 @@ constexpr Kernel kSamplingKernels[] = {
      sampling::workspace_bytes},
 };
 
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

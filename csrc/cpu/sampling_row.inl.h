@@ -24,11 +24,11 @@ PENSTOCK_INLINE int64_t chunks_of(int64_t vocabulary) {
 struct Row {
     const float* logits;
     int64_t vocabulary;
-    float* maxima;          // [chunks]
-    float* spare;           // [chunks]
-    float* weights;         // [V]
-    double* sums;           // [chunks]
-    Candidate* candidates;  // [V]
+    float* maxima;         // [chunks]
+    float* spare;          // [chunks]
+    float* weights;        // [V]
+    double* sums;          // [chunks]
+    Candidate* candidates; // [V]
 
     int64_t chunks() const { return chunks_of(vocabulary); }
 };
@@ -85,9 +85,11 @@ PENSTOCK_INLINE float scan(const Row& row) {
 // The lowest id among those of the highest logit, which is finite.
 PENSTOCK_INLINE int32_t find(const Row& row, float highest) {
     int64_t chunk = 0;
-    while (row.maxima[chunk] != highest) ++chunk;
+    while (row.maxima[chunk] != highest)
+        ++chunk;
     int64_t id = chunk * kChunk;
-    while (row.logits[id] != highest) ++id;
+    while (row.logits[id] != highest)
+        ++id;
     return static_cast<int32_t>(id);
 }
 
@@ -96,7 +98,8 @@ PENSTOCK_INLINE int32_t find(const Row& row, float highest) {
 PENSTOCK_INLINE int64_t gather(const Row& row, float low, float high, int64_t limit) {
     int64_t count = 0;
     for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) {
-        if (row.maxima[chunk] < low) continue;
+        if (row.maxima[chunk] < low)
+            continue;
         bool full = false;
         each_vector(row, chunk, [&](int64_t i, int n, F32 x) {
             const Mask inside = less_equal(broadcast(low), x) & less(x, broadcast(high)) & first(n);
@@ -109,7 +112,8 @@ PENSTOCK_INLINE int64_t gather(const Row& row, float low, float high, int64_t li
                 row.candidates[count++] = {row.logits[id], static_cast<int32_t>(id)};
             }
         });
-        if (full) return limit + 1;
+        if (full)
+            return limit + 1;
     }
     return count;
 }
@@ -160,6 +164,6 @@ PENSTOCK_INLINE double weigh(const Row& row, Scale scale, float least) {
     return total;
 }
 
-}  // namespace sampling
-}  // namespace
-}  // namespace penstock::cpu::PENSTOCK_LEVEL
+} // namespace sampling
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

@@ -15,7 +15,7 @@ bool earlier(const Candidate& a, const Candidate& b) {
     return a.id < b.id;
 }
 
-}  // namespace
+} // namespace
 
 float kth_highest(float* values, int64_t n, int64_t k) {
     std::nth_element(values, values + k - 1, values + n, std::greater<>());
@@ -23,7 +23,8 @@ float kth_highest(float* values, int64_t n, int64_t k) {
 }
 
 void keep_best(Candidate* candidates, int64_t n, int64_t k) {
-    if (k < n) std::nth_element(candidates, candidates + k, candidates + n, better);
+    if (k < n)
+        std::nth_element(candidates, candidates + k, candidates + n, better);
 }
 
 // Rows of equal logits arrive sorted.
@@ -54,4 +55,4 @@ double draw_uniform(uint64_t seed, uint64_t position) {
     return static_cast<double>(counter[0] >> 8) * 0x1p-24;
 }
 
-}  // namespace penstock::cpu
+} // namespace penstock::cpu

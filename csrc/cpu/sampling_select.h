@@ -25,4 +25,4 @@ void sort_by_id(Candidate* candidates, int64_t n);
 // key = seed and counter = position, as kernels/sampling.py states.
 double draw_uniform(uint64_t seed, uint64_t position);
 
-}  // namespace penstock::cpu
+} // namespace penstock::cpu

@@ -16,7 +16,7 @@ constexpr size_t round_up(size_t bytes, size_t step) {
 
 // Contents are undefined. Throws std::bad_alloc. Untouched pages take no memory.
 class AlignedBuffer {
-public:
+  public:
     AlignedBuffer() = default;
 
     explicit AlignedBuffer(size_t bytes) : bytes_(round_up(bytes, alignment_bytes)) {
@@ -31,7 +31,7 @@ public:
     std::byte* data() const { return data_.get(); }
     size_t bytes() const { return bytes_; }
 
-private:
+  private:
     struct Free {
         void operator()(std::byte* data) const { std::free(data); }
     };
@@ -39,4 +39,4 @@ private:
     std::unique_ptr<std::byte, Free> data_;
 };
 
-}  // namespace penstock
+} // namespace penstock

@@ -12,17 +12,16 @@ bool overlap(const Lifetime& a, const Lifetime& b) {
     return a.first <= b.last && b.first <= a.last;
 }
 
-}  // namespace
+} // namespace
 
 ArenaLayout place(std::span<const Lifetime> lifetimes) {
     std::vector<size_t> order(lifetimes.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-        return lifetimes[a].bytes > lifetimes[b].bytes;
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return lifetimes[a].bytes > lifetimes[b].bytes; });
 
     ArenaLayout layout{std::vector<size_t>(lifetimes.size()), 0};
-    std::vector<size_t> placed;  // by offset
+    std::vector<size_t> placed; // by offset
     for (const size_t buffer : order) {
         const size_t bytes = round_up(lifetimes[buffer].bytes, alignment_bytes);
         size_t offset = 0;
@@ -47,4 +46,4 @@ ArenaLayout place(std::span<const Lifetime> lifetimes) {
     return layout;
 }
 
-}  // namespace penstock
+} // namespace penstock

@@ -16,7 +16,7 @@ struct Lifetime {
 };
 
 struct ArenaLayout {
-    std::vector<size_t> offsets;  // one per lifetime, multiples of alignment_bytes
+    std::vector<size_t> offsets; // one per lifetime, multiples of alignment_bytes
     size_t bytes = 0;
 };
 
@@ -24,4 +24,4 @@ struct ArenaLayout {
 // lowest offset that is free for its whole life.
 ArenaLayout place(std::span<const Lifetime> lifetimes);
 
-}  // namespace penstock
+} // namespace penstock

@@ -13,8 +13,8 @@ ArenaLayout layout_of(const Recorder& recorder, const PlanTensor& output) {
     std::vector<Lifetime> lifetimes;
     const auto after_last = static_cast<int32_t>(recorder.steps().size());
     for (const PlanBuffer& buffer : recorder.buffers()) {
-        lifetimes.push_back({std::max(buffer.first_step, 0), std::max(buffer.last_step, 0),
-                             buffer.bytes});
+        lifetimes.push_back(
+            {std::max(buffer.first_step, 0), std::max(buffer.last_step, 0), buffer.bytes});
     }
     if (output.buffer != PlanTensor::external) {
         lifetimes.at(static_cast<size_t>(output.buffer)).last = after_last;
@@ -22,7 +22,7 @@ ArenaLayout layout_of(const Recorder& recorder, const PlanTensor& output) {
     return place(lifetimes);
 }
 
-}  // namespace
+} // namespace
 
 Plan::Plan(const Recorder& recorder, const PlanTensor& output)
     : largest_(recorder.largest()), steps_(recorder.steps()), seconds_(recorder.steps().size()) {
@@ -84,4 +84,4 @@ void Plan::run_timed(ThreadPool::Lease& lease) {
     ++timed_runs_;
 }
 
-}  // namespace penstock
+} // namespace penstock

@@ -11,7 +11,7 @@
 namespace penstock {
 
 class Plan {
-public:
+  public:
     // Lays out the arena. `output` stays valid after the last step.
     Plan(const Recorder& recorder, const PlanTensor& output);
 
@@ -35,17 +35,17 @@ public:
     const std::vector<double>& seconds() const { return seconds_; }
     int64_t timed_runs() const { return timed_runs_; }
 
-private:
+  private:
     std::byte* address(const PlanTensor& tensor) const;
 
     StepSize largest_;
     StepSize size_;
     std::vector<PlanStep> steps_;
-    std::vector<size_t> offsets_;  // of the buffers, in the arena
-    std::vector<double> seconds_;  // per step, over timed_runs_ runs
+    std::vector<size_t> offsets_; // of the buffers, in the arena
+    std::vector<double> seconds_; // per step, over timed_runs_ runs
     int64_t timed_runs_ = 0;
     AlignedBuffer arena_;
     size_t workspace_bytes_ = 0;
 };
 
-}  // namespace penstock
+} // namespace penstock

@@ -62,4 +62,4 @@ void Recorder::record(const Kernel& kernel, std::span<const PlanTensor> tensors,
     steps_.push_back(std::move(step));
 }
 
-}  // namespace penstock
+} // namespace penstock

@@ -38,10 +38,10 @@ constexpr int64_t extent(Axis axis, const StepSize& step, int64_t fixed) {
 // of the arena, whose place is known when the plan is finished.
 struct PlanTensor {
     static constexpr int32_t external = -1;
-    TensorView view;  // extents at the largest step
+    TensorView view; // extents at the largest step
     Axis axis = Axis::fixed;
     int32_t buffer = external;
-    int64_t offset = 0;  // elements from the start of the buffer
+    int64_t offset = 0; // elements from the start of the buffer
 };
 
 struct PlanStep {
@@ -52,12 +52,12 @@ struct PlanStep {
 
 struct PlanBuffer {
     size_t bytes = 0;
-    int32_t first_step = -1;  // -1: not written yet
+    int32_t first_step = -1; // -1: not written yet
     int32_t last_step = -1;
 };
 
 class Recorder {
-public:
+  public:
     explicit Recorder(const StepSize& largest) : largest_(largest) {}
 
     // A tensor that the caller fills before each run.
@@ -77,7 +77,7 @@ public:
     const std::vector<PlanStep>& steps() const { return steps_; }
     const std::vector<PlanBuffer>& buffers() const { return buffers_; }
 
-private:
+  private:
     PlanTensor allocate(DType dtype, Axis axis, std::span<const int64_t> trailing, int32_t first);
 
     StepSize largest_;
@@ -85,4 +85,4 @@ private:
     std::vector<PlanBuffer> buffers_;
 };
 
-}  // namespace penstock
+} // namespace penstock

@@ -11,7 +11,7 @@ namespace penstock {
 // slice (3-4 ms), hundreds of times the length of a phase. After such a stall the caller works
 // alone for a while; a further stall soon after doubles that while, quiet time resets it.
 class StallGuard {
-public:
+  public:
     static constexpr int64_t first_pause_ns = 4'000'000;
     static constexpr int64_t longest_pause_ns = 50'000'000;
     static constexpr int64_t tolerated_wait_ns = 300'000;
@@ -46,11 +46,11 @@ public:
 
     int64_t stalls() const { return stalls_; }
 
-private:
+  private:
     int64_t pause_ns_ = 0;
     int64_t alone_until_ns_ = 0;
     int64_t together_since_ns_ = 0;
     int64_t stalls_ = 0;
 };
 
-}  // namespace penstock
+} // namespace penstock

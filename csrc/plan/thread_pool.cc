@@ -10,9 +10,9 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t spin_ns = 40'000;       // then sleep: an idle pool takes no CPU
-constexpr int spins_per_look = 32;        // between two looks at the clock
-constexpr int64_t groups_per_worker = 8;  // few claims, yet small enough pieces to steal
+constexpr int64_t spin_ns = 40'000;      // then sleep: an idle pool takes no CPU
+constexpr int spins_per_look = 32;       // between two looks at the clock
+constexpr int64_t groups_per_worker = 8; // few claims, yet small enough pieces to steal
 
 int64_t now_ns() {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
@@ -27,7 +27,7 @@ constexpr bool has_group(uint64_t ticket) {
     return (ticket >> 32) < (ticket & 0xffffffffU);
 }
 
-}  // namespace
+} // namespace
 
 ThreadPool::ThreadPool(int threads)
     : threads_(threads), workers_(threads >= 1 ? static_cast<size_t>(threads) : 0),
@@ -50,7 +50,7 @@ ThreadPool::~ThreadPool() {
         stop();
         return;
     }
-    for (auto& helper : helpers_) {  // the threads stayed in the parent of this fork
+    for (auto& helper : helpers_) { // the threads stayed in the parent of this fork
         helper.detach();
     }
 }
@@ -211,4 +211,4 @@ bool ThreadPool::idle(Worker& own) {
     return false;
 }
 
-}  // namespace penstock
+} // namespace penstock

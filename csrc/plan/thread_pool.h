@@ -24,7 +24,7 @@
 namespace penstock {
 
 class ThreadPool {
-public:
+  public:
     // `threads` >= 1 counts the caller. Throws std::system_error when a thread cannot start.
     explicit ThreadPool(int threads);
     ~ThreadPool();
@@ -38,11 +38,11 @@ public:
 
     // The right to run phases. One thread has it at a time; others wait in `acquire`.
     class Lease {
-    public:
+      public:
         // All phases of one call of a kernel. `run` of a kernel must not throw.
         void run(const Kernel& kernel, const Arguments& arguments);
 
-    private:
+      private:
         friend class ThreadPool;
         explicit Lease(ThreadPool& pool) : pool_(pool), lock_(pool.mutex_) {}
         ThreadPool& pool_;
@@ -86,18 +86,18 @@ public:
         }
     }
 
-private:
+  private:
     struct Job {
         void (*run)(const Arguments&, int, int64_t, Workspace&) = nullptr;
         const Arguments* arguments = nullptr;
         int phase = 0;
         int64_t tasks = 0;
-        int64_t grain = 1;  // tasks of one group
+        int64_t grain = 1; // tasks of one group
     };
 
     // 128: neighbouring lines are fetched in pairs on current CPUs.
     struct alignas(128) Worker {
-        std::atomic<uint64_t> ticket{0};  // next group in the high half, end in the low half
+        std::atomic<uint64_t> ticket{0}; // next group in the high half, end in the low half
         Job job;
         alignas(128) std::atomic<uint32_t> parked{0};
         Workspace workspace;
@@ -121,9 +121,9 @@ private:
     std::atomic<int64_t> stalls_{0};
     const int64_t process_id_;
     bool forked_ = false;
-    uint32_t helpers_target_ = 0;  // groups that helpers were given credit for, all phases so far
+    uint32_t helpers_target_ = 0; // groups that helpers were given credit for, all phases so far
     alignas(128) std::atomic<uint32_t> helpers_done_{0};
     alignas(128) std::atomic<bool> stopping_{false};
 };
 
-}  // namespace penstock
+} // namespace penstock

@@ -79,7 +79,9 @@ def test_imports_only_point_down() -> None:
             if here is None or there is None or here == there:
                 continue
             allowed = ONLY.get(here)
-            if ROOMS.index(there) > ROOMS.index(here) or (allowed is not None and there not in allowed):
+            if ROOMS.index(there) > ROOMS.index(here) or (
+                allowed is not None and there not in allowed
+            ):
                 wrong.append(f"{path.relative_to(ROOT)}:{line}: {here} imports {target}")
     assert not wrong, "\n".join(wrong)
 

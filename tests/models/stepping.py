@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.table import LayerCache, StepInputs
-
 from penstock.models.decoder import Decoder
 from penstock.models.files import ModelFiles
 from penstock.models.loading import load_model

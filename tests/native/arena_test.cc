@@ -17,8 +17,8 @@ void check_layout(const std::vector<Lifetime>& lifetimes, const ArenaLayout& lay
         CHECK(layout.offsets[i] % 64 == 0);
         CHECK(layout.offsets[i] + lifetimes[i].bytes <= layout.bytes);
         for (size_t j = 0; j < i; ++j) {
-            const bool together = lifetimes[i].first <= lifetimes[j].last &&
-                                  lifetimes[j].first <= lifetimes[i].last;
+            const bool together =
+                lifetimes[i].first <= lifetimes[j].last && lifetimes[j].first <= lifetimes[i].last;
             const bool apart = layout.offsets[i] + lifetimes[i].bytes <= layout.offsets[j] ||
                                layout.offsets[j] + lifetimes[j].bytes <= layout.offsets[i];
             CHECK(!together || apart);
@@ -41,13 +41,14 @@ void live_buffers_never_overlap() {
 
 void a_chain_of_equal_buffers_takes_the_room_of_two() {
     std::vector<Lifetime> chain;
-    for (int32_t step = 0; step < 100; ++step) chain.push_back({step, step + 1, 640});
+    for (int32_t step = 0; step < 100; ++step)
+        chain.push_back({step, step + 1, 640});
     const ArenaLayout layout = place(chain);
     check_layout(chain, layout);
     CHECK(layout.bytes == 2 * 640);
 }
 
-}  // namespace
+} // namespace
 
 int main() {
     live_buffers_never_overlap();

@@ -4,11 +4,11 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define CHECK(condition)                                                                  \
-    do {                                                                                  \
-        if (!(condition)) {                                                               \
-            std::fprintf(stderr, "%s:%d: %s: failed: %s\n", __FILE__, __LINE__, __func__, \
-                         #condition);                                                     \
-            std::exit(1);                                                                 \
-        }                                                                                 \
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            std::fprintf(stderr, "%s:%d: %s: failed: %s\n", __FILE__, __LINE__, __func__,          \
+                         #condition);                                                              \
+            std::exit(1);                                                                          \
+        }                                                                                          \
     } while (false)

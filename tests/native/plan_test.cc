@@ -71,7 +71,7 @@ void reading_what_nothing_wrote_is_refused() {
     CHECK(refused);
 }
 
-}  // namespace
+} // namespace
 
 int main() {
     a_chain_is_replayed_at_every_size();

@@ -17,16 +17,16 @@ namespace {
 constexpr int phases_of_counter = 3;
 
 // Phase p adds 1 to the counters that phase p - 1 left at p; a broken barrier leaves one behind.
-const Kernel counter{
-    "counter", [](const Arguments&) { return phases_of_counter; },
-    [](const Arguments& call, int) { return call.tensor[0].shape[0]; },
-    [](const Arguments& call, int phase, int64_t task, Workspace&) {
-        const int64_t n = call.tensor[0].shape[0];
-        auto* from = call.tensor[0].row<int32_t>(phase);
-        auto* to = call.tensor[0].row<int32_t>(phase + 1);
-        to[task] += from[n - 1 - task] + 1;  // somebody else's element of the phase before
-    },
-    [](const Arguments&) { return size_t{0}; }};
+const Kernel counter{"counter", [](const Arguments&) { return phases_of_counter; },
+                     [](const Arguments& call, int) { return call.tensor[0].shape[0]; },
+                     [](const Arguments& call, int phase, int64_t task, Workspace&) {
+                         const int64_t n = call.tensor[0].shape[0];
+                         auto* from = call.tensor[0].row<int32_t>(phase);
+                         auto* to = call.tensor[0].row<int32_t>(phase + 1);
+                         to[task] +=
+                             from[n - 1 - task] + 1; // somebody else's element of the phase before
+                     },
+                     [](const Arguments&) { return size_t{0}; }};
 
 void every_task_runs_once_in_every_phase(int threads, int64_t tasks, int rounds) {
     ThreadPool pool(threads);
@@ -51,7 +51,8 @@ void exception_of_a_body_reaches_the_caller_and_the_pool_survives(int threads) {
         bool caught = false;
         try {
             pool.parallel_for(64, [](int64_t task) {
-                if (task == 13) throw std::runtime_error("thirteen");
+                if (task == 13)
+                    throw std::runtime_error("thirteen");
             });
         } catch (const std::runtime_error&) {
             caught = true;
@@ -74,22 +75,25 @@ void callers_take_turns() {
             }
         });
     }
-    for (auto& caller : callers) caller.join();
+    for (auto& caller : callers)
+        caller.join();
     CHECK(sum == 3 * 200 * 28);
 }
 
 void each_thread_has_a_workspace_of_its_own() {
     ThreadPool pool(4);
-    const Kernel scribble{
-        "scribble", [](const Arguments&) { return 1; },
-        [](const Arguments&, int) { return int64_t{500}; },
-        [](const Arguments&, int, int64_t task, Workspace& workspace) {
-            CHECK(workspace.bytes >= 4096 && reinterpret_cast<uintptr_t>(workspace.data) % 64 == 0);
-            auto* words = static_cast<int64_t*>(workspace.data);
-            for (int i = 0; i < 512; ++i) words[i] = task;
-            for (int i = 0; i < 512; ++i) CHECK(words[i] == task);
-        },
-        [](const Arguments&) { return size_t{4096}; }};
+    const Kernel scribble{"scribble", [](const Arguments&) { return 1; },
+                          [](const Arguments&, int) { return int64_t{500}; },
+                          [](const Arguments&, int, int64_t task, Workspace& workspace) {
+                              CHECK(workspace.bytes >= 4096 &&
+                                    reinterpret_cast<uintptr_t>(workspace.data) % 64 == 0);
+                              auto* words = static_cast<int64_t*>(workspace.data);
+                              for (int i = 0; i < 512; ++i)
+                                  words[i] = task;
+                              for (int i = 0; i < 512; ++i)
+                                  CHECK(words[i] == task);
+                          },
+                          [](const Arguments&) { return size_t{4096}; }};
     pool.acquire(4096).run(scribble, {});
 }
 
@@ -109,9 +113,9 @@ void stalls_make_the_caller_work_alone_for_longer_and_quiet_resets_it() {
     int64_t now = 1'000'000'000;
     const auto clock = [&] { return now; };
     CHECK(!guard.alone(clock));
-    guard.waited(now, 100'000, 1'000);  // an ordinary wait
+    guard.waited(now, 100'000, 1'000); // an ordinary wait
     CHECK(!guard.alone(clock) && guard.stalls() == 0);
-    guard.waited(now, 3'000'000, 1'000'000);  // long, but so are the tasks
+    guard.waited(now, 3'000'000, 1'000'000); // long, but so are the tasks
     CHECK(!guard.alone(clock) && guard.stalls() == 0);
 
     int64_t pause = StallGuard::first_pause_ns;
@@ -129,7 +133,7 @@ void stalls_make_the_caller_work_alone_for_longer_and_quiet_resets_it() {
     CHECK(!guard.alone(clock));
 }
 
-}  // namespace
+} // namespace
 
 int main() {
     for (const int threads : {1, 2, 4}) {

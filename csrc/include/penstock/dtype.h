@@ -21,4 +21,4 @@ constexpr size_t size_of(DType type) {
     return 0;
 }
 
-}  // namespace penstock
+} // namespace penstock

@@ -35,7 +35,7 @@ struct Kernel {
     int (*phases)(const Arguments&);
     int64_t (*tasks)(const Arguments&, int phase);
     void (*run)(const Arguments&, int phase, int64_t task, Workspace&);
-    size_t (*workspace_bytes)(const Arguments&);  // per thread, at the largest step
+    size_t (*workspace_bytes)(const Arguments&); // per thread, at the largest step
 };
 
-}  // namespace penstock
+} // namespace penstock

@@ -23,4 +23,4 @@ struct TensorView {
     }
 };
 
-}  // namespace penstock
+} // namespace penstock

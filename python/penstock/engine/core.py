@@ -106,7 +106,7 @@ class EngineCore:
 
 
 def _chunk(progress: Progress, now: float) -> TokenChunk:
-    tokens = ()
+    tokens: tuple[TokenDelta, ...] = ()
     if progress.token_id is not None:
         tokens = (TokenDelta(progress.token_id, progress.logprob, progress.top),)
     return TokenChunk(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gguf
 import numpy as np
 import pytest
-from penstock.kernels.weights import Affine, Dense
 
+from penstock.kernels.weights import Affine, Dense
 from penstock.quant.dequantize import dequantize
 from penstock.quant.ggml_blocks import CONVERTERS, PIECE_BYTES, convert
 from penstock.quant.ggml_types import SUPPORTED
