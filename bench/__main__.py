@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, help="the folder that peers.md fills")
     parser.add_argument("--with", dest="which", default="llama.cpp", help="peers, with commas")
     parser.add_argument("--workloads", default=",".join(w.name for w in STANDARD))
+    parser.add_argument("--python", default=sys.executable, help="whose penstock to measure")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--serve-args", default="", help="further options of `penstock serve`")
     parser.add_argument("--out", type=Path, help="write the result as JSON")
@@ -40,7 +41,7 @@ def main() -> None:
 
 
 def _ours(arguments: argparse.Namespace) -> Target:
-    command = f"{sys.executable} -m penstock.cli.main serve {arguments.model}"
+    command = f"{arguments.python} -m penstock.cli.main serve {arguments.model}"
     command += f" --host 127.0.0.1 --port {PORT} {arguments.serve_args}"
     return HttpTarget(OURS, command, f"http://127.0.0.1:{PORT}/v1")
 
