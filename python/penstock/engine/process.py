@@ -7,6 +7,7 @@ SIGTERM. Logs and progress go to standard error.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -32,6 +33,8 @@ def main(socket_path: str) -> int:
     except ModelError as error:
         _say("failed", str(error))
         return 1
+    gc.collect()
+    gc.freeze()  # what is loaded stays: no collection walks it in the middle of a step
     _say("report", f"memory: {core.report}")
     server = EngineServer(core, socket_path)
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
