@@ -13,6 +13,9 @@ class Sampling(msgspec.Struct, frozen=True):
     """How a token is drawn. None means: the model's own default, else off.
 
     Order of the pipeline: bias, penalties, mask, temperature, top-k, top-p, min-p, draw.
+
+    `dry_sequence_breakers` are a client's strings. `dry_breakers` are the same as token sequences,
+    which is how an engine takes them: filled where the tokenizer is, never by a codec.
     """
 
     temperature: float | None = None
@@ -28,6 +31,7 @@ class Sampling(msgspec.Struct, frozen=True):
     dry_base: float | None = None
     dry_allowed_length: int | None = None
     dry_sequence_breakers: tuple[str, ...] | None = None
+    dry_breakers: tuple[tuple[int, ...], ...] = ()
 
 
 class FunctionTool(msgspec.Struct, frozen=True):
