@@ -51,6 +51,22 @@ class KernelSet:
     ) -> None:
         """Run one kernel now, with the GIL released. csrc/bind/signature.cc lists arguments."""
 
+class Repetitions:
+    """What DRY must know of a sequence; see csrc/cpu/sampling_repetitions.h.
+
+    A match ends at the end of the sequence and begins after the last of the `breakers` in it;
+    lengths above `longest` count as `longest`. Raises ValueError for an empty breaker.
+    """
+
+    def __init__(self, breakers: Sequence[Sequence[int]], longest: int) -> None: ...
+    def append(self, token: int) -> None:
+        """The next token of the sequence."""
+    def extend(self, tokens: Ints) -> None:
+        """The next tokens of the sequence, [n] int32."""
+    def matches(self, least: int) -> tuple[Ints, Ints]:
+        """Tokens, ascending, that would prolong a repetition of at least `least` >= 1 tokens, and
+        the length of the longest that each would. Single-token breakers are left out."""
+
 class MatrixSource:
     """One matrix to pack; borrows its C-contiguous arrays. See `kernels.weights`."""
 

@@ -1,0 +1,109 @@
+"""What DRY must know of a sequence, against its definition computed plainly."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+native = pytest.importorskip("penstock._native")
+
+MANY = 1 << 30
+
+
+def matches(
+    tokens: Sequence[int],
+    breakers: Sequence[Sequence[int]] = (),
+    longest: int = MANY,
+    least: int = 1,
+) -> dict[int, int]:
+    repetitions = native.Repetitions(breakers, longest)
+    repetitions.extend(np.array(tokens, np.int32))
+    found, lengths = repetitions.matches(least)
+    assert found.tolist() == sorted(set(found.tolist()))
+    return dict(zip(found.tolist(), lengths.tolist(), strict=True))
+
+
+def by_definition(
+    tokens: Sequence[int],
+    breakers: Sequence[Sequence[int]] = (),
+    longest: int = MANY,
+    least: int = 1,
+) -> dict[int, int]:
+    """Every earlier place compared with the end, token by token."""
+    end, limit = len(tokens), 0
+    while limit < end and not any(
+        list(tokens[end - limit - len(b) : end - limit]) == list(b)
+        for b in breakers
+        if len(b) <= end - limit
+    ):
+        limit += 1
+    result: dict[int, int] = {}
+    for place in range(end):
+        length = 0
+        while length < min(limit, place) and tokens[place - 1 - length] == tokens[end - 1 - length]:
+            length += 1
+        length = min(length, longest)
+        if length >= least and [tokens[place]] not in [list(b) for b in breakers]:
+            result[tokens[place]] = max(result.get(tokens[place], 0), length)
+    return result
+
+
+SMALL = st.lists(st.integers(0, 3), max_size=60)
+BREAKERS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), max_size=3)
+
+
+@settings(deadline=None, max_examples=400)
+@given(SMALL, BREAKERS, st.integers(1, 8) | st.just(MANY), st.integers(1, 5))
+def test_matches_are_the_longest_by_definition(tokens, breakers, longest, least):
+    least = min(least, longest)
+    wanted = by_definition(tokens, breakers, longest, least)
+    assert matches(tokens, breakers, longest, least) == wanted
+
+
+@settings(deadline=None, max_examples=60)
+@given(SMALL, SMALL, BREAKERS)
+def test_a_sequence_may_come_in_any_parts(first, second, breakers):
+    repetitions = native.Repetitions(breakers, MANY)
+    repetitions.extend(np.array(first, np.int32))
+    for at, token in enumerate(second):
+        repetitions.append(token)
+        found, lengths = repetitions.matches(1)
+        so_far = first + second[: at + 1]
+        wanted = by_definition(so_far, breakers)
+        assert dict(zip(found.tolist(), lengths.tolist(), strict=True)) == wanted
+
+
+@pytest.mark.parametrize("kind", ["periodic", "one token", "words"])
+def test_long_sequences_are_exact_too(kind):
+    draw = random.Random(5)
+    tokens = {
+        "periodic": [draw.randrange(50) for _ in range(17)] * 60,
+        "one token": [3] * 900,
+        "words": [t for _ in range(200) for t in draw.choice([(1, 2, 3), (1, 2, 4, 9), (7,)])],
+    }[kind]
+    assert matches(tokens, [[9, 1]]) == by_definition(tokens, [[9, 1]])
+
+
+def test_a_long_run_of_one_token_is_matched_up_to_its_start():
+    tokens = [7] * 20_000
+    assert matches(tokens, least=19_990) == {7: 19_999}
+    assert matches(tokens, longest=100) == {7: 100}
+
+
+def test_nothing_repeats_in_an_empty_or_fresh_sequence():
+    assert matches([]) == {}
+    assert matches([1, 2, 3, 4]) == {}
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(ValueError, match="breakers"):
+        native.Repetitions([[]], 5)
+    with pytest.raises(ValueError, match="longest"):
+        native.Repetitions([], 0)
+    with pytest.raises(ValueError, match="least"):
+        native.Repetitions([], 5).matches(0)
