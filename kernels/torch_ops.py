@@ -87,12 +87,16 @@ class TorchOps:
     def gather_rows(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         return self.table["gather_rows"].call(x, rows)
 
+    def adjust_logits(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+        """See `kernels.sampling`: [S, V], modified in place -> [S] int32."""
+        return self.table["adjust_logits"].call(logits, rows)
+
     def sample(self, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
         """See `kernels.sampling`: [S, V], modified in place -> [S] int32."""
         return self.table["sample"].call(logits, rows)
 
     def top_logprobs(
-        self, logits: torch.Tensor, token: int, count: int
-    ) -> tuple[float, list[tuple[int, float]]]:
-        """See `kernels.sampling`: of one row [V] of untouched logits."""
-        return self.table["top_logprobs"].call(logits, token, count)
+        self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, count: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """See `kernels.sampling`: of some rows of adjusted logits [S, V]."""
+        return self.table["top_logprobs"].call(logits, rows, tokens, count)

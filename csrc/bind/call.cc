@@ -188,6 +188,9 @@ CheckedCall check_call(const KernelSet& kernels, const std::string& name,
         if (!signature.tensors[i].below.empty()) {
             call.bounds.push_back({i, symbols.evaluate(signature.tensors[i].below).value()});
         }
+        if (!signature.tensors[i].runs_to.empty()) {
+            call.runs.push_back({i, symbols.evaluate(signature.tensors[i].runs_to).value()});
+        }
         if (signature.tensors[i].name == "block_tables") {
             call.cache = {symbols.evaluate("B").value().value, symbols.evaluate("P").value().value};
         }

@@ -17,7 +17,7 @@ namespace penstock::bind {
 
 namespace py = pybind11;
 
-// The values of tensor `index` must lie below `limit`.
+// The values of tensor `index` must lie below `limit`, or ascend from 0 to it.
 struct ValueBound {
     size_t index = 0;
     Extent limit;
@@ -32,6 +32,7 @@ struct CheckedCall {
     const void* object = nullptr;
     uint32_t written = 0; // bit i: the call writes tensor i
     std::vector<ValueBound> bounds;
+    std::vector<ValueBound> runs;
     std::optional<CacheExtent> cache; // of a call that takes the chunks of a step
 };
 

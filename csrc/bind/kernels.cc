@@ -17,6 +17,11 @@ void check_values(const CheckedCall& call) {
         check_below(call.tensors[bound.index].view, bound.limit.value,
                     call.signature->kernel + ": " + parameter.name);
     }
+    for (const ValueBound& run : call.runs) {
+        const Parameter& parameter = call.signature->tensors[run.index];
+        check_starts(call.tensors[run.index].view, run.limit.value,
+                     call.signature->kernel + ": " + parameter.name);
+    }
     if (call.cache) {
         check_chunks({tensor_named(call, "query_starts").view,
                       tensor_named(call, "context_lens").view,

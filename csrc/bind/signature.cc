@@ -47,6 +47,14 @@ std::string attention_refusal(const Symbols& symbols, int lanes) {
     return heads_refusal(symbols, lanes);
 }
 
+std::string mask_refusal(const Symbols& symbols, int) {
+    const int64_t needed = (value(symbols, "V") + 31) / 32;
+    if (value(symbols, "words") != needed) {
+        return "masks: needs " + std::to_string(needed) + " words of 32 tokens";
+    }
+    return {};
+}
+
 std::vector<Parameter> rope_cache_tensors(std::vector<Parameter> head_norm = {}) {
     std::vector<Parameter> tensors{{"qkv", read, f32, {"T", "H*D+2*K*D"}, ""},
                                    {"rope", read, f32, {"positions", "rotated"}, ""},
@@ -128,6 +136,27 @@ const std::vector<Signature>& table() {
          {"scale"},
          ObjectKind::none,
          attention_refusal},
+        {"adjust_logits",
+         {{"logits", update, f32, {"S", "V"}, ""},
+          {"bias_starts", read, i32, {"S+1"}, "", "biased"},
+          {"bias_tokens", read, i32, {"biased"}, "V"},
+          {"bias_values", read, f32, {"biased"}, ""},
+          {"seen_starts", read, i32, {"S+1"}, "", "seen"},
+          {"seen_tokens", read, i32, {"seen"}, "V"},
+          {"seen_counts", read, i32, {"seen"}, ""},
+          {"presence", read, f32, {"S"}, ""},
+          {"frequency", read, f32, {"S"}, ""},
+          {"repetition", read, f32, {"S"}, ""},
+          {"dry_starts", read, i32, {"S+1"}, "", "dried"},
+          {"dry_tokens", read, i32, {"dried"}, "V"},
+          {"dry_values", read, f32, {"dried"}, ""},
+          {"masks", read, i32, {"M", "words"}, ""},
+          {"mask", read, i32, {"S"}, "M+1"},
+          {"barren", write, i32, {"S"}, ""}},
+         {},
+         {},
+         ObjectKind::none,
+         mask_refusal},
         {"argmax", {{"logits", read, f32, {"S", "V"}, ""}, {"out", write, i32, {"S"}, ""}}, {}, {}},
         {"sample",
          {{"logits", read, f32, {"S", "V"}, ""},
@@ -142,10 +171,11 @@ const std::vector<Signature>& table() {
          {}},
         {"top_logprobs",
          {{"logits", read, f32, {"S", "V"}, ""},
-          {"tokens", read, i32, {"S"}, "V"},
-          {"out", write, f32, {"S"}, ""},
-          {"ids", write, i32, {"S", "count"}, ""},
-          {"logprobs", write, f32, {"S", "count"}, ""}},
+          {"rows", read, i32, {"R"}, "S"},
+          {"tokens", read, i32, {"R"}, "V"},
+          {"out", write, f32, {"R"}, ""},
+          {"ids", write, i32, {"R", "count"}, ""},
+          {"logprobs", write, f32, {"R", "count"}, ""}},
          {},
          {},
          ObjectKind::none,

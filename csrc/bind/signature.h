@@ -25,6 +25,7 @@ struct Parameter {
     DTypes dtypes = 0;
     std::vector<std::string> extents; // expressions of extents.h, one per dimension
     std::string below;                // values of an integer tensor lie in 0..below - 1
+    std::string runs_to = {};         // values ascend from 0 to this extent
 };
 
 enum class ObjectKind : uint8_t { none, packed_linear };

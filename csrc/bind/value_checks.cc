@@ -38,6 +38,15 @@ void check_below(const TensorView& values, int64_t below, const std::string& whe
     }
 }
 
+void check_starts(const TensorView& starts, int64_t end, const std::string& where) {
+    const auto* start = static_cast<const int32_t*>(starts.data);
+    const int64_t last = starts.shape[0] - 1;
+    const bool ends_right = last >= 0 && start[0] == 0 && start[last] == end;
+    if (!ends_right || !std::is_sorted(start, start + last + 1)) {
+        refuse(where + ": must ascend from 0 to " + std::to_string(end));
+    }
+}
+
 void check_chunks(const ChunkViews& chunks, int64_t tokens, const CacheExtent& cache) {
     const int64_t rows = chunks.context_lens.shape[0];
     const auto* starts = static_cast<const int32_t*>(chunks.query_starts.data);

@@ -13,6 +13,9 @@ namespace penstock::bind {
 // Every element of `values` [n] int32 lies in 0..below - 1.
 void check_below(const TensorView& values, int64_t below, const std::string& where);
 
+// The elements of `starts` [n] int32 ascend from 0 to `end`, equals allowed; there is at least one.
+void check_starts(const TensorView& starts, int64_t end, const std::string& where);
+
 // The shape of the cache that block tables point into.
 struct CacheExtent {
     int64_t blocks = 0;

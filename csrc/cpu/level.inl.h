@@ -52,6 +52,12 @@
 #else
 #define PENSTOCK_ACTIVATION
 #endif
+#if __has_include("cpu/sampling_adjust.inl.h")
+#include "cpu/sampling_adjust.inl.h"
+#define PENSTOCK_ADJUST kAdjustKernels,
+#else
+#define PENSTOCK_ADJUST
+#endif
 #if __has_include("cpu/sampling.inl.h")
 #include "cpu/sampling.inl.h"
 #define PENSTOCK_SAMPLING kSamplingKernels,
@@ -70,7 +76,8 @@ namespace {
 
 constexpr KernelTable kTable{
     {PENSTOCK_QUANTIZE PENSTOCK_LINEAR_AFFINE PENSTOCK_LINEAR_DENSE PENSTOCK_EMBEDDING PENSTOCK_NORM
-         PENSTOCK_ROPE PENSTOCK_ATTENTION PENSTOCK_ACTIVATION PENSTOCK_SAMPLING PENSTOCK_GATHER}};
+         PENSTOCK_ROPE PENSTOCK_ATTENTION PENSTOCK_ACTIVATION PENSTOCK_ADJUST PENSTOCK_SAMPLING
+             PENSTOCK_GATHER}};
 
 } // namespace
 } // namespace penstock::cpu::PENSTOCK_LEVEL

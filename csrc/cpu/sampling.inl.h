@@ -4,9 +4,9 @@
 //   sample        tensors: 0 logits [S, V] float32; 1 temperature [S] float32; 2 top_k [S] int32;
 //                          3 top_p [S]; 4 min_p [S] float32; 5 seed [S]; 6 position [S] (the bits
 //                          of uint64, as int64); 7 out [S] int32
-//   top_logprobs  tensors: 0 logits [S, V] float32; 1 tokens [S] int32 in 0..V-1; 2 out [S]
-//   float32;
-//                          3 ids [S, count] int32; 4 logprobs [S, count] float32; count <= V
+//   top_logprobs  tensors: 0 logits [S, V] float32; 1 rows [R] int32 in 0..S-1; 2 tokens [R] int32
+//                          in 0..V-1; 3 out [R] float32; 4 ids [R, count] int32; 5 logprobs
+//                          [R, count] float32; count <= V
 //
 // The meaning of `sample` and `top_logprobs` is stated in kernels/sampling.py. Logits are not
 // modified. argmax and sample give -1 for a row with NaN or +inf, or of nothing but -inf; there
@@ -261,8 +261,12 @@ size_t workspace_bytes(const Arguments& call) {
     return row_bytes(call.tensor[0].shape[1]);
 }
 
-PENSTOCK_INLINE Row row_of_task(const Arguments& call, int64_t task, Workspace& workspace) {
-    return row_of(call.tensor[0].row<float>(task), call.tensor[0].shape[1], workspace.data);
+int64_t asked_rows(const Arguments& call, int) {
+    return call.tensor[1].shape[0];
+}
+
+PENSTOCK_INLINE Row row_of_task(const Arguments& call, int64_t row, Workspace& workspace) {
+    return row_of(call.tensor[0].row<float>(row), call.tensor[0].shape[1], workspace.data);
 }
 
 void argmax_run(const Arguments& call, int, int64_t task, Workspace& workspace) {
@@ -282,11 +286,11 @@ void sample_run(const Arguments& call, int, int64_t task, Workspace& workspace) 
 }
 
 void top_logprobs_run(const Arguments& call, int, int64_t task, Workspace& workspace) {
-    const Row row = row_of_task(call, task, workspace);
-    const int64_t count = call.tensor[3].shape[1];
-    float& own = call.tensor[2].row<float>(0)[task];
-    int32_t* ids = call.tensor[3].row<int32_t>(task);
-    float* logprobs = call.tensor[4].row<float>(task);
+    const Row row = row_of_task(call, call.tensor[1].row<int32_t>(0)[task], workspace);
+    const int64_t count = call.tensor[4].shape[1];
+    float& own = call.tensor[3].row<float>(0)[task];
+    int32_t* ids = call.tensor[4].row<int32_t>(task);
+    float* logprobs = call.tensor[5].row<float>(task);
     const float highest = scan(row);
     if (highest == -kInfinity) {
         own = __builtin_nanf("");
@@ -298,7 +302,7 @@ void top_logprobs_run(const Arguments& call, int, int64_t task, Workspace& works
     const auto logprob = [&](float logit) {
         return static_cast<float>(static_cast<double>(logit) - highest - total);
     };
-    own = logprob(row.logits[call.tensor[1].row<int32_t>(0)[task]]);
+    own = logprob(row.logits[call.tensor[2].row<int32_t>(0)[task]]);
     if (count == 0)
         return;
     gather_best(row, count);
@@ -314,7 +318,7 @@ void top_logprobs_run(const Arguments& call, int, int64_t task, Workspace& works
 constexpr Kernel kSamplingKernels[] = {
     {"argmax", sampling::phases, sampling::tasks, sampling::argmax_run, sampling::workspace_bytes},
     {"sample", sampling::phases, sampling::tasks, sampling::sample_run, sampling::workspace_bytes},
-    {"top_logprobs", sampling::phases, sampling::tasks, sampling::top_logprobs_run,
+    {"top_logprobs", sampling::phases, sampling::asked_rows, sampling::top_logprobs_run,
      sampling::workspace_bytes},
 };
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _native
+from penstock.kernels.adjust_operands import adjust_operands
 from penstock.kernels.native.pack import matrix_source
 from penstock.kernels.native.sink import EagerSink, PlanSink, Sink
 from penstock.kernels.sampling import SamplingRows
@@ -138,26 +139,42 @@ class NativeOps(SinkOps[npt.NDArray[Any]]):
         return PlanOps(sink, max_blocks)
 
     def sample(self, logits: npt.NDArray[np.float32], rows: SamplingRows) -> npt.NDArray[np.int32]:
-        """[S, V] -> [S] token ids, -1 for a row without finite logits. See `kernels.sampling`."""
+        """[S, V], modified in place -> [S] token ids; negative where there is none. See
+        `kernels.sampling`."""
+        barren = self.adjust_logits(logits, rows) if rows.adjusts else None
         tokens = np.empty(len(logits), dtype=np.int32)
-        if not rows.temperature.any():
+        if rows.temperature.any():
+            seed, position = rows.seed.view(np.int64), rows.position.view(np.int64)
+            tensors = [logits, rows.temperature, rows.top_k, rows.top_p, rows.min_p, seed, position]
+            self._sink.call("sample", [*tensors, tokens])
+        else:
             self._sink.call("argmax", [logits, tokens])
-            return tokens
-        seed, position = rows.seed.view(np.int64), rows.position.view(np.int64)
-        tensors = [logits, rows.temperature, rows.top_k, rows.top_p, rows.min_p, seed, position]
-        self._sink.call("sample", [*tensors, tokens])
+        if rows.masks is not None and barren is not None:
+            np.copyto(tokens, barren, where=barren != 0)
         return tokens
 
+    def adjust_logits(
+        self, logits: npt.NDArray[np.float32], rows: SamplingRows
+    ) -> npt.NDArray[np.int32]:
+        """[S, V], modified in place -> [S]: NOTHING_ALLOWED or 0. See `kernels.sampling`."""
+        barren = np.empty(len(logits), dtype=np.int32)
+        self._sink.call("adjust_logits", [logits, *adjust_operands(logits.shape, rows), barren])
+        return barren
+
     def top_logprobs(
-        self, logits: npt.NDArray[np.float32], token: int, count: int
-    ) -> tuple[float, list[tuple[int, float]]]:
-        """Of one row [V] of untouched logits."""
-        out = np.empty(1, dtype=np.float32)
-        ids = np.empty((1, count), dtype=np.int32)
-        logprobs = np.empty((1, count), dtype=np.float32)
-        tokens = np.array([token], dtype=np.int32)
-        self._sink.call("top_logprobs", [logits[None], tokens, out, ids, logprobs])
-        return float(out[0]), list(zip(ids[0].tolist(), logprobs[0].tolist(), strict=True))
+        self,
+        logits: npt.NDArray[np.float32],
+        rows: npt.NDArray[np.int32],
+        tokens: npt.NDArray[np.int32],
+        count: int,
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """Of the rows `rows` of adjusted logits [S, V]: own [R], ids and logprobs [R, count]. See
+        `kernels.sampling`."""
+        own = np.empty(len(rows), dtype=np.float32)
+        ids = np.empty((len(rows), count), dtype=np.int32)
+        logprobs = np.empty((len(rows), count), dtype=np.float32)
+        self._sink.call("top_logprobs", [logits, rows, tokens, own, ids, logprobs])
+        return own, ids, logprobs
 
 
 class PlanOps(SinkOps[Any]):

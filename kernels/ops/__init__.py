@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.kernels.op import Op
 from penstock.kernels.ops.activation import SILU_MUL
+from penstock.kernels.ops.adjust import ADJUST_LOGITS
 from penstock.kernels.ops.attention import ATTENTION
 from penstock.kernels.ops.embedding import EMBEDDING
 from penstock.kernels.ops.gather import GATHER_ROWS
@@ -24,6 +25,7 @@ def all_ops() -> tuple[Op, ...]:
         ADD_RMS_NORM,
         SILU_MUL,
         GATHER_ROWS,
+        ADJUST_LOGITS,
         SAMPLE,
         TOP_LOGPROBS,
     )

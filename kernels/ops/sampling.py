@@ -2,45 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from penstock.kernels.draw import Draw
 from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
-from penstock.kernels.ops.sampling_cases import draw_logits, draw_unusable
+from penstock.kernels.ops.sampling_cases import draw_barren, draw_logits, draw_unusable
 from penstock.kernels.ops.sampling_reference import sample, top_logprobs
-from penstock.kernels.sampling import SamplingRows
 
 
 def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
-    rows, one = inputs["rows"], slice(index, index + 1)
-    names = ("temperature", "top_k", "top_p", "min_p", "seed", "position")
-    single = SamplingRows(*(getattr(rows, name)[one] for name in names))
-    return {"logits": inputs["logits"][one], "rows": single}
+    return {"logits": inputs["logits"][index : index + 1], "rows": inputs["rows"].row(index)}
 
 
-def _draw_row(vocabulary: int, count: int, levels: int = 0) -> Callable[[int], dict[str, Any]]:
+def _draw_rows(
+    vocabulary: int, asked: Sequence[int], count: int, levels: int = 0
+) -> Callable[[int], dict[str, Any]]:
+    """Of as many rows as the highest of `asked` needs, those asked; a fifth of the logits -inf."""
+
     def draw(seed: int) -> dict[str, Any]:
-        logits = Draw(seed).normal(vocabulary) * 3
+        source = Draw(seed)
+        logits = source.normal(max(asked) + 1, vocabulary) * 3
         if levels:
             logits = (logits * levels / 12).round() * 12 / levels
-        return {"logits": logits, "token": vocabulary - 1, "count": count}
+        logits[:, 1::5] = float("-inf")
+        return {
+            "logits": logits,
+            "rows": torch.tensor(asked, dtype=torch.int32),
+            "tokens": source.integers(0, vocabulary, len(asked)),
+            "count": count,
+        }
 
     return draw
 
 
-def _invoke_top(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
-    own, best = ops.top_logprobs(inputs["logits"], inputs["token"], inputs["count"])
-    ids = torch.tensor([token for token, _ in best], dtype=torch.int32)
-    return torch.tensor([own, *(logprob for _, logprob in best)], dtype=torch.float64), ids
+def _draw_broken(seed: int) -> dict[str, Any]:
+    inputs = _draw_rows(50, (0, 1, 2, 3), 4)(seed)
+    logits = inputs["logits"]
+    logits[0, 7], logits[1, 49], logits[2] = float("nan"), float("inf"), float("-inf")
+    return inputs
+
+
+def _alone_row(inputs: Inputs, index: int) -> dict[str, Any]:
+    one = slice(index, index + 1)
+    return {**inputs, "rows": inputs["rows"][one], "tokens": inputs["tokens"][one]}
+
+
+def _invoke_top(ops: Any, inputs: Inputs) -> tuple[Any, ...]:
+    names = ("logits", "rows", "tokens", "count")
+    return tuple(ops.top_logprobs(*(inputs[name] for name in names)))
 
 
 def _cost(inputs: Inputs) -> Cost:
     elements = inputs["logits"].numel()
     return Cost(4 * elements, 4 * elements)
 
+
+_ALL = "bias+seen+dry+mask"
 
 SAMPLE = Op(
     name="sample",
@@ -64,11 +84,19 @@ SAMPLE = Op(
         Case("top_p-ties-wide", "exact", draw_logits(3, 5003, "top_p", levels=4)),
         Case("tiny-vocabulary", "exact", draw_logits(3, 2, "temperature")),
         Case("unusable-rows", "exact", draw_unusable),
+        Case("adjusted-greedy", "exact", draw_logits(7, 333, "greedy", features=_ALL)),
+        Case("adjusted", "exact", draw_logits(7, 1111, "mixed", features=_ALL)),
+        Case("adjusted-wide", "exact", draw_logits(4, 9001, "top_p", features=_ALL)),
+        Case("barren-rows", "exact", draw_barren),
     ),
     benchmarks=tuple(
         Case(f"{settings}-{rows}x{vocabulary}", "exact", draw_logits(rows, vocabulary, settings))
         for settings in ("greedy", "temperature", "mixed")
         for rows, vocabulary in ((1, 49152), (16, 49152), (1, 151936))
+    )
+    + tuple(
+        Case(f"{settings}-16x49152", "exact", draw_logits(16, 49152, settings))
+        for settings in ("top_k", "top_p", "min_p")
     ),
     tolerance={"exact": Tolerance(0.0, 0.0)},
     cost=_cost,
@@ -81,13 +109,18 @@ TOP_LOGPROBS = Op(
     reference=top_logprobs,
     invoke=_invoke_top,
     cases=(
-        Case("none", "float", _draw_row(100, 0)),
-        Case("best-5", "float", _draw_row(1000, 5)),
-        Case("ties", "float", _draw_row(300, 20, levels=6)),
-        Case("all", "float", _draw_row(7, 7)),
+        Case("none", "float", _draw_rows(100, (0,), 0)),
+        Case("best-5", "float", _draw_rows(1000, (3, 1), 5)),
+        Case("ties", "float", _draw_rows(300, (0, 1, 2), 20, levels=6)),
+        Case("all", "float", _draw_rows(7, (0,), 7)),
+        Case("unusable-rows", "float", _draw_broken),
     ),
-    benchmarks=(Case("smollm2-best-5", "float", _draw_row(49152, 5)),),
+    benchmarks=(
+        Case("best-5-1x49152", "float", _draw_rows(49152, (0,), 5)),
+        Case("best-20-16x49152", "float", _draw_rows(49152, range(16), 20)),
+    ),
     tolerance={"float": Tolerance(2e-5, 1e-5)},
     cost=_cost,
     order=("native", "reference"),
+    alone=_alone_row,
 )

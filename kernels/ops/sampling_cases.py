@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from penstock.kernels.draw import Draw
+from penstock.kernels.ops.adjust_reference import adjust_logits
 from penstock.kernels.ops.sampling_reference import sample_row, uniform
-from penstock.kernels.sampling import SamplingRows
+from penstock.kernels.sampling import SamplingRows, SeenTokens, TokenValues
 
 
 def _rows(source: Draw, rows: int, settings: str, vocabulary: int) -> SamplingRows:
@@ -37,6 +39,7 @@ def _away_from_borders(logits: torch.Tensor, rows: SamplingRows) -> SamplingRows
     """`rows` with positions moved on, and then top-p, until small errors in the sums change no
     token: every correct implementation gives the reference's."""
     exact = logits.double()
+    adjust_logits(exact, rows)
     top_p, position = rows.top_p.copy(), rows.position.copy()
     for row in range(len(logits)):
         for attempt in range(200):
@@ -54,7 +57,7 @@ def _away_from_borders(logits: torch.Tensor, rows: SamplingRows) -> SamplingRows
             if len(near) == 1:
                 break
             position[row] += np.uint64(1)
-    return SamplingRows(rows.temperature, rows.top_k, top_p, rows.min_p, rows.seed, position)
+    return replace(rows, top_p=top_p, position=position)
 
 
 def _nudge(top_p: float, direction: int) -> float:
@@ -62,9 +65,10 @@ def _nudge(top_p: float, direction: int) -> float:
 
 
 def draw_logits(
-    rows: int, vocabulary: int, settings: str, levels: int = 0
+    rows: int, vocabulary: int, settings: str, levels: int = 0, features: str = ""
 ) -> Callable[[int], dict[str, Any]]:
-    """`levels` > 0 rounds the logits to so many values, which makes ties at every border."""
+    """`levels` > 0 rounds the logits to so many values, which makes ties at every border.
+    `features`: what changes the logits before, joined by '+'."""
 
     def draw(seed: int) -> dict[str, Any]:
         source = Draw(seed)
@@ -72,9 +76,70 @@ def draw_logits(
         if levels:
             logits = (logits * levels / 12).round() * 12 / levels
         chosen = _rows(source, rows, settings, vocabulary)
+        chosen = _with_features(chosen, source, vocabulary, features)
         return {"logits": logits, "rows": _away_from_borders(logits, chosen)}
 
     return draw
+
+
+def plain_rows(source: Draw, rows: int) -> SamplingRows:
+    """Rows that draw at a temperature and change no logit."""
+    return _rows(source, rows, "temperature", 0)
+
+
+def draw_features(source: Draw, rows: int, vocabulary: int, features: str) -> SamplingRows:
+    """`plain_rows` with the `features` of "bias+seen+dry+mask"; the last row of several has none of
+    them but the first one's mask."""
+    return _with_features(plain_rows(source, rows), source, vocabulary, features)
+
+
+def _with_features(
+    plain: SamplingRows, source: Draw, vocabulary: int, features: str
+) -> SamplingRows:
+    rows, draw = len(plain.temperature), source.numpy
+    values: dict[str, Any] = {}
+    if "bias" in features:
+        values["bias"] = _token_values(source, rows, vocabulary, -5, 5)
+    if "seen" in features:
+        starts, tokens = _some_tokens(source, rows, vocabulary)
+        values["seen"] = SeenTokens(
+            starts,
+            tokens,
+            draw.integers(0, 5, len(tokens)).astype(np.int32),
+            draw.uniform(-2, 2, rows).astype(np.float32),
+            draw.uniform(-2, 2, rows).astype(np.float32),
+            draw.uniform(0.7, 1.6, rows).astype(np.float32),
+        )
+    if "dry" in features:
+        values["dry"] = _token_values(source, rows, vocabulary, 0.1, 20)
+    if "mask" in features:
+        words, count = -(-vocabulary // 32), max(rows // 2, 1)
+        masks = draw.integers(0, 2**32, (count, words), dtype=np.uint32)
+        masks[0, ::3], masks[0, 1::3] = 0xFFFFFFFF, 0
+        masks[:, 0] |= 1
+        values["masks"] = masks
+        values["mask_of"] = (np.arange(rows) % (count + 1) - 1).astype(np.int32)
+        values["mask_of"][-1] = 0
+    return replace(plain, **values)
+
+
+def _token_values(
+    source: Draw, rows: int, vocabulary: int, least: float, most: float
+) -> TokenValues:
+    starts, tokens = _some_tokens(source, rows, vocabulary)
+    values = source.numpy.uniform(least, most, len(tokens)).astype(np.float32)
+    return TokenValues(starts, tokens, values)
+
+
+def _some_tokens(source: Draw, rows: int, vocabulary: int) -> tuple[Any, Any]:
+    """Starts and distinct tokens, up to half of the vocabulary; none for the last of several."""
+    most = min(max(vocabulary // 2, 1), 2000)
+    lengths = source.numpy.integers(1, most + 1, rows)
+    if rows > 1:
+        lengths[-1] = 0
+    tokens = [source.numpy.permutation(vocabulary)[:length] for length in lengths]
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    return starts.astype(np.int32), np.concatenate(tokens).astype(np.int32)
 
 
 def draw_unusable(seed: int) -> dict[str, Any]:
@@ -86,4 +151,21 @@ def draw_unusable(seed: int) -> dict[str, Any]:
     logits[4, 1:] = float("-inf")
     rows = _rows(source, 6, "temperature", 70)
     rows.temperature[5] = 0
+    return {"logits": logits, "rows": _away_from_borders(logits, rows)}
+
+
+def draw_barren(seed: int) -> dict[str, Any]:
+    """Masks of no token (but for bits beyond the vocabulary), of one token, and of none but
+    tokens that are -inf; and what an unusable number does where it is forbidden."""
+    source = Draw(seed)
+    logits = source.normal(6, 70)
+    logits[2, 5], logits[3, 6], logits[4, 6] = float("-inf"), float("nan"), float("nan")
+    masks = np.zeros((3, 3), np.uint32)
+    masks[0, 2], masks[1, 0], masks[2, 0] = 0xFFFFFFC0, 1 << 5, 1 << 6
+    rows = replace(
+        _rows(source, 6, "temperature", 70),
+        masks=masks,
+        mask_of=np.array([0, 1, 1, 1, 2, -1], np.int32),
+    )
+    rows.temperature[0] = 0
     return {"logits": logits, "rows": _away_from_borders(logits, rows)}

@@ -1,4 +1,4 @@
-"""The meaning of sampling: Philox, the pipeline of one row, log-probabilities."""
+"""The meaning of the draw: Philox, the pipeline of one row, log-probabilities."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.kernels.sampling import SamplingRows
+from penstock.kernels.ops.adjust_reference import adjust_logits
+from penstock.kernels.sampling import FAILED, SamplingRows
 
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
@@ -38,10 +39,13 @@ def uniform(
 
 
 def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-    """The token of each row: [S, V] -> [S] int32, -1 where a row cannot be sampled."""
+    """The token of each row: [S, V], adjusted in place -> [S] int32, negative where there is
+    none."""
+    barren = adjust_logits(logits, rows)
     draws = uniform(rows.seed, rows.position)
     tokens = [
-        sample_row(
+        int(barren[row])
+        or sample_row(
             logits[row],
             float(rows.temperature[row]),
             int(rows.top_k[row]),
@@ -57,10 +61,10 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
 def sample_row(
     logits: torch.Tensor, temperature: float, top_k: int, top_p: float, min_p: float, draw: float
 ) -> int:
-    """The token of one row [V] at the uniform number `draw`, or -1."""
+    """The token of one row [V] at the uniform number `draw`, or FAILED."""
     highest = logits.max()  # NaN if any is
     if not torch.isfinite(highest):
-        return -1
+        return FAILED
     if temperature == 0 or top_p == 0:
         return int((logits == highest).nonzero()[0])
     order = torch.sort(logits, descending=True, stable=True).indices
@@ -77,10 +81,18 @@ def sample_row(
 
 
 def top_logprobs(
-    logits: torch.Tensor, token: int, count: int
-) -> tuple[float, list[tuple[int, float]]]:
-    """Of one row [V]: the log-probability of `token`, and the `count` best (id, log-probability),
-    the lower id first among equals."""
-    logprobs = logits.log_softmax(dim=0)
-    best = torch.sort(logprobs, descending=True, stable=True).indices[:count].tolist()
-    return float(logprobs[token]), [(index, float(logprobs[index])) for index in best]
+    logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of the rows `rows` of [S, V]: the log-probability of `tokens`, and the ids and
+    log-probabilities of the `count` best, the lower id first among equals."""
+    chosen = logits[rows.long()]
+    logprobs = chosen.log_softmax(dim=1)
+    values, ids = (part[:, :count] for part in torch.sort(logprobs, descending=True, stable=True))
+    own = logprobs.gather(1, tokens.long()[:, None])[:, 0]
+    usable = chosen.amax(dim=1).isfinite()  # false for NaN
+    nan = float("nan")
+    return (
+        own.where(usable, nan),
+        ids.where(usable[:, None], -1).int(),
+        values.where(usable[:, None], nan),
+    )

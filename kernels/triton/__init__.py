@@ -12,6 +12,7 @@ from penstock.kernels.ops import all_ops
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton import (
     activation,
+    adjust,
     attention,
     embedding,
     gather,
@@ -25,6 +26,7 @@ from penstock.kernels.triton.launch import interpreted
 __all__ = [
     "TritonOps",
     "activation",
+    "adjust",
     "attention",
     "embedding",
     "gather",

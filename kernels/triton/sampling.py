@@ -15,6 +15,7 @@ import triton.language as tl
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.sampling import SAMPLE
 from penstock.kernels.sampling import SamplingRows
+from penstock.kernels.triton.adjust import adjust_logits
 from penstock.kernels.triton.launch import launch, power_of_two, why_not
 from penstock.kernels.triton.philox import uniform
 
@@ -194,8 +195,9 @@ def sample_kernel(
 
 
 def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-    """See `kernels.sampling`. `logits: [S, V]` float32, contiguous; they stay as they are."""
+    """See `kernels.sampling`. `logits: [S, V]` float32, contiguous, adjusted in place."""
     count, vocabulary = logits.shape
+    barren = adjust_logits(logits, rows) if rows.adjusts else None
     out = torch.empty(count, dtype=torch.int32, device=logits.device)
     fields = (rows.temperature, rows.top_k, rows.top_p, rows.min_p)
     counters = (rows.seed.view(np.int64), rows.position.view(np.int64))
@@ -208,7 +210,7 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
         VOCABULARY=vocabulary,
         BLOCK=min(_BLOCK, power_of_two(vocabulary)),
     )
-    return out
+    return out if barren is None else torch.where(barren == 0, out, barren)
 
 
 SAMPLE.register(Impl("triton", sample, why_not, invariant_kinds=("exact",)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from penstock.dialog import Sampling
@@ -33,7 +34,8 @@ class Outcome:
 
 
 def requests_over(vocab: int, longest: int, seed: int = 1) -> list[Request]:
-    """Six requests of which some share a prefix; greedy, tempered and truncated draws."""
+    """Nine requests of which some share a prefix; greedy, tempered and truncated draws, and three
+    whose draws depend on all of their tokens."""
     random = np.random.default_rng(seed)
 
     def tokens(count: int) -> tuple[int, ...]:
@@ -42,6 +44,21 @@ def requests_over(vocab: int, longest: int, seed: int = 1) -> list[Request]:
     stem = tokens(longest // 2)
     greedy, free = Sampling(temperature=0.0), Sampling(temperature=1.0)
     narrow = Sampling(temperature=0.8, top_k=20, top_p=0.9, min_p=0.02)
+    penalized = Sampling(
+        temperature=0.0,
+        presence_penalty=0.7,
+        frequency_penalty=0.4,
+        repetition_penalty=1.3,
+        logit_bias={3: 4.0, 5: -100.0},
+    )
+    dry = Sampling(
+        temperature=0.7,
+        dry_multiplier=1.5,
+        dry_base=1.4,
+        dry_allowed_length=1,
+        dry_breakers=((7,), (9, 11)),
+    )
+    word = tokens(5)
     return [
         Request(tokens(1), 60, narrow, seed=12),
         Request(tokens(16), 50, free, seed=14),
@@ -49,6 +66,9 @@ def requests_over(vocab: int, longest: int, seed: int = 1) -> list[Request]:
         Request((*stem, *tokens(7)), 20, free, seed=11),
         Request(tokens(33), 16, greedy),
         Request((*stem, *tokens(2)), 10, narrow, seed=13),
+        Request((*stem, *tokens(3)), 40, penalized),
+        Request(word * 4, 40, dry, seed=15),
+        Request(word * 3, 30, msgspec.structs.replace(dry, repetition_penalty=0.9), seed=16),
     ]
 
 

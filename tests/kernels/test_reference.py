@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from penstock.kernels.draw import Draw
 from penstock.kernels.ops import all_ops
+from penstock.kernels.ops.adjust_reference import adjust_logits
 from penstock.kernels.ops.dequantize import dequantize
 from penstock.kernels.ops.linear import quantized
 from penstock.kernels.ops.rope_cache import rotate
 from penstock.kernels.ops.sampling_reference import philox, sample, top_logprobs, uniform
 from penstock.kernels.reference import ReferenceOps
-from penstock.kernels.sampling import SamplingRows
+from penstock.kernels.sampling import (
+    FAILED,
+    NOTHING_ALLOWED,
+    SamplingRows,
+    SeenTokens,
+    TokenValues,
+)
 from penstock.kernels.table import LayerCache, StepInputs
 from penstock.kernels.weights import Affine
 
@@ -86,6 +95,55 @@ def test_filters_keep_exactly_what_the_contract_says(settings, allowed):
     assert set(tokens.tolist()) == allowed
 
 
+def _listed(*rows):
+    """Each row: token -> number."""
+    starts = np.cumsum([0, *map(len, rows)]).astype(np.int32)
+    tokens = np.array([token for row in rows for token in row], np.int32)
+    values = np.array([value for row in rows for value in row.values()], np.float32)
+    return TokenValues(starts, tokens, values)
+
+
+def test_logits_are_changed_in_the_documented_order():
+    """2 gets bias, both penalties of two occurrences, repetition, DRY; 1 is of the prompt alone."""
+    seen = SeenTokens(
+        np.array([0, 2], np.int32),
+        np.array([1, 2], np.int32),
+        np.array([0, 2], np.int32),
+        *(np.array([value], np.float32) for value in (0.5, 0.25, 2.0)),
+    )
+    rows = replace(
+        _rows(1),
+        bias=_listed({2: 7.0}),
+        seen=seen,
+        dry=_listed({0: 4.0, 2: 10.0}),
+        masks=np.array([[0b0111]], np.uint32),
+        mask_of=np.array([0], np.int32),
+    )
+    logits = torch.tensor([[1.0, -1.0, 2.0, 9.0]], dtype=torch.float64)
+    assert adjust_logits(logits, rows).tolist() == [0]
+    assert logits.tolist() == [[-3.0, -2.0, (2 + 7 - 1.0) / 2 - 10, -np.inf]]
+    assert (
+        sample(torch.tensor([[1.0, -1.0, 2.0, 9.0]]), replace(rows, temperature=np.zeros(1)))[0]
+        == 1
+    )
+
+
+def test_a_mask_of_no_token_is_told_from_unusable_logits():
+    masks = np.array([[0b01], [0b1000]], np.uint32)  # the second allows what there is not
+    rows = replace(_rows(4), masks=masks, mask_of=np.array([0, 1, 0, -1], np.int32))
+    logits = torch.tensor([[0.0, 1.0], [0.0, 1.0], [-np.inf, 1.0], [0.0, np.nan]])
+    assert sample(logits, rows).tolist() == [0, NOTHING_ALLOWED, FAILED, FAILED]
+
+
+def test_a_row_of_a_batch_stands_alone():
+    rows = replace(_rows(3), bias=_listed({5: 1.0}, {}, {6: 2.0, 7: 3.0}))
+    last = rows.row(2)
+    assert last.position.tolist() == [2] and last.seen is None
+    assert last.bias.starts.tolist() == [0, 2]
+    assert last.bias.tokens.tolist() == [6, 7] and last.bias.values.tolist() == [2.0, 3.0]
+    assert rows.row(1).bias.tokens.tolist() == []
+
+
 def test_temperature_near_zero_picks_the_highest():
     logits = Draw(3).normal(50, 40).double()
     tokens = sample(logits, _rows(50, temperature=1e-3))
@@ -93,13 +151,14 @@ def test_temperature_near_zero_picks_the_highest():
 
 
 def test_top_logprobs_match_log_softmax():
-    logits = Draw(4).normal(30)
-    own, best = top_logprobs(logits, 7, 3)
-    truth = torch.log_softmax(logits, 0)
-    assert own == pytest.approx(float(truth[7]))
-    values, ids = truth.topk(3)
-    assert [token for token, _ in best] == ids.tolist()
-    assert [logprob for _, logprob in best] == pytest.approx(values.tolist())
+    logits = Draw(4).normal(5, 30)
+    rows, tokens = torch.tensor([3, 0]), torch.tensor([7, 29])
+    own, ids, values = top_logprobs(logits, rows, tokens, 3)
+    truth = torch.log_softmax(logits[[3, 0]], 1)
+    assert own.tolist() == pytest.approx([float(truth[0, 7]), float(truth[1, 29])])
+    best = truth.topk(3, dim=1)
+    assert ids.tolist() == best.indices.tolist()
+    torch.testing.assert_close(values, best.values)
 
 
 def test_affine_weights_mean_what_the_layout_says():

@@ -27,6 +27,7 @@ _INVARIANT_KINDS = {
     "rope_cache": ("float",),
     "silu_mul": ("float",),
     "gather_rows": ("exact",),
+    "adjust_logits": ("float",),
     "sample": ("exact",),
 }
 _CASES = [

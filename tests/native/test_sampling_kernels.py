@@ -254,7 +254,7 @@ def test_rows_of_one_call_keep_their_own_settings(kernels):
 def test_top_logprobs_match_a_sorted_log_softmax(kernels, vocabulary, levels):
     logits = np.stack([normal_logits(vocabulary, seed, levels) for seed in range(3)])
     logits[2, 1:] = -np.inf
-    tokens = np.array([0, vocabulary - 1, 0], np.int32)
+    tokens, every = np.array([0, vocabulary - 1, 0], np.int32), np.arange(3, dtype=np.int32)
     x = logits.astype(np.float64)
     top = x.max(axis=1, keepdims=True)
     want = x - top - np.log(np.exp(x - top).sum(axis=1, keepdims=True))
@@ -262,7 +262,7 @@ def test_top_logprobs_match_a_sorted_log_softmax(kernels, vocabulary, levels):
         own = np.full(3, np.nan, np.float32)
         ids = np.full((3, count), -2, np.int32)
         logprobs = np.full((3, count), np.nan, np.float32)
-        kernels("top_logprobs", [logits, tokens, own, ids, logprobs])
+        kernels("top_logprobs", [logits, every, tokens, own, ids, logprobs])
         np.testing.assert_allclose(own, want[[0, 1, 2], tokens], rtol=1e-6, atol=2e-6)
         for row in range(3):
             order = np.lexsort((np.arange(vocabulary), -x[row]))[:count]
@@ -276,7 +276,8 @@ def test_top_logprobs_of_an_unusable_row_are_nan(kernels):
     logits[1, 0] = np.inf
     own, ids = np.zeros(3, np.float32), np.zeros((3, 2), np.int32)
     logprobs = np.zeros((3, 2), np.float32)
-    kernels("top_logprobs", [logits, np.zeros(3, np.int32), own, ids, logprobs])
+    every = np.arange(3, dtype=np.int32)
+    kernels("top_logprobs", [logits, every, np.zeros(3, np.int32), own, ids, logprobs])
     assert np.isnan(own).tolist() == [True, True, False]
     assert ids.tolist() == [[-1, -1], [-1, -1], [0, 1]]
     assert np.isnan(logprobs).all(axis=1).tolist() == [True, True, False]

@@ -14,7 +14,7 @@ namespace penstock {
 // `object` is an immutable packed weight (or null). The number of rows of a tensor with a free
 // dimension is filled in per step before the kernel sees it.
 struct Arguments {
-    std::array<TensorView, 12> tensor{};
+    std::array<TensorView, 16> tensor{};
     std::array<int64_t, 8> integer{};
     std::array<float, 4> real{};
     const void* object = nullptr;

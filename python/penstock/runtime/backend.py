@@ -28,11 +28,12 @@ class Backend(Protocol):
         """One step: [S, V] float32, valid until the next call."""
 
     def sample(self, logits: Floats, rows: SamplingRows) -> Ints:
-        """[S, V], modified in place -> [S] token ids, -1 for a row without finite logits."""
+        """[S, V], adjusted in place -> [S] token ids; negative where there is none."""
 
     def top_logprobs(
-        self, logits: Floats, token: int, count: int
-    ) -> tuple[float, list[tuple[int, float]]]:
-        """Of one row [V] of untouched logits."""
+        self, logits: Floats, rows: Ints, tokens: Ints, count: int
+    ) -> tuple[Floats, Ints, Floats]:
+        """Of the rows `rows` of what `sample` left of the logits: that of `tokens`, [R], and ids
+        and values of the `count` best, [R, count]."""
 
     def close(self) -> None: ...

@@ -81,9 +81,9 @@ class NativeBackend:
         return self._ops.sample(logits, rows)
 
     def top_logprobs(
-        self, logits: Floats, token: int, count: int
-    ) -> tuple[float, list[tuple[int, float]]]:
-        return self._ops.top_logprobs(logits, token, count)
+        self, logits: Floats, rows: Ints, tokens: Ints, count: int
+    ) -> tuple[Floats, Ints, Floats]:
+        return self._ops.top_logprobs(logits, rows, tokens, count)
 
     def close(self) -> None:
         """The plan holds weights and cache; they go with it."""

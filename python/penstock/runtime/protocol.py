@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from penstock.scheduler.types import StepPlan, StepResult
 
@@ -23,6 +25,16 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     weight_bytes: int
 
 
+class Masks(Protocol):
+    """Which tokens the sampled rows of a step may draw; computed while its forward pass runs."""
+
+    def wait(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32]]:
+        """`masks: [M, ceil(V / 32)]`, a set bit allows a token, and `mask_of: [S]`, the index of
+        each sampled row's mask or -1. Called once, after the forward pass of a step that samples.
+        Valid until the next step."""
+        ...
+
+
 class Runtime(Protocol):
     """One loaded model. Not thread-safe: one thread calls all of it."""
 
@@ -33,8 +45,9 @@ class Runtime(Protocol):
     def report(self) -> str:
         """The memory formula with this model's numbers, one line, for the start-up print."""
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        """Apply the plan's changes, compute its chunks, draw the tokens it asks for.
+    def execute(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
+        """Apply the plan's changes, compute its chunks, draw the tokens it asks for, of those that
+        `masks` allow.
 
         A row whose logits are not finite gives `Drawn.failed`; the other rows are untouched.
         """

@@ -70,9 +70,11 @@ class ReferenceBackend:
         return tokens
 
     def top_logprobs(
-        self, logits: Floats, token: int, count: int
-    ) -> tuple[float, list[tuple[int, float]]]:
-        return self._ops.top_logprobs(torch.from_numpy(logits), token, count)
+        self, logits: Floats, rows: Ints, tokens: Ints, count: int
+    ) -> tuple[Floats, Ints, Floats]:
+        scores, chosen, drawn = (torch.from_numpy(array) for array in (logits, rows, tokens))
+        own, ids, values = self._ops.top_logprobs(scores, chosen, drawn, count)
+        return own.numpy(), ids.numpy(), values.numpy()
 
     def close(self) -> None:
         self.caches = []

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.dialog import Sampling
-from penstock.kernels.sampling import SamplingRows
+from penstock.kernels.sampling import SamplingRows, TokenValues
 from penstock.kernels.table import StepInputs
+from penstock.runtime.features import FeatureTable
 from penstock.scheduler.types import Admit, Chunk, StepPlan
 
 Ints = npt.NDArray[np.int32]
@@ -38,6 +39,7 @@ class _SampledRows:
     rows: list[int] = field(default_factory=list)
     index: Index = field(default_factory=lambda: np.empty(0, np.intp))
     parameters: tuple[npt.NDArray[Any], ...] = ()
+    bias: TokenValues | None = None
 
 
 class RowTable:
@@ -66,6 +68,7 @@ class RowTable:
         self._min_p = np.zeros(max_seqs, np.float32)
         self._seed = np.zeros(max_seqs, np.uint64)
         self.top_logprobs: list[int | None] = [None] * max_seqs
+        self._features = FeatureTable()
         self._counting = np.arange(max_seqs + 1, dtype=np.int32)
         self._step = _StepRows()
         self._sampled = _SampledRows()
@@ -75,8 +78,10 @@ class RowTable:
         return self._tokens.nbytes + self._tables.nbytes + self._first_slots.nbytes
 
     def apply(self, plan: StepPlan) -> None:
-        """Take in the plan's admissions and blocks. (A released row needs nothing: what it held
-        is undefined until its next admission.)"""
+        """Take in the plan's releases, admissions and blocks. (What a released row held in the
+        arrays is undefined until its next admission.)"""
+        for row in plan.releases:
+            self._features.release(row)
         for admit in plan.admissions:
             self._admit(admit)
             self._sampled = _SampledRows()
@@ -116,14 +121,30 @@ class RowTable:
         kept = self._sampling_of(rows)
         temperature, top_k, top_p, min_p, seed = kept.parameters
         position = self._known[kept.index].view(np.uint64)
-        return SamplingRows(temperature, top_k, top_p, min_p, seed, position)
+        return SamplingRows(
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            seed,
+            position,
+            bias=kept.bias,
+            seen=self._features.seen(rows),
+            dry=self._features.dry(rows),
+        )
+
+    def has_state(self, row: int) -> bool:
+        """Whether the next draw of `row` depends on the token drawn before it."""
+        return self._features.has_state(row)
 
     def append(self, rows: list[int], token_ids: Ints) -> None:
-        """`token_ids[i]` follows the known tokens of `rows[i]`. Rows are distinct."""
+        """`token_ids[i]` follows the known tokens of `rows[i]`, as the next of its answer. Rows
+        are distinct."""
         index = self._sampling_of(rows).index
         known = self._known[index]
         self._tokens[index, known] = token_ids
         self._known[index] = known + 1
+        self._features.append(rows, token_ids)
 
     def _inputs(
         self,
@@ -154,7 +175,8 @@ class RowTable:
         if self._sampled.rows != rows:
             index = np.array(rows)
             columns = (self._temperature, self._top_k, self._top_p, self._min_p, self._seed)
-            self._sampled = _SampledRows(rows, index, tuple(column[index] for column in columns))
+            parameters = tuple(column[index] for column in columns)
+            self._sampled = _SampledRows(rows, index, parameters, self._features.bias(rows))
         return self._sampled
 
     def _admit(self, admit: Admit) -> None:
@@ -165,6 +187,8 @@ class RowTable:
         self._set_sampling(row, admit.sampling)
         self._seed[row] = admit.seed & _UINT64_MASK
         self.top_logprobs[row] = admit.top_logprobs
+        known = self._tokens[row, :length]
+        self._features.admit(row, known, admit.prompt_tokens, admit.sampling)
 
     def _set_sampling(self, row: int, sampling: Sampling) -> None:
         """None means off; a temperature of None means 1."""

@@ -77,15 +77,18 @@ class FakeBackend:
         self.last_sampling = rows
         failed = ~np.isfinite(logits).all(axis=1)
         tokens = np.where(failed, -1, logits.argmax(axis=1)).astype(np.int32)
-        logits[:] = 0
         return tokens
 
     def top_logprobs(
-        self, logits: Floats, token: int, count: int
-    ) -> tuple[float, list[tuple[int, float]]]:
-        scores = logits - np.log(np.exp(logits).sum())
-        best = np.argsort(-scores, kind="stable")[:count]
-        return float(scores[token]), [(int(index), float(scores[index])) for index in best]
+        self, logits: Floats, rows: Ints, tokens: Ints, count: int
+    ) -> tuple[Floats, Ints, Floats]:
+        scores = logits[rows] - np.log(np.exp(logits[rows]).sum(axis=1, keepdims=True))
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :count].astype(np.int32)
+        return (
+            scores[np.arange(len(rows)), tokens],
+            best,
+            np.take_along_axis(scores, best, axis=1),
+        )
 
     def close(self) -> None:
         self.closed = True

@@ -1,0 +1,51 @@
+"""The meaning of what changes logits before the draw: bias, penalties, DRY, mask."""
+
+from __future__ import annotations
+
+import torch
+
+from penstock.kernels.sampling import NOTHING_ALLOWED, SamplingRows, SeenTokens, TokenValues
+
+_LARGEST = torch.finfo(torch.float32).max
+
+
+def adjust_logits(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+    """[S, V], modified in place -> [S] int32: NOTHING_ALLOWED or 0."""
+    barren = torch.zeros(len(logits), dtype=torch.int32, device=logits.device)
+    for index, row in enumerate(logits):
+        if rows.bias is not None:
+            _add(row, rows.bias, index, 1)
+        if rows.seen is not None:
+            _penalize(row, rows.seen, index)
+        if rows.dry is not None:
+            _add(row, rows.dry, index, -1)
+        if rows.masks is not None and rows.mask_of is not None and rows.mask_of[index] >= 0:
+            words = rows.masks[rows.mask_of[index]].astype("int64")
+            token = torch.arange(len(row), device=row.device)
+            allowed = torch.from_numpy(words).to(row.device)[token // 32] >> (token % 32) & 1
+            row[allowed == 0] = float("-inf")
+            barren[index] = 0 if allowed.any() else NOTHING_ALLOWED
+    return barren
+
+
+def _add(row: torch.Tensor, listed: TokenValues, index: int, sign: int) -> None:
+    span = slice(*listed.starts[index : index + 2].tolist())
+    tokens = torch.from_numpy(listed.tokens[span]).to(row.device).long()
+    values = torch.from_numpy(listed.values[span]).to(row)
+    row[tokens] = _saturated(row[tokens] + sign * values, row[tokens])
+
+
+def _penalize(row: torch.Tensor, seen: SeenTokens, index: int) -> None:
+    span = slice(*seen.starts[index : index + 2].tolist())
+    tokens = torch.from_numpy(seen.tokens[span]).to(row.device).long()
+    counts = torch.from_numpy(seen.counts[span]).to(row)
+    before = row[tokens]
+    cost = float(seen.presence[index]) + float(seen.frequency[index]) * counts
+    x = _saturated(torch.where(counts > 0, before - cost, before), before)
+    repetition = float(seen.repetition[index])
+    row[tokens] = _saturated(torch.where(x > 0, x / repetition, x * repetition), before)
+
+
+def _saturated(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """`after` with what was finite kept finite, as a float32."""
+    return torch.where(before.isfinite(), after.clamp(-_LARGEST, _LARGEST), after)
