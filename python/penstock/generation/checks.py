@@ -25,14 +25,13 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "presence_penalty": (-2.0, 2.0),
     "frequency_penalty": (-2.0, 2.0),
     "repetition_penalty": (math.ulp(0.0), math.inf),
+    "dry_multiplier": (0.0, math.inf),
+    "dry_base": (1.0, math.inf),
+    "dry_allowed_length": (0, math.inf),
 }
-# Not served yet; a value that changes nothing is accepted.
-_NEUTRAL: Final[dict[str, float]] = {
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "dry_multiplier": 0.0,
-}
+MAX_BIAS: Final = 100.0
+MAX_BREAKERS: Final = 64
+MAX_BREAKER_CHARS: Final = 256
 
 
 def check_request(request: GenerateRequest) -> None:
@@ -53,12 +52,37 @@ def _check_sampling(sampling: Sampling) -> None:
         if value is not None and not (math.isfinite(value) and least <= value <= most):
             if field == "repetition_penalty":
                 raise InvalidRequest(f"{field} must be a number above 0", field=field)
+            if most == math.inf:
+                raise InvalidRequest(f"{field} must be a number from {least:g} up", field=field)
             raise InvalidRequest(f"{field} must be from {least:g} to {most:g}", field=field)
-    for field, neutral in _NEUTRAL.items():
-        if getattr(sampling, field) not in (None, neutral):
-            raise _unsupported(field, f"other than {neutral:g}")
-    if sampling.logit_bias:
-        raise _unsupported("logit_bias")
+    _check_breakers(sampling.dry_sequence_breakers or ())
+
+
+def check_bias(bias: dict[int, float], vocab_size: int) -> None:
+    """Raises InvalidRequest for a token that the vocabulary does not have, or a bias that is too
+    large."""
+    for token, value in bias.items():
+        if not 0 <= token < vocab_size:
+            raise InvalidRequest(
+                f"logit_bias has token {token}; ids are from 0 to {vocab_size - 1}",
+                field="logit_bias",
+            )
+        if not -MAX_BIAS <= value <= MAX_BIAS:
+            raise InvalidRequest(
+                f"logit_bias must be from {-MAX_BIAS:g} to {MAX_BIAS:g}", field="logit_bias"
+            )
+
+
+def _check_breakers(breakers: tuple[str, ...]) -> None:
+    field = "dry_sequence_breakers"
+    if len(breakers) > MAX_BREAKERS:
+        raise InvalidRequest(f"{field} must have at most {MAX_BREAKERS} strings", field=field)
+    for index, breaker in enumerate(breakers):
+        if not 1 <= len(breaker) <= MAX_BREAKER_CHARS:
+            raise InvalidRequest(
+                f"{field}[{index}] must have from 1 to {MAX_BREAKER_CHARS} characters",
+                field=f"{field}[{index}]",
+            )
 
 
 def _check_counts(request: GenerateRequest) -> None:

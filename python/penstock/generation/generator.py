@@ -14,10 +14,11 @@ from penstock.base.ids import new_id
 from penstock.dialog import Event, GenerateRequest, RunEnded, RunStarted, Sampling, Usage
 from penstock.engine.protocol import Engine
 from penstock.engine.types import TokenChunk, TokenRequest
-from penstock.generation.checks import check_request
+from penstock.generation.breakers import Breakers
+from penstock.generation.checks import check_bias, check_request
 from penstock.generation.choice import Choice
 from penstock.generation.prompt import Prompt, PromptBuilder, prompt_chars
-from penstock.generation.sampling import resolve_sampling, seeds
+from penstock.generation.sampling import resolve_sampling, seeds, uses_dry
 from penstock.models.tokenizer_data import TextParts
 from penstock.text import ChatTemplate, Tokenizer, load_tokenizer
 
@@ -44,6 +45,7 @@ class Generator:
         self._tokenizer = tokenizer
         self._prompts = PromptBuilder(tokenizer, template)
         self._defaults = defaults if defaults is not None else Sampling()
+        self._breakers = Breakers(tokenizer)
 
     @classmethod
     def load(cls, engine: Engine, parts: TextParts) -> Generator:
@@ -78,9 +80,10 @@ class Generator:
         """
         check_request(request)
         prompt = await self._prompt(request)
+        sampling = await self._sampling(request.sampling)
         info = self._engine.info
         yield RunStarted(request.model or info.model_id, int(time.time()), len(prompt.token_ids))
-        calls = self._token_requests(request, prompt)
+        calls = self._token_requests(request, prompt, sampling)
         choices = [self._choice(index, request, prompt) for index in range(len(calls))]
         if len(calls) == 1:
             stream = self._stream(calls[0], choices[0])
@@ -100,8 +103,15 @@ class Generator:
             return await asyncio.to_thread(build, request, info.context_tokens, info.vocab_size)
         return build(request, info.context_tokens, info.vocab_size)
 
-    def _token_requests(self, request: GenerateRequest, prompt: Prompt) -> list[TokenRequest]:
-        sampling = resolve_sampling(request.sampling, self._defaults)
+    async def _sampling(self, wanted: Sampling) -> Sampling:
+        check_bias(wanted.logit_bias or {}, self._engine.info.vocab_size)
+        if uses_dry(wanted):  # may walk the vocabulary
+            return await asyncio.to_thread(resolve_sampling, wanted, self._defaults, self._breakers)
+        return resolve_sampling(wanted, self._defaults, self._breakers)
+
+    def _token_requests(
+        self, request: GenerateRequest, prompt: Prompt, sampling: Sampling
+    ) -> list[TokenRequest]:
         top = request.top_logprobs
         if top is not None and top > self._engine.info.vocab_size:
             raise InvalidRequest("top_logprobs is larger than the vocabulary", field="top_logprobs")

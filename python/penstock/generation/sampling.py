@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import secrets
-from typing import Final
+from typing import Any, Final
 
 from penstock.dialog import Sampling
+from penstock.generation.breakers import Breakers
 
 SEED_BITS: Final = 63
 _MASK: Final = (1 << SEED_BITS) - 1
 _STRIDE: Final = 0x1E3779B97F4A7C15
 """Odd, and far from small: the seeds of a request's choices are not those of its neighbours."""
+DRY_BASE: Final = 1.75
+DRY_ALLOWED_LENGTH: Final = 2
+DRY_BREAKERS: Final = ("\n", ":", '"', "*")
 
 
-def resolve_sampling(wanted: Sampling, defaults: Sampling) -> Sampling:
+def resolve_sampling(wanted: Sampling, defaults: Sampling, breakers: Breakers) -> Sampling:
     """Fill what the request leaves open, first from the model's generation defaults.
 
     Afterwards `temperature` is a number (1 where nobody says; 0, greedy, for a `top_p` of 0), and
-    None means off for the others.
+    None means off for the others. Where DRY is on, all its numbers are given, and its breakers as
+    token sequences; that may walk the vocabulary (see `Breakers`).
     """
     temperature = _first(wanted.temperature, defaults.temperature, 1.0)
     top_p = _first(wanted.top_p, defaults.top_p, 1.0)
@@ -28,7 +33,32 @@ def resolve_sampling(wanted: Sampling, defaults: Sampling) -> Sampling:
         top_k=top_k if top_k is not None and top_k > 0 else None,
         top_p=top_p if 0.0 < top_p < 1.0 else None,
         min_p=min_p if min_p > 0.0 else None,
+        presence_penalty=wanted.presence_penalty or None,
+        frequency_penalty=wanted.frequency_penalty or None,
+        repetition_penalty=_repetition(wanted, defaults),
+        logit_bias=wanted.logit_bias or None,
+        **(_dry(wanted, breakers) if uses_dry(wanted) else {}),
     )
+
+
+def uses_dry(wanted: Sampling) -> bool:
+    """Whether the request asks for DRY; no model does."""
+    return bool(wanted.dry_multiplier)
+
+
+def _repetition(wanted: Sampling, defaults: Sampling) -> float | None:
+    penalty = _first(wanted.repetition_penalty, defaults.repetition_penalty, 1.0)
+    return penalty if penalty > 0.0 and penalty != 1.0 else None
+
+
+def _dry(wanted: Sampling, breakers: Breakers) -> dict[str, Any]:
+    strings, allowed = wanted.dry_sequence_breakers, wanted.dry_allowed_length
+    return {
+        "dry_multiplier": wanted.dry_multiplier,
+        "dry_base": _first(wanted.dry_base, None, DRY_BASE),
+        "dry_allowed_length": DRY_ALLOWED_LENGTH if allowed is None else allowed,
+        "dry_breakers": breakers.sequences(DRY_BREAKERS if strings is None else strings),
+    }
 
 
 def seeds(wanted: int | None, n: int) -> list[int]:

@@ -352,12 +352,18 @@ class TestEnds:
         ("top_k", {"sampling": Sampling(top_k=-2)}),
         ("top_p", {"sampling": Sampling(top_p=1.1)}),
         ("min_p", {"sampling": Sampling(min_p=-1.0)}),
-        ("presence_penalty", {"sampling": Sampling(presence_penalty=0.5)}),
+        ("presence_penalty", {"sampling": Sampling(presence_penalty=2.5)}),
         ("frequency_penalty", {"sampling": Sampling(frequency_penalty=-3.0)}),
-        ("repetition_penalty", {"sampling": Sampling(repetition_penalty=1.1)}),
+        ("repetition_penalty", {"sampling": Sampling(repetition_penalty=float("inf"))}),
         ("repetition_penalty", {"sampling": Sampling(repetition_penalty=0.0)}),
-        ("dry_multiplier", {"sampling": Sampling(dry_multiplier=0.5)}),
-        ("logit_bias", {"sampling": Sampling(logit_bias={1: 1.0})}),
+        ("dry_multiplier", {"sampling": Sampling(dry_multiplier=-0.5)}),
+        ("dry_base", {"sampling": Sampling(dry_base=0.9)}),
+        ("dry_allowed_length", {"sampling": Sampling(dry_allowed_length=-1)}),
+        ("dry_sequence_breakers", {"sampling": Sampling(dry_sequence_breakers=("x",) * 65)}),
+        ("dry_sequence_breakers[1]", {"sampling": Sampling(dry_sequence_breakers=("x", ""))}),
+        ("logit_bias", {"sampling": Sampling(logit_bias={49152: 1.0})}),
+        ("logit_bias", {"sampling": Sampling(logit_bias={-1: 1.0})}),
+        ("logit_bias", {"sampling": Sampling(logit_bias={1: 100.5})}),
         ("adapter", {"adapter": "mine"}),
         ("tools", {"tools": (FunctionTool("f"),)}),
         ("response_format", {"constraint": Constraint("json_schema", "{}")}),
@@ -376,7 +382,7 @@ async def test_what_is_out_of_range_or_not_served_is_refused_by_name(
     assert not engine.requests
 
 
-async def test_neutral_values_of_what_is_not_served_are_accepted() -> None:
+async def test_neutral_values_ask_the_engine_for_nothing() -> None:
     neutral = Sampling(
         presence_penalty=0.0,
         frequency_penalty=0,
@@ -384,7 +390,27 @@ async def test_neutral_values_of_what_is_not_served_are_accepted() -> None:
         dry_multiplier=0.0,
         logit_bias={},
     )
-    assert text(await answer_of(ScriptedEngine(ids("a")), sampling=neutral)) == "a"
+    engine = ScriptedEngine(ids("a"))
+    assert text(await answer_of(engine, sampling=neutral)) == "a"
+    assert engine.requests[0].sampling == Sampling(temperature=1.0)
+
+
+async def test_bias_and_penalties_reach_the_engine_resolved() -> None:
+    engine = ScriptedEngine([])
+    asked = Sampling(
+        presence_penalty=0.5,
+        frequency_penalty=-2.0,
+        repetition_penalty=1.25,
+        logit_bias={104: -100.0},
+        dry_multiplier=0.8,
+        dry_sequence_breakers=("the",),
+    )
+    await events_of(engine, sampling=asked)
+    sent = engine.requests[0].sampling
+    assert (sent.presence_penalty, sent.frequency_penalty) == (0.5, -2.0)
+    assert (sent.repetition_penalty, sent.logit_bias) == (1.25, {104: -100.0})
+    assert (sent.dry_multiplier, sent.dry_base, sent.dry_allowed_length) == (0.8, 1.75, 2)
+    assert (260,) in sent.dry_breakers and sent.dry_sequence_breakers is None
 
 
 def parts(chat_template: str | None) -> TextParts:

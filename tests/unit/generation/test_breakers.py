@@ -1,0 +1,86 @@
+"""Where a breaker's text is in the tokens of a vocabulary."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_text import tiny_tokenizer
+
+from penstock.dialog import Sampling
+from penstock.generation.breakers import Breakers
+from penstock.generation.sampling import DRY_BREAKERS, resolve_sampling
+from penstock.text import Tokenizer
+
+TH, THE, HE, IN, ING = range(259, 264)
+
+
+@pytest.fixture
+def breakers() -> Breakers:
+    return Breakers(tiny_tokenizer())
+
+
+def test_a_single_character_breaks_in_every_token_that_has_it(breakers: Breakers) -> None:
+    assert breakers.sequences(("h",)) == ((ord("h"),), (TH,), (THE,), (HE,))
+
+
+def test_a_longer_text_also_breaks_where_tokens_cut_it(breakers: Breakers) -> None:
+    found = set(breakers.sequences(("the",)))
+    assert found == {(THE,), (ord("t"), HE), (TH, ord("e"))}
+
+
+def test_a_character_is_not_cut_into_text(breakers: Breakers) -> None:
+    """The first byte of é ends a token, but no text begins with its second."""
+    assert breakers.sequences(("é",)) == ()
+    assert breakers.sequences(("xé",)) == ((ord("x"), *"é".encode()),)
+
+
+def test_control_tokens_are_no_text(breakers: Breakers) -> None:
+    assert breakers.sequences(("im_start",)) != ()
+    assert all(token < 256 or token >= TH for each in breakers.sequences(("<",)) for token in each)
+
+
+def test_texts_that_share_a_sequence_give_it_once(breakers: Breakers) -> None:
+    assert breakers.sequences(("ing", "in")).count((ING,)) == 1
+
+
+def spaced() -> Tokenizer:
+    """SentencePiece: a text begins with a space of its own."""
+    pieces = ["<unk>", "▁", "\n", "a", "b", "▁a", "▁b", "ab", "▁ab"]
+    return tiny_tokenizer(
+        model="llama",
+        pre=None,
+        tokens=[*pieces, *(f"<0x{byte:02X}>" for byte in range(256))],
+        token_types=[2] + [1] * (len(pieces) - 1) + [6] * 256,
+        scores=[-float(index) for index in range(len(pieces) + 256)],
+        merges=[],
+        bos_id=None,
+        eos_id=None,
+    )
+
+
+def test_the_rest_of_a_cut_text_has_no_space_of_its_own() -> None:
+    tokenizer = spaced()
+    assert tokenizer.space_prefix
+    found = Breakers(tokenizer).sequences(("\nab",))
+    assert (2, 7) in found
+    assert not any(token in (1, 5, 8) for each in found for token in each[1:])
+
+
+def test_dry_has_its_usual_numbers_where_nobody_says(breakers: Breakers) -> None:
+    resolved = resolve_sampling(Sampling(dry_multiplier=0.5), Sampling(), breakers)
+    assert (resolved.dry_base, resolved.dry_allowed_length) == (1.75, 2)
+    assert resolved.dry_breakers == breakers.sequences(DRY_BREAKERS)
+    none = Sampling(dry_multiplier=0.5, dry_sequence_breakers=())
+    assert resolve_sampling(none, Sampling(), breakers).dry_breakers == ()
+
+
+def test_without_a_multiplier_nothing_of_dry_is_sent(breakers: Breakers) -> None:
+    wanted = Sampling(dry_base=2.0, dry_allowed_length=1, dry_sequence_breakers=("the",))
+    assert resolve_sampling(wanted, Sampling(), breakers) == Sampling(temperature=1.0)
+
+
+def test_the_model_says_what_repetition_costs_unless_the_request_does(breakers: Breakers) -> None:
+    model = Sampling(repetition_penalty=1.1)
+    assert resolve_sampling(Sampling(), model, breakers).repetition_penalty == 1.1
+    for asked, sent in ((1.3, 1.3), (1.0, None)):
+        wanted = Sampling(repetition_penalty=asked)
+        assert resolve_sampling(wanted, model, breakers).repetition_penalty == sent
