@@ -32,6 +32,7 @@ def main() -> None:
     if arguments.what == "engine":
         result = engine.measure(arguments.model, workloads, arguments.repeats)
     elif arguments.what == "share":
+        workloads = [share.DECODE]
         result = share.measure(_ours(arguments), arguments.repeats)
     else:
         result = compare.compare(_targets(arguments), workloads, arguments.repeats)

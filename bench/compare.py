@@ -76,8 +76,15 @@ def table(result: dict[str, Any], workloads: Sequence[Workload], ours: str) -> s
         ratio = f"{values[ours] / best:.2f}" if best else "-"
         cells = " | ".join(f"{values[n]:,.0f}" for n in names)
         lines.append(f"| {workload.name}, tok/s | {cells} | {ratio} |")
-    for key, title in [("startup_s", "start to first answer, s"), ("memory_mib", "memory, MiB")]:
-        cells = " | ".join(f"{result['targets'][n].get(key, 0):,}" for n in names)
+    rows = {
+        "startup_s": "start to first answer, s",
+        "memory_mib": "memory, MiB",
+        "share_kept": "share kept beside a busy process",
+    }
+    for key, title in rows.items():
+        if not any(key in result["targets"][n] for n in names):
+            continue
+        cells = " | ".join(f"{result['targets'][n].get(key, '-')}" for n in names)
         lines.append(f"| {title} | {cells} | |")
     return "\n".join(lines)
 

@@ -7,14 +7,17 @@
 
 namespace penstock {
 
-// A helper that was descheduled in the middle of a task keeps everybody waiting for a whole time
-// slice (3-4 ms), hundreds of times the length of a phase. After such a stall the caller works
-// alone for a while; a further stall soon after doubles that while, quiet time resets it.
+// A helper that was descheduled in the middle of a task keeps everybody waiting until it runs again:
+// a burst of another process, or a whole time slice (3-4 ms), hundreds of times the length of a
+// phase. While the helpers are there the caller gets their work besides its own, so a wait now and
+// then is a fair price. Where waits take more than a third of the time, working alone is faster: the
+// caller does so for a while, for twice as long when that happens again at once.
 class StallGuard {
   public:
     static constexpr int64_t first_pause_ns = 4'000'000;
-    static constexpr int64_t longest_pause_ns = 50'000'000;
+    static constexpr int64_t longest_pause_ns = 200'000'000;
     static constexpr int64_t tolerated_wait_ns = 300'000;
+    static constexpr int64_t fair_price = 2; // time together that makes up for a wait, in waits
 
     // True while the caller should work alone. `now_ns` is only asked for during a pause.
     template <class Now>
@@ -37,11 +40,14 @@ class StallGuard {
         if (waited_ns < tolerated_wait_ns + 8 * group_ns) {
             return;
         }
-        const bool was_quiet = now_ns - together_since_ns_ > 4 * pause_ns_ + 40'000'000;
-        pause_ns_ = pause_ns_ == 0 || was_quiet ? first_pause_ns
-                                                : std::min(2 * pause_ns_, longest_pause_ns);
-        alone_until_ns_ = now_ns + pause_ns_;
         ++stalls_;
+        if (now_ns - waited_ns - together_since_ns_ >= fair_price * waited_ns) {
+            together_since_ns_ = now_ns;
+            pause_ns_ = 0;
+            return;
+        }
+        pause_ns_ = pause_ns_ == 0 ? first_pause_ns : std::min(2 * pause_ns_, longest_pause_ns);
+        alone_until_ns_ = now_ns + pause_ns_;
     }
 
     int64_t stalls() const { return stalls_; }

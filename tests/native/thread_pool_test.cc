@@ -108,7 +108,7 @@ void sleeping_helpers_wake_again() {
     CHECK(sum == 20 * 64);
 }
 
-void stalls_make_the_caller_work_alone_for_longer_and_quiet_resets_it() {
+void stalls_that_cost_more_than_helpers_bring_make_the_caller_work_alone() {
     StallGuard guard;
     int64_t now = 1'000'000'000;
     const auto clock = [&] { return now; };
@@ -118,19 +118,26 @@ void stalls_make_the_caller_work_alone_for_longer_and_quiet_resets_it() {
     guard.waited(now, 3'000'000, 1'000'000); // long, but so are the tasks
     CHECK(!guard.alone(clock) && guard.stalls() == 0);
 
+    constexpr int64_t wait = 4'000'000;
+    guard.waited(now, wait, 1'000); // the first for a second: worth it
+    CHECK(!guard.alone(clock) && guard.stalls() == 1);
     int64_t pause = StallGuard::first_pause_ns;
     for (int i = 0; i < 8; ++i) {
-        guard.waited(now, 4'000'000, 1'000);
+        now += StallGuard::fair_price * wait + wait - 1; // nearly enough time together
+        guard.waited(now, wait, 1'000);
         now += pause - 1;
         CHECK(guard.alone(clock));
         now += 1;
         CHECK(!guard.alone(clock));
         pause = std::min(2 * pause, StallGuard::longest_pause_ns);
     }
-    now += 1'000'000'000;
-    guard.waited(now, 4'000'000, 1'000);
-    now += StallGuard::first_pause_ns;
+    now += StallGuard::fair_price * wait + wait;
+    guard.waited(now, wait, 1'000);
     CHECK(!guard.alone(clock));
+    now += wait;
+    guard.waited(now, wait, 1'000);
+    now += StallGuard::first_pause_ns - 1;
+    CHECK(guard.alone(clock));
 }
 
 } // namespace
@@ -145,5 +152,5 @@ int main() {
     callers_take_turns();
     each_thread_has_a_workspace_of_its_own();
     sleeping_helpers_wake_again();
-    stalls_make_the_caller_work_alone_for_longer_and_quiet_resets_it();
+    stalls_that_cost_more_than_helpers_bring_make_the_caller_work_alone();
 }
