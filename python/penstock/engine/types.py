@@ -11,12 +11,21 @@ from penstock.dialog import Sampling
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
+class Grammar(msgspec.Struct, frozen=True):
+    """What an answer must match: llguidance's own serialized form, the JSON text of an object with
+    `grammars`, whatever the client wrote."""
+
+    value: str
+
+
 class TokenRequest(msgspec.Struct, frozen=True):
     """One sequence to generate. `n` choices are `n` TokenRequests: the prefix cache shares the
     prompt. `sampling` is resolved: no None that the model's defaults would fill.
 
     `stop_token_ids` end the sequence and are not part of the answer. `max_tokens` >= 1 is already
-    clamped to the context. `cache_salt` keeps prefix blocks of different tenants apart.
+    clamped to the context. `cache_salt` keeps prefix blocks of different tenants apart. A
+    `constraint` needs an engine that was taught the vocabulary; the end of the grammar ends the
+    sequence.
     """
 
     id: str
@@ -27,6 +36,7 @@ class TokenRequest(msgspec.Struct, frozen=True):
     stop_token_ids: frozenset[int] = frozenset()
     top_logprobs: int | None = None
     cache_salt: bytes = b""
+    constraint: Grammar | None = None
 
 
 class TokenDelta(msgspec.Struct, frozen=True):
@@ -64,7 +74,12 @@ class EngineInfo(msgspec.Struct, frozen=True):
 
 
 class EngineGauges(msgspec.Struct):
-    """A snapshot for /metrics; counters only grow while the engine process lives."""
+    """A snapshot for /metrics; counters only grow while the engine process lives.
+
+    `grammar_mask_seconds`: time in which masks were computed; `grammar_mask_wait_seconds`: the part
+    of it for which a step had to wait after its forward pass. `forced_tokens`: tokens of answers
+    that a grammar left no choice about.
+    """
 
     sequences_running: int = 0
     sequences_waiting: int = 0
@@ -80,3 +95,10 @@ class EngineGauges(msgspec.Struct):
     completed_length: int = 0
     completed_abort: int = 0
     completed_error: int = 0
+    grammars_compiled: int = 0
+    grammars_reused: int = 0
+    grammars_refused: int = 0
+    grammar_compile_seconds: float = 0.0
+    grammar_mask_seconds: float = 0.0
+    grammar_mask_wait_seconds: float = 0.0
+    forced_tokens: int = 0

@@ -78,8 +78,8 @@ class RowTable:
         return self._tokens.nbytes + self._tables.nbytes + self._first_slots.nbytes
 
     def apply(self, plan: StepPlan) -> None:
-        """Take in the plan's releases, admissions and blocks. (What a released row held in the
-        arrays is undefined until its next admission.)"""
+        """Take in the plan's releases, admissions, blocks and forced tokens. (What a released row
+        held in the arrays is undefined until its next admission.)"""
         for row in plan.releases:
             self._features.release(row)
         for admit in plan.admissions:
@@ -93,6 +93,12 @@ class RowTable:
             self._first_slots[row, begin:end] = slots
             self._num_blocks[row] = end
             self._step = _StepRows()
+        for forced in plan.forced:
+            row, count = forced.row, len(forced.token_ids)
+            begin = int(self._known[row])
+            self._tokens[row, begin : begin + count] = forced.token_ids
+            self._known[row] = begin + count
+            self._features.append([row] * count, np.array(forced.token_ids, np.int32))
 
     def inputs(self, chunks: tuple[Chunk, ...]) -> StepInputs[Ints]:
         """The inputs of a step that computes `chunks`: C-contiguous arrays, to be read only."""

@@ -5,11 +5,13 @@ runtime execute it, and calls `commit`, one step at a time.
 """
 
 from penstock.scheduler.gauges import SchedulerGauges
+from penstock.scheduler.guide import Guide
 from penstock.scheduler.scheduler import Scheduler, step_token_budget
 from penstock.scheduler.sequence import FinishReason, Progress
 from penstock.scheduler.types import (
     Admit,
     AppendBlocks,
+    AppendTokens,
     Chunk,
     Drawn,
     StepPlan,
@@ -19,9 +21,11 @@ from penstock.scheduler.types import (
 __all__ = [
     "Admit",
     "AppendBlocks",
+    "AppendTokens",
     "Chunk",
     "Drawn",
     "FinishReason",
+    "Guide",
     "Progress",
     "Scheduler",
     "SchedulerGauges",

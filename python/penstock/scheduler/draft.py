@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.scheduler.sequence import Sequence
-from penstock.scheduler.types import Admit, AppendBlocks, Chunk
+from penstock.scheduler.types import Admit, AppendBlocks, AppendTokens, Chunk
 
 
 @dataclass(slots=True)
@@ -19,10 +19,15 @@ class Draft:
     work: list[Sequence] = field(default_factory=list)
     admissions: list[Admit] = field(default_factory=list)
     blocks: list[AppendBlocks] = field(default_factory=list)
+    forced: list[AppendTokens] = field(default_factory=list)
     num_tokens: int = 0
 
     def compute(self, sequence: Sequence, length: int) -> None:
         """Add the next `length` tokens of `sequence`."""
+        if sequence.unsent:
+            unsent = tuple(sequence.tokens[-sequence.unsent :])
+            self.forced.append(AppendTokens(sequence.row, unsent))
+            sequence.unsent = 0
         start = sequence.computed
         samples = start + length == len(sequence.tokens)
         self.chunks.append(Chunk(sequence.row, start, length, samples))

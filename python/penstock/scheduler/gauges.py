@@ -26,3 +26,4 @@ class SchedulerGauges(msgspec.Struct):
     completed_length: int
     completed_abort: int
     completed_error: int
+    forced_tokens: int

@@ -18,6 +18,7 @@ from penstock.dialog import Sampling
 from penstock.scheduler.cache import BlockCache
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.gauges import SchedulerGauges
+from penstock.scheduler.guide import Guide
 from penstock.scheduler.pace import StepPace
 from penstock.scheduler.sequence import FinishReason, Progress, Sequence
 from penstock.scheduler.types import Admit, AppendBlocks, Drawn, StepPlan, StepResult
@@ -66,6 +67,7 @@ class Scheduler:
         self._keeps_cache = not no_kv_cache
         self._pace = StepPace(min_share=block_tokens)
         self._sequences: dict[str, Sequence] = {}
+        self._held: dict[str, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._free_rows = list(range(max_seqs - 1, -1, -1))
@@ -75,11 +77,12 @@ class Scheduler:
         self._stalled: tuple[str, int] = ("", 0)
         self._tokens_processed = 0
         self._preemptions = 0
+        self._forced_tokens = 0
         self._completed: dict[FinishReason, int] = {"stop": 0, "length": 0, "abort": 0, "error": 0}
 
     @property
     def has_work(self) -> bool:
-        """Is any request unfinished? Then `plan` gives a plan."""
+        """Is any request unfinished and not held? Then `plan` gives a plan."""
         return bool(self._running or self._waiting)
 
     def submit(
@@ -93,31 +96,48 @@ class Scheduler:
         stop_token_ids: frozenset[int] = frozenset(),
         top_logprobs: int | None = None,
         cache_salt: bytes = b"",
+        guide: Guide | None = None,
+        held: bool = False,
     ) -> None:
-        """Queue a request under an `id` that is not in use.
+        """Queue a request under an `id` that is not in use. A `guide` that is not made yet is
+        given to `release`; until then the request is `held` and others pass it.
 
         Raises InvalidRequest for an empty prompt or max_tokens < 1, ContextLengthExceeded for a
         sequence that could never fit, Overloaded when the queue is full.
         """
         assert id not in self._sequences, f"request {id} is already here"
         known_limit = self._checked_limit(len(token_ids), max_tokens)
-        if len(self._waiting) >= self._max_queue:
+        queued = len(self._waiting) + len(self._held)
+        if queued >= self._max_queue:
             raise Overloaded(
-                f"{len(self._waiting)} requests are waiting already; try again later",
+                f"{queued} requests are waiting already; try again later",
                 retry_after_s=1,
             )
         sequence = Sequence(
             id, token_ids, sampling, seed, known_limit, stop_token_ids, top_logprobs, cache_salt
         )
         self._sequences[id] = sequence
-        self._waiting.append(sequence)
+        if held:
+            self._held[id] = sequence
+        else:
+            self._queue(sequence, guide)
 
-    def abort(self, id: str) -> bool:
+    def release(self, id: str, guide: Guide) -> bool:
+        """The guide of a held request is there. False if the request is not (any more)."""
+        sequence = self._held.pop(id, None)
+        if sequence is None:
+            return False
+        self._queue(sequence, guide)
+        return True
+
+    def abort(self, id: str, reason: FinishReason = "abort") -> bool:
         """Drop a request: no Progress of it follows. False if it is not here (any more)."""
         sequence = self._sequences.pop(id, None)
         if sequence is None:
             return False
-        self._completed["abort"] += 1
+        self._completed[reason] += 1
+        if self._held.pop(id, None) is not None:
+            return True
         if sequence.row < 0:
             self._waiting.remove(sequence)
         elif self._in_flight is not None and sequence in self._in_flight.work:
@@ -151,7 +171,16 @@ class Scheduler:
             tuple(draft.admissions),
             tuple(draft.blocks),
             tuple(draft.chunks),
+            tuple(draft.forced),
         )
+
+    @property
+    def sampled_guides(self) -> list[Guide | None]:
+        """Of the planned step: the guide of each chunk that samples, in the plan's order."""
+        draft = self._in_flight
+        assert draft is not None, "no step is planned"
+        pairs = zip(draft.work, draft.chunks, strict=True)
+        return [sequence.guide for sequence, chunk in pairs if chunk.samples]
 
     def commit(self, result: StepResult, duration_s: float | None = None) -> list[Progress]:
         """Take in what the planned step drew. `duration_s`: how long its execution took; it
@@ -179,7 +208,7 @@ class Scheduler:
         cache, completed = self._cache, self._completed
         return SchedulerGauges(
             sequences_running=len(self._running),
-            sequences_waiting=len(self._waiting),
+            sequences_waiting=len(self._waiting) + len(self._held),
             sequences_capacity=self._max_seqs,
             kv_cache_blocks_used=cache.pool.num_used,
             kv_cache_blocks_total=cache.pool.num_blocks,
@@ -192,6 +221,7 @@ class Scheduler:
             completed_length=completed["length"],
             completed_abort=completed["abort"],
             completed_error=completed["error"],
+            forced_tokens=self._forced_tokens,
         )
 
     def _checked_limit(self, prompt_tokens: int, max_tokens: int) -> int:
@@ -215,13 +245,24 @@ class Scheduler:
             )
         return known_limit
 
+    def _queue(self, sequence: Sequence, guide: Guide | None) -> None:
+        """Wait for a row. What the guide forces at the start is computed with the prompt, but for
+        one token: the first draw ends the sequence, if nothing else does."""
+        sequence.guide = guide
+        sequence.known_limit -= 1
+        sequence.unreported += sequence.force()
+        sequence.known_limit += 1
+        self._waiting.append(sequence)
+
     def _plan_decodes(self, draft: Draft) -> None:
-        """The one missing token of each running sequence that misses one."""
+        """The missing tokens of the running sequences that draw: one, or those that their guides
+        forced too. And the one of a prompt that misses one."""
         position = 0
         while position < len(self._running) and draft.budget > 0:
             sequence = self._running[position]
-            if len(sequence.tokens) - sequence.computed == 1 and self._grow(sequence, draft):
-                draft.compute(sequence, 1)
+            missing = len(sequence.tokens) - sequence.computed
+            if (missing == 1 or sequence.decoding) and self._grow(sequence, draft):
+                draft.compute(sequence, min(missing, draft.budget))
             position += 1
 
     def _plan_prompts(self, draft: Draft) -> None:
@@ -236,7 +277,7 @@ class Scheduler:
                     return
                 if self._grow(sequence, draft):
                     draft.compute_prompt(sequence, missing)
-            elif missing > 1:
+            elif missing > 1 and not sequence.decoding:
                 draft.compute_prompt(sequence, missing)
             position += 1
 
@@ -312,6 +353,8 @@ class Scheduler:
         self._releases.append(sequence.row)
         self._free_rows.append(sequence.row)
         sequence.row = -1
+        sequence.decoding = False
+        sequence.unsent = 0
 
     def _advance(
         self, sequence: Sequence, length: int, drawn: Drawn | None, progress: list[Progress]
@@ -326,28 +369,52 @@ class Scheduler:
         if drawn is None:
             return False
         assert drawn.row == sequence.row, "tokens drawn out of the plan's order"
+        sequence.decoding = True
+        for token_id in sequence.unreported:
+            self._report(sequence, token_id, None, None, progress)
+        sequence.unreported.clear()
         if drawn.token_id in sequence.stop_token_ids:
             return self._report(sequence, None, drawn, "stop", progress)
+        guide = sequence.guide
+        if guide is not None and not guide.accept(drawn.token_id):
+            return self._report(sequence, None, drawn, "error", progress)
         sequence.tokens.append(drawn.token_id)
-        finish: FinishReason | None = None
-        if len(sequence.tokens) == sequence.known_limit:
-            finish = "length"
-        return self._report(sequence, drawn.token_id, drawn, finish, progress)
+        finish = _finish(sequence)
+        forced = sequence.force() if finish is None else ()
+        if not forced:
+            return self._report(sequence, drawn.token_id, drawn, finish, progress)
+        sequence.unsent += len(forced)
+        self._report(sequence, drawn.token_id, drawn, None, progress)
+        for token_id in forced[:-1]:
+            self._report(sequence, token_id, None, None, progress)
+        return self._report(sequence, forced[-1], None, _finish(sequence), progress)
 
     def _report(
         self,
         sequence: Sequence,
         token_id: int | None,
-        drawn: Drawn,
+        drawn: Drawn | None,
         finish: FinishReason | None,
         progress: list[Progress],
     ) -> bool:
+        """`drawn` None: the token was forced. True: the sequence is finished."""
+        self._forced_tokens += drawn is None
         cached_tokens = None if sequence.reported else sequence.cached_tokens
         sequence.reported = True
-        logprob, top = (drawn.logprob, drawn.top) if token_id is not None else (None, ())
-        progress.append(Progress(sequence.id, token_id, logprob, top, cached_tokens, finish))
+        logprob: float | None = None
+        top: tuple[tuple[int, float], ...] = ()
+        if token_id is not None and drawn is not None:
+            logprob, top = drawn.logprob, drawn.top
+        error = sequence.guide.error if finish == "error" and sequence.guide is not None else None
+        progress.append(Progress(sequence.id, token_id, logprob, top, cached_tokens, finish, error))
         if finish is None:
             return False
         self._completed[finish] += 1
         del self._sequences[sequence.id]
         return True
+
+
+def _finish(sequence: Sequence) -> FinishReason | None:
+    if sequence.guide is not None and sequence.guide.ended:
+        return "stop"
+    return "length" if len(sequence.tokens) == sequence.known_limit else None

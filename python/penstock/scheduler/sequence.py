@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from penstock.dialog import Sampling
+from penstock.scheduler.guide import Guide
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -15,9 +16,9 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 class Progress(msgspec.Struct, frozen=True):
     """What one step made for request `id`.
 
-    `token_id` None: no token (a stop token ended the sequence, or its row failed). After a
-    `finish` none follows. `cached_tokens`: prompt tokens that came from the prefix cache; on the
-    first Progress of a request only.
+    `token_id` None: no token (a stop token ended the sequence, or it failed). After a `finish` none
+    follows. `cached_tokens`: prompt tokens that came from the prefix cache; on the first Progress
+    of a request only. `error`: what its guide found wrong.
     """
 
     id: str
@@ -26,6 +27,7 @@ class Progress(msgspec.Struct, frozen=True):
     top: tuple[tuple[int, float], ...] = ()
     cached_tokens: int | None = None
     finish: FinishReason | None = None
+    error: str | None = None
 
 
 class Sequence:
@@ -34,6 +36,9 @@ class Sequence:
 
     `row` -1: waiting. `keys`: the root, then the keys of its full blocks, as far as
     they were needed; `published`: how many of its blocks are, or need not be, in the prefix index.
+    `decoding`: it drew a token since it got its row. `guide` steers what is drawn; `unreported`
+    tokens it forced before the first draw, and as many of the known ones as `unsent` says are
+    still to be told to the runtime.
     """
 
     __slots__ = (
@@ -41,6 +46,8 @@ class Sequence:
         "blocks",
         "cached_tokens",
         "computed",
+        "decoding",
+        "guide",
         "id",
         "keys",
         "known_limit",
@@ -54,6 +61,8 @@ class Sequence:
         "stop_token_ids",
         "tokens",
         "top_logprobs",
+        "unreported",
+        "unsent",
     )
 
     def __init__(
@@ -84,3 +93,16 @@ class Sequence:
         self.cached_tokens: int | None = None
         self.reported = False
         self.aborted = False
+        self.decoding = False
+        self.guide: Guide | None = None
+        self.unreported: list[int] = []
+        self.unsent = 0
+
+    def force(self) -> tuple[int, ...]:
+        """Append what the guide allows alone. Nothing where log-probabilities are wanted: those
+        of a token that nobody drew are not known."""
+        if self.guide is None or self.top_logprobs is not None:
+            return ()
+        forced = tuple(self.guide.force(self.known_limit - len(self.tokens)))
+        self.tokens.extend(forced)
+        return forced

@@ -31,6 +31,13 @@ class AppendBlocks(msgspec.Struct, frozen=True):
     blocks: tuple[int, ...]
 
 
+class AppendTokens(msgspec.Struct, frozen=True):
+    """`token_ids` follow the known tokens of `row`; nobody drew them."""
+
+    row: int
+    token_ids: tuple[int, ...]
+
+
 class Chunk(msgspec.Struct, frozen=True):
     """Compute tokens [start, start + length) of `row`. With `samples` the chunk ends at the last
     known token, and the runtime draws the next one and appends it to the row."""
@@ -42,7 +49,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True):
-    """Applied in this order: releases, admissions, blocks, chunks. At most one chunk a row.
+    """Applied in this order: releases, admissions, blocks, forced, chunks. At most one chunk a row.
     sum(length) <= the token budget. Never empty of chunks."""
 
     step: int
@@ -50,6 +57,7 @@ class StepPlan(msgspec.Struct, frozen=True):
     admissions: tuple[Admit, ...]
     blocks: tuple[AppendBlocks, ...]
     chunks: tuple[Chunk, ...]
+    forced: tuple[AppendTokens, ...] = ()
 
     @property
     def num_tokens(self) -> int:

@@ -24,18 +24,58 @@ def token_of(state: bytes, vocab: int = VOCAB) -> int:
     return int.from_bytes(state, "little") % vocab
 
 
-def answer_alone(prompt: Sequence[int], max_tokens: int, stops: frozenset[int]) -> list[int]:
+class ScriptedGuide:
+    """A guide whose rules are written down: what a token forces, ends and forbids. `opening` is
+    forced before the first draw."""
+
+    def __init__(self, opening: tuple[int, ...] = ()) -> None:
+        self._forced = opening
+        self.ended = False
+        self.error: str | None = None
+
+    def accept(self, token_id: int) -> bool:
+        assert not self.ended and self.error is None
+        self._forced = ()  # what an answer's end cut off
+        if token_id % 16 == 7:
+            self.error = "7, 23 and 39 are not allowed"
+            return False
+        self.ended = token_id % 12 == 5
+        if token_id % 3 == 0 and not self.ended:
+            self._forced = tuple((token_id + step) % VOCAB for step in range(1, token_id % 8))
+        return True
+
+    def force(self, room: int) -> tuple[int, ...]:
+        forced, self._forced = self._forced[:room], self._forced[room:]
+        return forced
+
+
+def answer_alone(
+    prompt: Sequence[int],
+    max_tokens: int,
+    stops: frozenset[int],
+    guide: ScriptedGuide | None = None,
+) -> list[int]:
     """What a request must answer, computed without any scheduler."""
     state = b""
     for token in prompt:
         state = digest(state, token)
     answer: list[int] = []
+    if guide is not None:
+        answer += guide.force(max_tokens - 1)
+        for token in answer:
+            state = digest(state, token)
     while len(answer) < max_tokens:
         token = token_of(state)
-        if token in stops:
+        if token in stops or (guide is not None and not guide.accept(token)):
             break
-        answer.append(token)
-        state = digest(state, token)
+        new = [token]
+        if guide is not None and not guide.ended:
+            new += guide.force(max_tokens - len(answer) - 1)
+        answer += new
+        if guide is not None and guide.ended:
+            break
+        for token in new:
+            state = digest(state, token)
     return answer
 
 
@@ -67,6 +107,9 @@ class FakeRuntime:
             self.rows[admit.row] = Row(list(admit.token_ids))
         for append in plan.blocks:
             self.rows[append.row].blocks.extend(append.blocks)
+        for forced in plan.forced:
+            assert forced.token_ids and any(chunk.row == forced.row for chunk in plan.chunks)
+            self.rows[forced.row].tokens.extend(forced.token_ids)
         if self.forgets:
             self.cache = [[None] * self.block_tokens for _ in self.cache]
         assert plan.chunks
@@ -145,6 +188,8 @@ class Harness:
         max_tokens: int = 8,
         stops: frozenset[int] = frozenset(),
         salt: bytes = b"",
+        guide: ScriptedGuide | None = None,
+        held: bool = False,
     ) -> None:
         self.scheduler.submit(
             id,
@@ -154,6 +199,8 @@ class Harness:
             max_tokens=max_tokens,
             stop_token_ids=stops,
             cache_salt=salt,
+            guide=guide,
+            held=held,
         )
         self.answers[id] = []
 

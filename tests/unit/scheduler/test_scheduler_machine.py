@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from scheduler_fakes import Harness, answer_alone
+from scheduler_fakes import Harness, ScriptedGuide, answer_alone
 
 from penstock.base.errors import ContextLengthExceeded, Overloaded
 from penstock.scheduler import StepPlan
@@ -37,6 +37,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.failed: set[str] = set()
         self.in_flight: StepPlan | None = None
         self.count = 0
+        self.held: dict[str, ScriptedGuide] = {}
+        self.arrivals: list[str] = []
 
     @rule(
         stem=st.sampled_from(STEMS),
@@ -45,6 +47,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens=st.integers(1, 9),
         stops=st.frozensets(st.integers(0, 49), max_size=6),
         salt=st.sampled_from([b"", b"", b"other"]),
+        opening=st.none() | st.lists(st.integers(0, 49), max_size=4),
+        held=st.booleans(),
     )
     def submit(
         self,
@@ -54,13 +58,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_tokens: int,
         stops: frozenset[int],
         salt: bytes,
+        opening: list[int] | None,
+        held: bool,
     ) -> None:
         prompt, id = stem[:cut] + tail, f"r{self.count}"
         self.count += 1
         harness = self.harness
         waiting = harness.scheduler.gauges().sequences_waiting
         try:
-            harness.submit(id, prompt, max_tokens, stops, salt)
+            held &= opening is not None
+            guides = [None if opening is None else ScriptedGuide(tuple(opening)) for _ in range(2)]
+            harness.submit(id, prompt, max_tokens, stops, salt, None if held else guides[0], held)
         except ContextLengthExceeded:
             assert len(prompt) >= harness.context_tokens
             return
@@ -69,7 +77,20 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         assert waiting < harness.max_queue
         room = harness.context_tokens - len(prompt)
-        self.expected[id] = answer_alone(prompt, min(max_tokens, room), stops)
+        self.expected[id] = answer_alone(prompt, min(max_tokens, room), stops, guides[1])
+        if held and guides[0] is not None:
+            self.held[id] = guides[0]
+        else:
+            self.arrivals.append(id)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(sorted(self.held)))
+        here = id not in self.aborted
+        assert self.harness.scheduler.release(id, self.held.pop(id)) == here
+        if here:
+            self.arrivals.append(id)
 
     @precondition(lambda self: self.expected)
     @rule(data=st.data())
@@ -130,8 +151,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def requests_stand_in_order_of_arrival(self) -> None:
         scheduler = self.harness.scheduler
-        arrivals = [int(s.id[1:]) for s in (*scheduler._running, *scheduler._waiting)]
-        assert arrivals == sorted(arrivals)
+        places = [self.arrivals.index(s.id) for s in (*scheduler._running, *scheduler._waiting)]
+        assert places == sorted(places)
 
     @invariant()
     def answers_are_those_of_a_request_alone(self) -> None:
@@ -147,6 +168,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         if self.in_flight is not None:
             self.commit(None)
+        for id, guide in self.held.items():
+            self.harness.scheduler.release(id, guide)
         self.harness.run()
         unfinished = set(self.expected) - set(self.harness.finishes)
         assert unfinished <= self.aborted

@@ -1,0 +1,24 @@
+"""What steers the tokens of a sequence from outside: a grammar, seen from the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Guide(Protocol):
+    """Follows one sequence token by token. It outlives a preemption: the tokens stay known."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether no further token may follow."""
+
+    @property
+    def error(self) -> str | None:
+        """Why the sequence cannot go on, for the client; None while it can."""
+
+    def accept(self, token_id: int) -> bool:
+        """`token_id` was drawn and follows. False, with an `error`, if it may not."""
+
+    def force(self, room: int) -> Sequence[int]:
+        """The next tokens, at most `room`, if only they may follow; they count as accepted."""

@@ -1,0 +1,122 @@
+"""Sequences that a guide steers: held until it is there, forced tokens, its end, its refusal."""
+
+from __future__ import annotations
+
+import pytest
+from scheduler_fakes import Harness, ScriptedGuide, answer_alone
+
+from penstock.base.errors import Overloaded
+from penstock.dialog import Sampling
+
+PROMPT = [1, 2, 3, 4, 5]
+
+
+def free() -> frozenset[int]:
+    return frozenset()
+
+
+def prompt_whose_guided_answer(wanted: str) -> list[int]:
+    """A prompt after which the scripted guide ends the answer as `wanted`."""
+    for first in range(200):
+        guide = ScriptedGuide((8,))
+        prompt = [first % 50, first // 50, 3]
+        answer = answer_alone(prompt, 30, free(), guide)
+        ended = "error" if guide.error else "stop" if guide.ended else "length"
+        if ended == wanted and len(answer) > 8:
+            return prompt
+    raise AssertionError("no such prompt")
+
+
+@pytest.mark.parametrize("wanted", ["stop", "error", "length"])
+def test_a_guided_answer_ends_as_its_guide_says(wanted: str) -> None:
+    prompt = prompt_whose_guided_answer(wanted)
+    harness = Harness()
+    harness.submit("a", prompt, 30, guide=ScriptedGuide((8,)))
+    harness.run()
+    assert harness.answers["a"] == answer_alone(prompt, 30, free(), ScriptedGuide((8,)))
+    assert harness.finishes["a"] == wanted
+
+
+def test_forced_tokens_take_no_step_each() -> None:
+    prompt = prompt_whose_guided_answer("length")
+    harness = Harness()
+    harness.submit("a", prompt, 30, guide=ScriptedGuide((8,)))
+    steps = 0
+    while harness.step() is not None:
+        steps += 1
+    gauges = harness.scheduler.gauges()
+    assert gauges.forced_tokens > 5
+    assert steps == 30 - gauges.forced_tokens
+
+
+def test_the_opening_is_computed_with_the_prompt() -> None:
+    harness = Harness()
+    harness.submit("a", PROMPT, 8, guide=ScriptedGuide((10, 11, 12)))
+    plan = harness.step()
+    assert plan is not None
+    assert plan.admissions[0].token_ids == (*PROMPT, 10, 11, 12)
+    assert plan.admissions[0].prompt_tokens == len(PROMPT)
+    assert harness.answers["a"][:3] == [10, 11, 12]
+
+
+def test_an_opening_longer_than_the_answer_is_cut() -> None:
+    harness = Harness()
+    harness.submit("a", PROMPT, 3, guide=ScriptedGuide((10, 11, 12, 13, 14)))
+    harness.run()
+    assert harness.answers["a"][:2] == [10, 11]
+    assert len(harness.answers["a"]) <= 3
+
+
+def test_nothing_is_forced_where_log_probabilities_are_wanted() -> None:
+    harness = Harness()
+    harness.scheduler.submit(
+        "a",
+        token_ids=(1,),
+        sampling=Sampling(),
+        seed=0,
+        max_tokens=4,
+        top_logprobs=0,
+        guide=ScriptedGuide((10, 11)),
+    )
+    plan = harness.scheduler.plan()
+    assert plan is not None and plan.admissions[0].token_ids == (1,)
+
+
+def test_a_held_request_waits_and_others_pass_it() -> None:
+    harness = Harness()
+    harness.submit("held", PROMPT, 4, held=True)
+    assert not harness.scheduler.has_work
+    assert harness.scheduler.gauges().sequences_waiting == 1
+    harness.submit("other", PROMPT, 4)
+    harness.run()
+    assert harness.finishes == {"other": "length"}
+    assert harness.scheduler.release("held", ScriptedGuide())
+    harness.run()
+    assert harness.answers["held"] == answer_alone(PROMPT, 4, free(), ScriptedGuide())
+
+
+def test_a_held_request_counts_in_the_queue() -> None:
+    harness = Harness(max_queue=1)
+    harness.submit("held", PROMPT, held=True)
+    with pytest.raises(Overloaded):
+        harness.submit("other", PROMPT)
+
+
+def test_a_held_request_that_was_aborted_is_not_released() -> None:
+    harness = Harness()
+    harness.submit("held", PROMPT, held=True)
+    assert harness.scheduler.abort("held", "error")
+    assert not harness.scheduler.release("held", ScriptedGuide())
+    assert not harness.scheduler.has_work
+    assert harness.scheduler.gauges().completed_error == 1
+
+
+def test_a_preempted_sequence_keeps_its_guide() -> None:
+    prompt = prompt_whose_guided_answer("length")
+    harness = Harness(num_blocks=12, block_tokens=4, max_seqs=3, prefix_caching=False)
+    for index in range(3):
+        harness.submit(f"r{index}", prompt, 30, guide=ScriptedGuide((8,)))
+    harness.run()
+    assert harness.scheduler.gauges().preemptions > 0
+    right = answer_alone(prompt, 30, free(), ScriptedGuide((8,)))
+    assert all(harness.answers[f"r{index}"] == right for index in range(3))
