@@ -121,6 +121,11 @@ class Tokenizer:
             data = data[1:]
         return data.decode("utf-8", "replace")
 
+    def serialize(self) -> str:
+        """The tokenizer in the JSON form of the `tokenizers` library."""
+        text: str = self._backend.to_str()
+        return text
+
     def _encode(self, text: str) -> Any:
         try:
             return self._backend.encode(text, add_special_tokens=False)

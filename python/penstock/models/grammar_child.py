@@ -1,0 +1,85 @@
+"""A process that tries grammars: `python -m penstock.models.grammar_child`.
+
+What a client wrote may make the grammar library run out of time, memory or stack, where it can
+neither be stopped nor fail softly. So it is compiled here first. Reads frames from standard input:
+one `Vocabulary` and the vocabulary's size, then serialized grammars; answers each with the error,
+empty for a good one. A frame is a 4-byte little-endian length and msgpack. Whoever started it ends
+it by closing the pipe, or kills it when a grammar takes too long.
+"""
+
+from __future__ import annotations
+
+import resource
+import struct
+import sys
+import threading
+from typing import BinaryIO, Final
+
+import msgspec
+from llguidance import LLTokenizer
+
+from penstock.models.vocabulary import GrammarError, Vocabulary, compile_grammar
+
+STACK_BYTES: Final = 1024 * 1024
+"""Less than any thread of the engine has: what fits here fits there."""
+MEMORY_BYTES: Final = 512 * 1024 * 1024
+"""What a grammar may take on top of the process as it starts."""
+LENGTH: Final = struct.Struct("<I")
+
+
+class Taught(msgspec.Struct, frozen=True):
+    """The first frame."""
+
+    vocabulary: Vocabulary
+    vocab_size: int
+
+
+def frame(message: Taught | str) -> bytes:
+    """The bytes of a message."""
+    body = msgspec.msgpack.encode(message)
+    return LENGTH.pack(len(body)) + body
+
+
+def main() -> None:
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    first = _read(source)
+    if first is None:
+        return
+    taught = msgspec.msgpack.decode(first, type=Taught)
+    tokenizer = taught.vocabulary.grammar_tokenizer(taught.vocab_size)
+    _limit_memory()
+    threading.stack_size(STACK_BYTES)
+    worker = threading.Thread(target=_serve, args=(source, sink, tokenizer))
+    worker.start()
+    worker.join()
+
+
+def _serve(source: BinaryIO, sink: BinaryIO, tokenizer: LLTokenizer) -> None:
+    while (body := _read(source)) is not None:
+        try:
+            compile_grammar(tokenizer, msgspec.msgpack.decode(body, type=str))
+        except GrammarError as error:
+            answer = str(error) or "it cannot be compiled"
+        else:
+            answer = ""
+        sink.write(frame(answer))
+        sink.flush()
+
+
+def _limit_memory() -> None:
+    with open("/proc/self/statm") as statm:
+        taken = int(statm.read().split()[0]) * resource.getpagesize()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY_BYTES, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _read(source: BinaryIO) -> bytes | None:
+    head = source.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    return source.read(LENGTH.unpack(head)[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""From what a client wrote to a grammar that the engine takes, or to an error that says where.
+
+All forms become llguidance's serialized one. It is tried in a child process, under bounds of time,
+memory and depth, before anyone else compiles it; what was tried is remembered by its content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections import OrderedDict
+from typing import Final
+
+import msgspec
+from llguidance import LLMatcher
+
+from penstock.base.errors import InvalidRequest
+from penstock.dialog import Constraint
+from penstock.models.vocabulary import Vocabulary
+from penstock.text.grammar_schema import schema_fault, schema_grammar
+from penstock.text.grammar_trial import GrammarTrial, TrialFailed
+from penstock.text.tokenizer import Tokenizer
+
+MAX_GRAMMAR_CHARS: Final = 256 * 1024
+CACHE_BYTES: Final = 16 * 1024 * 1024
+_MAX_REASON_CHARS: Final = 500
+
+
+def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
+    """What the engine must be taught before it can follow a grammar. Takes tens of milliseconds."""
+    return Vocabulary(tokenizer.serialize(), tuple(sorted(tokenizer.stop_ids)))
+
+
+class GrammarCompiler:
+    """Checks the constraints of one model's requests. Safe to use from several threads; `compile`
+    blocks while a grammar is tried, at most some seconds, the first time for the tokenizer too."""
+
+    def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
+        self._trial = GrammarTrial(vocabulary, vocab_size)
+        self._known: OrderedDict[Constraint, str | InvalidRequest] = OrderedDict()
+        self._known_bytes = 0
+        self._lock = threading.Lock()
+
+    def known(self, constraint: Constraint) -> str | None:
+        """The grammar of a constraint that was compiled before; None where it was not. Does not
+        block. Raises InvalidRequest for one that was refused before."""
+        with self._lock:
+            found = self._known.get(constraint)
+            if found is not None:
+                self._known.move_to_end(constraint)
+        if isinstance(found, InvalidRequest):
+            raise _again(found)
+        return found
+
+    def compile(self, constraint: Constraint) -> str:
+        """The serialized grammar. Raises InvalidRequest naming the field and, in a JSON schema, the
+        place."""
+        found = self.known(constraint)
+        if found is not None:
+            return found
+        try:
+            grammar = serialize(constraint)
+            self._try(constraint, grammar)
+        except InvalidRequest as error:
+            self._remember(constraint, error)
+            raise
+        self._remember(constraint, grammar)
+        return grammar
+
+    def close(self) -> None:
+        """End the child processes."""
+        self._trial.close()
+
+    def _try(self, constraint: Constraint, grammar: str) -> None:
+        try:
+            error = self._trial.error_of(grammar)
+        except TrialFailed as failure:
+            raise _refusal(constraint, str(failure)) from failure
+        if error is None:
+            return
+        place = ""
+        if constraint.kind == "json_schema":
+            find = self._trial.error_of
+            with contextlib.suppress(TrialFailed):
+                place = schema_fault(constraint.value, error, find, strict=constraint.strict)
+        raise _refusal(constraint, error, place)
+
+    def _remember(self, constraint: Constraint, result: str | InvalidRequest) -> None:
+        with self._lock:
+            if constraint in self._known:
+                return
+            self._known[constraint] = result
+            self._known_bytes += _weight(constraint)
+            while self._known_bytes > CACHE_BYTES:
+                oldest, _ = self._known.popitem(last=False)
+                self._known_bytes -= _weight(oldest)
+
+
+def serialize(constraint: Constraint) -> str:
+    """llguidance's serialized form, not tried yet. Raises InvalidRequest for what is too large or
+    no grammar of its kind."""
+    if len(constraint.value) > MAX_GRAMMAR_CHARS:
+        raise _refusal(constraint, f"it has more than {MAX_GRAMMAR_CHARS} characters")
+    match constraint.kind:
+        case "json_schema":
+            try:
+                return schema_grammar(constraint.value, strict=constraint.strict)
+            except ValueError as error:
+                raise _refusal(constraint, str(error)) from error
+        case "regex":
+            return LLMatcher.grammar_from_regex(constraint.value)
+        case "lark":
+            return json.dumps({"grammars": [{"lark_grammar": constraint.value}]})
+        case "llguidance":
+            return _checked(constraint)
+
+
+class _Grammars(msgspec.Struct):
+    grammars: list[dict[str, object]]
+
+
+def _checked(constraint: Constraint) -> str:
+    try:
+        msgspec.json.decode(constraint.value, type=_Grammars)
+    except msgspec.DecodeError as error:
+        raise _refusal(constraint, f"it is no object with `grammars`: {error}") from error
+    return constraint.value
+
+
+def _refusal(constraint: Constraint, reason: str, place: str = "") -> InvalidRequest:
+    is_schema = constraint.kind == "json_schema"
+    what = {
+        "json_schema": "the JSON schema",
+        "regex": "the regular expression",
+        "lark": "the Lark grammar",
+        "llguidance": "the grammar",
+    }[constraint.kind]
+    at = f" at {place}" if place else ""
+    reason = " ".join(reason.split())[:_MAX_REASON_CHARS]
+    return InvalidRequest(
+        f"{what} cannot be used{at}: {reason}", field="response_format" if is_schema else "grammar"
+    )
+
+
+def _again(error: InvalidRequest) -> InvalidRequest:
+    return InvalidRequest(error.message, field=error.field)
+
+
+def _weight(constraint: Constraint) -> int:
+    return 512 + 3 * len(constraint.value)

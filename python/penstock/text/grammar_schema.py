@@ -1,0 +1,79 @@
+"""JSON schemas as grammars: how the JSON is spaced, and where in a schema an error is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from llguidance import LLMatcher
+
+if TYPE_CHECKING:  # the library names the type in its stub only
+    from llguidance._lib import JsonCompileOptions
+
+SPACING: Final[JsonCompileOptions] = {
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "whitespace_flexible": False,
+}
+"""One line, spaced as most JSON that models were trained on. A model that may choose its white
+space can fill an answer with it, and nothing would be forced. A schema's own `x-guidance` wins."""
+
+_MAX_TRIALS: Final = 200
+_NAMED: Final = ("$defs", "definitions", "properties", "patternProperties")
+_LISTED: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SINGLE: Final = ("items", "additionalProperties")
+
+
+def schema_grammar(schema: str, *, strict: bool) -> str:
+    """The serialized grammar of a schema's JSON text. Not `strict`: keywords that cannot be
+    enforced are ignored. Raises ValueError for what is no JSON schema."""
+    try:
+        decoded = json.loads(schema)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if decoded is True:
+        decoded = {}
+    if not isinstance(decoded, dict):
+        raise ValueError("a JSON schema is an object")
+    return _grammar(decoded, strict)
+
+
+def schema_fault(
+    schema: str, error: str, error_of: Callable[[str], str | None], *, strict: bool
+) -> str:
+    """The place of the innermost part of a schema that gives `error` by itself, as a JSON pointer;
+    "" for the whole of it. `error_of` tells what is wrong with a serialized grammar."""
+    root = json.loads(schema)
+    if not isinstance(root, dict):
+        return ""
+    shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
+    place, parts = "", _parts(root)
+    for _ in range(_MAX_TRIALS):
+        step, part = next(parts, ("", None))
+        if not step:
+            break
+        if isinstance(part, dict) and error_of(_grammar({**shared, **part}, strict)) == error:
+            place, parts = f"{place}/{step}", _parts(part)
+    return place
+
+
+def _grammar(schema: dict[str, Any], strict: bool) -> str:
+    overrides: JsonCompileOptions = {} if strict else {"lenient": True}
+    return LLMatcher.grammar_from_json_schema(schema, defaults=SPACING, overrides=overrides)
+
+
+def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(step of a JSON pointer, schema) for each part of a schema."""
+    for key in _NAMED:
+        named = schema.get(key)
+        if isinstance(named, dict):
+            for name, part in named.items():
+                yield f"{key}/{name.replace('~', '~0').replace('/', '~1')}", part
+    for key in _LISTED:
+        listed = schema.get(key)
+        if isinstance(listed, list):
+            for index, part in enumerate(listed):
+                yield f"{key}/{index}", part
+    for key in _SINGLE:
+        yield key, schema.get(key)

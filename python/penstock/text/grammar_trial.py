@@ -1,0 +1,121 @@
+"""Child processes in which grammars are tried, so that a hostile one hurts nobody.
+
+It knows nothing of schemas and requests: a serialized grammar goes in, an error or none comes out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from typing import Final
+
+import msgspec
+
+from penstock.models.grammar_child import LENGTH, Taught, frame
+from penstock.models.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+
+COMPILE_TIMEOUT_S: Final = 4.0
+START_TIMEOUT_S: Final = 60.0
+"""The first answer of a child may wait for its tokenizer."""
+MAX_CHILDREN: Final = 2
+"""While one is held up by a hostile grammar, another serves."""
+
+
+class TrialFailed(Exception):
+    """A grammar took too much: time, memory or stack."""
+
+
+class GrammarTrial:
+    """Tries grammars in up to `MAX_CHILDREN` processes, which live on for further ones. Safe to use
+    from several threads; a call blocks until its grammar is tried."""
+
+    def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
+        self._taught = Taught(vocabulary, vocab_size)
+        self._idle: queue.LifoQueue[_Child | None] = queue.LifoQueue()
+        for _ in range(MAX_CHILDREN):
+            self._idle.put(None)
+        self._starting = threading.Lock()
+
+    def error_of(self, grammar: str) -> str | None:
+        """What is wrong with a grammar, None if nothing is. Raises TrialFailed."""
+        child = self._idle.get()
+        try:
+            if child is None:
+                child = _Child(self._taught)
+            error = child.error_of(grammar)
+        except BaseException:
+            if child is not None:
+                child.kill()
+            self._idle.put(None)
+            raise
+        self._idle.put(child)
+        return error
+
+    def close(self) -> None:
+        """End the children that are idle."""
+        for _ in range(self._idle.qsize()):
+            child = self._idle.get()
+            if child is not None:
+                child.kill()
+            self._idle.put(None)
+
+
+class _Child:
+    def __init__(self, taught: Taught) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.models.grammar_child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the parent
+            bufsize=0,
+        )
+        self._answered = False
+        self._send(frame(taught))
+
+    def error_of(self, grammar: str) -> str | None:
+        self._send(frame(grammar))
+        timeout_s = COMPILE_TIMEOUT_S + (0 if self._answered else START_TIMEOUT_S)
+        deadline_s = time.monotonic() + timeout_s
+        (size,) = LENGTH.unpack(self._receive(LENGTH.size, deadline_s))
+        answer = msgspec.msgpack.decode(self._receive(size, deadline_s), type=str)
+        self._answered = True
+        return answer or None
+
+    def kill(self) -> None:
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._process.wait()
+
+    def _send(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[self._process.stdin.write(view) or 0 :]
+        except BrokenPipeError as error:
+            raise TrialFailed("the process that tries grammars ended") from error
+
+    def _receive(self, size: int, deadline_s: float) -> bytes:
+        assert self._process.stdout is not None
+        data = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while len(data) < size:
+                if not selector.select(max(0.0, deadline_s - time.monotonic())):
+                    raise TrialFailed("it takes too long to compile")
+                part = os.read(self._process.stdout.fileno(), size - len(data))
+                if not part:
+                    raise TrialFailed("it takes too much memory to compile")
+                data += part
+        return data

@@ -1,0 +1,205 @@
+"""Constraints become grammars; what is wrong is named; what is hostile costs nobody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tiny_text import tiny_tokenizer
+
+from penstock.base.errors import InvalidRequest
+from penstock.dialog import Constraint
+from penstock.models.vocabulary import compile_grammar
+from penstock.text import grammar_trial
+from penstock.text.grammar import MAX_GRAMMAR_CHARS, GrammarCompiler, serialize, vocabulary_of
+
+VOCABULARY = vocabulary_of(tiny_tokenizer())
+SIZE = 264
+TOKENS = VOCABULARY.grammar_tokenizer(SIZE)
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[GrammarCompiler]:
+    made = GrammarCompiler(VOCABULARY, SIZE)
+    yield made
+    made.close()
+
+
+def schema(value: Any, *, strict: bool = True) -> Constraint:
+    return Constraint("json_schema", json.dumps(value), strict)
+
+
+def matches(grammar: str, text: str) -> bool:
+    matcher = compile_grammar(TOKENS, grammar)
+    tokens = list(text.encode())
+    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+
+@pytest.mark.parametrize(
+    ("constraint", "right", "wrong"),
+    [
+        (Constraint("regex", "[ab]+c?"), "abac", "ac1"),
+        (Constraint("lark", 'start: "x" B\nB: /b*/'), "xbb", "bb"),
+        (
+            Constraint("llguidance", '{"grammars": [{"json_schema": {"const": 1}}]}'),
+            "1",
+            "2",
+        ),
+        (schema({"type": "array", "items": {"type": "integer"}}), "[1, 2]", "[1, x]"),
+        (schema(True), '{"a": [null]}', "{a}"),
+    ],
+)
+def test_every_kind_is_compiled(
+    compiler: GrammarCompiler, constraint: Constraint, right: str, wrong: str
+) -> None:
+    grammar = compiler.compile(constraint)
+    assert "grammars" in json.loads(grammar)
+    assert matches(grammar, right)
+    assert not matches(grammar, wrong)
+
+
+def test_a_schema_may_space_its_json_itself(compiler: GrammarCompiler) -> None:
+    pair = {"type": "array", "items": {"type": "integer"}}
+    assert matches(compiler.compile(schema(pair)), "[1, 2]")
+    narrow = {**pair, "x-guidance": {"item_separator": ",", "whitespace_flexible": False}}
+    assert matches(compiler.compile(schema(narrow)), "[1,2]")
+
+
+@pytest.mark.parametrize(
+    ("value", "place", "reason"),
+    [
+        ({"properties": {"a": {"items": {"not": {}}}}}, "/properties/a/items", "not"),
+        ({"properties": {"a/b": {"type": "strin"}}}, "/properties/a~1b", "strin"),
+        (
+            {"$ref": "#/$defs/x", "$defs": {"x": {"anyOf": [{}, {"type": 5}]}}},
+            "/$defs/x/anyOf/1",
+            "type",
+        ),
+        ({"prefixItems": [{"type": "string", "pattern": "(?=a)"}]}, "/prefixItems/0", "look"),
+        ({"type": "string", "minLength": "x"}, "", "minLength"),
+        ({"enum": []}, "", "empty"),
+        ({"type": "integer", "minimum": 5, "maximum": 3}, "", "minimum"),
+        ({"$ref": "http://example.org/s.json"}, "", "Resource"),
+        ([], "", "object"),
+    ],
+)
+def test_an_error_in_a_schema_names_its_place(
+    compiler: GrammarCompiler, value: Any, place: str, reason: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        compiler.compile(schema(value))
+    assert caught.value.field == "response_format"
+    head, _, tail = caught.value.message.partition(": ")
+    assert head == "the JSON schema cannot be used" + (f" at {place}" if place else "")
+    assert reason in tail
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Constraint("regex", "("),
+        Constraint("lark", "start: NOTHING"),
+        Constraint("lark", "start: <|no_such_token|>"),
+        Constraint("llguidance", "{}"),
+        Constraint("llguidance", "start: /a/"),
+        Constraint("regex", "a" * (MAX_GRAMMAR_CHARS + 1)),
+    ],
+)
+def test_a_bad_grammar_is_refused(compiler: GrammarCompiler, constraint: Constraint) -> None:
+    for _ in range(2):  # compiled, and remembered
+        with pytest.raises(InvalidRequest) as caught:
+            compiler.compile(constraint)
+        assert caught.value.field == "grammar"
+        assert len(caught.value.message) < 700
+
+
+def test_control_tokens_are_known_to_lark(compiler: GrammarCompiler) -> None:
+    grammar = compiler.compile(Constraint("lark", 'start: "a" <|im_start|> "b"'))
+    matcher = compile_grammar(TOKENS, grammar)
+    assert matcher.try_consume_tokens([97, 257, 98]) == 3
+
+
+def test_what_is_not_strict_ignores_what_cannot_be_enforced(compiler: GrammarCompiler) -> None:
+    lenient = schema({"type": "string", "not": {"const": "a"}}, strict=False)
+    assert matches(compiler.compile(lenient), '"b"')
+
+
+def test_what_was_compiled_is_known(compiler: GrammarCompiler) -> None:
+    one = Constraint("regex", "known*")
+    assert compiler.known(one) is None
+    assert compiler.compile(one) == compiler.known(one)
+
+
+def nested(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+def exploding_lark() -> str:
+    """Thirty intersected expressions: no answer is left, but it takes forever to see."""
+    parts = " & ".join(f"/(.|\\n)*a(.|\\n){{{i}}}b(.|\\n)*/" for i in range(30))
+    return f"start: X\nX: {parts}"
+
+
+def endless_chain() -> str:
+    """Rules that may be empty, each by way of the next: the library recurses to see it."""
+    count = 4000
+    rules = "\n".join(f'x{i}: | "a{i}" | x{(i + 1) % count}' for i in range(count))
+    return "start: " + " ".join(f"x{i}" for i in range(count)) + "\n" + rules
+
+
+HOSTILE = {
+    "deep schema": Constraint("json_schema", '{"items":' * 5000 + "{}" + "}" * 5000),
+    "deep array": Constraint("json_schema", nested(50_000)),
+    "deep regex": Constraint("regex", "(" * 50_000 + ")*" * 50_000),
+    "deep lark": Constraint("lark", "start: " + "(" * 50_000 + '"a"' + ")" * 50_000),
+    "huge choice": schema({"anyOf": [{"required": [f"k{i}"]} for i in range(5000)]}),
+    "large enum": schema({"enum": [f"value {i}" for i in range(20_000)]}),
+    "endless chain": Constraint("lark", endless_chain()),
+    "endless reference": schema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}),
+    "exploding conditions": schema(
+        {"allOf": [{"anyOf": [{"required": [f"k{i}{j}"]} for j in range(9)]} for i in range(9)]}
+    ),
+    "many properties": schema({"properties": {f"k{i}": {} for i in range(8000)}}),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_grammar_is_refused_and_the_next_one_is_not(
+    compiler: GrammarCompiler, name: str
+) -> None:
+    with pytest.raises(InvalidRequest):
+        compiler.compile(HOSTILE[name])
+    assert compiler.compile(Constraint("regex", f"[{name[0]}b]+"))
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Constraint("regex", "(((a{1,1000}){1,1000}){1,1000}){1,1000}"),
+        Constraint("regex", "(.*a){30}"),
+        Constraint("regex", "(a|b)*a(a|b){300}"),
+        schema({"type": "array", "items": {"type": "integer"}, "minItems": 10**9}),
+        schema({"type": "string", "maxLength": 10**9}),
+        schema({"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"x": {"$ref": "#"}}}}}),
+    ],
+)
+def test_repetition_and_recursion_are_no_harm(
+    compiler: GrammarCompiler, constraint: Constraint
+) -> None:
+    assert compiler.compile(constraint)
+
+
+def test_a_grammar_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = GrammarCompiler(VOCABULARY, SIZE)
+    compiler.compile(Constraint("regex", "a"))  # the child is up
+    monkeypatch.setattr(grammar_trial, "COMPILE_TIMEOUT_S", 0.3)
+    with pytest.raises(InvalidRequest, match=r"too (long|much)"):
+        compiler.compile(Constraint("lark", exploding_lark()))
+    assert compiler.compile(Constraint("regex", "b"))
+    compiler.close()
+
+
+def test_serialized_forms_need_no_child() -> None:
+    assert json.loads(serialize(Constraint("regex", "a")))["grammars"]
