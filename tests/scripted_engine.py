@@ -27,6 +27,7 @@ from penstock.engine.types import (
     TokenDelta,
     TokenRequest,
 )
+from penstock.models.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class ScriptedEngine:
         self._info = info
         self._cached_tokens = cached_tokens
         self.requests: list[TokenRequest] = []
+        self.taught: list[Vocabulary] = []
         self.active: set[str] = set()
         self.aborted: list[str] = []
         self.finished: dict[str, FinishReason] = {}
@@ -94,6 +96,9 @@ class ScriptedEngine:
             self.active.discard(request.id)
             if not ended:
                 self.aborted.append(request.id)
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        self.taught.append(vocabulary)
 
     async def gauges(self) -> EngineGauges:
         reasons = list(self.finished.values())

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, FF, VOCAB, LAYERS, CONTEXT = 64, 4, 2, 16, 96, 200, 2, 160
 
 
-def write_small_llama(folder: Path, seed: int = 0) -> Path:
+def write_small_llama(folder: Path, seed: int = 0, vocab: int = VOCAB) -> Path:
     """A LlamaForCausalLM of float16 weights, large enough that its distributions are peaked."""
     random = np.random.default_rng(seed)
 
@@ -23,9 +23,9 @@ def write_small_llama(folder: Path, seed: int = 0) -> Path:
         return (1 + 0.1 * random.standard_normal(WIDTH)).astype(np.float16)
 
     tensors = {
-        "model.embed_tokens.weight": matrix(VOCAB, WIDTH, WIDTH**0.5),
+        "model.embed_tokens.weight": matrix(vocab, WIDTH, WIDTH**0.5),
         "model.norm.weight": norm(),
-        "lm_head.weight": matrix(VOCAB, WIDTH, 3.0),
+        "lm_head.weight": matrix(vocab, WIDTH, 3.0),
     }
     for layer in range(LAYERS):
         prefix = f"model.layers.{layer}."
@@ -50,7 +50,7 @@ def write_small_llama(folder: Path, seed: int = 0) -> Path:
         "num_hidden_layers": LAYERS,
         "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS,
-        "vocab_size": VOCAB,
+        "vocab_size": vocab,
         "max_position_embeddings": CONTEXT,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import stat
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from penstock.engine.types import (
     TokenRequest,
 )
 from penstock.engine.wire import MAX_FRAME_BYTES, Abort, FrameReader, frame
+from penstock.models.vocabulary import Vocabulary
 
 INFO = EngineInfo("counting", 1000, 1000, 4, 10, 16, 0, "test")
 
@@ -39,11 +40,18 @@ class CountingTokenSource:
     def __init__(self) -> None:
         self.active: dict[str, list[int]] = {}
         self.aborted: list[str] = []
+        self.taught: list[Vocabulary] = []
         self.gate = threading.Event()
 
     @property
     def has_work(self) -> bool:
         return bool(self.active)
+
+    def call_when_ready(self, wake: Callable[[], None]) -> None:
+        """Its work always comes with a submit."""
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        self.taught.append(vocabulary)
 
     def submit(self, request: TokenRequest) -> None:
         if len(self.active) >= 4:

@@ -11,6 +11,7 @@ from penstock.api.record import RequestRecord, current_record
 from penstock.base.errors import Overloaded, ServiceError
 from penstock.engine.protocol import Engine
 from penstock.engine.types import EngineGauges, EngineInfo, TokenChunk, TokenRequest
+from penstock.models.vocabulary import Vocabulary
 
 
 class MeasuredEngine:
@@ -27,6 +28,9 @@ class MeasuredEngine:
     @property
     def info(self) -> EngineInfo:
         return self._engine.info
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        self._engine.teach(vocabulary)
 
     async def gauges(self) -> EngineGauges:
         return await self._engine.gauges()

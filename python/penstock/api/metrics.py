@@ -57,6 +57,13 @@ ENGINE_COUNTERS: Final = {
     "sequences_completed_length": "completed_length",
     "sequences_completed_canceled": "completed_abort",
     "sequences_completed_error": "completed_error",
+    "grammars_compiled": "grammars_compiled",
+    "grammars_reused": "grammars_reused",
+    "grammars_refused": "grammars_refused",
+    "grammar_compile_seconds": "grammar_compile_seconds",
+    "grammar_mask_seconds": "grammar_mask_seconds",
+    "grammar_mask_wait_seconds": "grammar_mask_wait_seconds",
+    "forced_tokens": "forced_tokens",
 }
 
 

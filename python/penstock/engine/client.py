@@ -19,10 +19,12 @@ from penstock.engine.wire import (
     Hello,
     Refused,
     Submit,
+    Teach,
     ToEngine,
     frame,
     from_engine_decoder,
 )
+from penstock.models.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class EngineClient:
         self._info: EngineInfo | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._mailboxes = Mailboxes(lambda r: self._send(Submit(r)), self._abort)
+        self._vocabulary: Vocabulary | None = None
         self._gauge_waiters: list[asyncio.Future[EngineGauges]] = []
         self._connected = asyncio.Event()
         self._task = asyncio.create_task(self._keep_connected(), name="engine-client")
@@ -82,6 +85,12 @@ class EngineClient:
 
     def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]:
         return self._mailboxes.generate(request)
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        if self._vocabulary is None:
+            self._vocabulary = vocabulary
+            if self._connected.is_set():
+                self._send(Teach(vocabulary))
 
     async def gauges(self) -> EngineGauges:
         waiter: asyncio.Future[EngineGauges] = asyncio.get_running_loop().create_future()
@@ -133,6 +142,8 @@ class EngineClient:
                     self._mailboxes.deliver(chunk)
             case Hello(info):
                 self._info = info
+                if self._vocabulary is not None:
+                    self._send(Teach(self._vocabulary))
                 self._connected.set()
             case Refused() as refusal:
                 self._mailboxes.fail(refusal.id, RefusedRequest(refusal))

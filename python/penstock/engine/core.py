@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from operator import attrgetter
+from queue import SimpleQueue
 
 import msgspec
+from llguidance import LLMatcher
 
-from penstock.base.errors import InvalidRequest
+from penstock.base.errors import InvalidRequest, ModelError, ServiceError
 from penstock.config import EngineSettings
+from penstock.engine.grammars import Grammars, guide_of
+from penstock.engine.masks import MaskFiller
 from penstock.engine.types import (
     EngineGauges,
     EngineInfo,
@@ -15,6 +24,7 @@ from penstock.engine.types import (
     TokenDelta,
     TokenRequest,
 )
+from penstock.models.vocabulary import Vocabulary
 from penstock.runtime.load import load_runtime
 from penstock.runtime.protocol import Runtime
 from penstock.scheduler import Progress, Scheduler
@@ -23,12 +33,21 @@ FAILED_ROW = "the model gave no finite scores for this request"
 
 
 class EngineCore:
-    """One loaded model. Not thread-safe: one thread calls all of it."""
+    """One loaded model. Not thread-safe: one thread calls all of it. `threads`: how many may fill
+    grammar masks while a step computes."""
 
-    def __init__(self, runtime: Runtime, scheduler: Scheduler, info: EngineInfo) -> None:
+    def __init__(
+        self, runtime: Runtime, scheduler: Scheduler, info: EngineInfo, threads: int = 1
+    ) -> None:
         self._runtime = runtime
         self._scheduler = scheduler
         self.info = info
+        self._grammars = Grammars(info.vocab_size)
+        self._masks = MaskFiller(info.vocab_size, threads)
+        self._stop_ids: frozenset[int] = frozenset()
+        self._compiling: dict[str, Future[LLMatcher]] = {}
+        self._compiled: SimpleQueue[str] = SimpleQueue()
+        self._wake: Callable[[], None] = lambda: None
 
     @classmethod
     def load(cls, settings: EngineSettings) -> EngineCore:
@@ -55,7 +74,7 @@ class EngineCore:
             weight_bytes=facts.weight_bytes,
             fingerprint=facts.fingerprint,
         )
-        return cls(runtime, scheduler, info)
+        return cls(runtime, scheduler, info, settings.threads or len(os.sched_getaffinity(0)))
 
     @property
     def report(self) -> str:
@@ -64,7 +83,16 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        return self._scheduler.has_work or not self._compiled.empty()
+
+    def call_when_ready(self, wake: Callable[[], None]) -> None:
+        """`wake` is called, by another thread, when there is work again without a `submit`."""
+        self._wake = wake
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        """Take in the model's tokenizer, which constraints need."""
+        self._grammars.teach(vocabulary)
+        self._stop_ids = frozenset(vocabulary.stop_ids)
 
     def submit(self, request: TokenRequest) -> None:
         """Queue a request. Raises InvalidRequest, ContextLengthExceeded or Overloaded."""
@@ -72,48 +100,105 @@ class EngineCore:
             raise InvalidRequest(
                 f"token ids must be at least 0 and below {self.info.vocab_size}", field="prompt"
             )
+        compiled = None
+        stop_ids = request.stop_token_ids
+        if request.constraint is not None:
+            compiled = self._grammars.compile(request.constraint)
+            stop_ids |= self._stop_ids
+        ready = compiled is not None and compiled.done() and compiled.exception() is None
         self._scheduler.submit(
             request.id,
             token_ids=request.token_ids,
             sampling=request.sampling,
             seed=request.seed,
             max_tokens=request.max_tokens,
-            stop_token_ids=request.stop_token_ids,
+            stop_token_ids=stop_ids,
             top_logprobs=request.top_logprobs,
             cache_salt=request.cache_salt,
+            guide=guide_of(compiled) if compiled is not None and ready else None,
+            held=compiled is not None and not ready,
         )
+        if compiled is not None and not ready:
+            self._compiling[request.id] = compiled
+            compiled.add_done_callback(lambda _: self._on_compiled(request.id))
 
     def abort(self, request_id: str) -> None:
         """Drop a request, if it is still there; no chunk of it follows."""
+        self._compiling.pop(request_id, None)
         self._scheduler.abort(request_id)
 
     def step(self) -> list[TokenChunk]:
         """Compute one step. Empty when there was nothing to do or no token came of it."""
+        chunks = self._release_compiled()
         plan = self._scheduler.plan()
         if plan is None:
-            return []
+            return chunks
         began = time.monotonic()
-        result = self._runtime.execute(plan)
+        masks = self._masks.begin(self._scheduler.sampled_guides)
+        result = self._runtime.execute(plan, masks)
         now = time.monotonic()
-        return [_chunk(progress, now) for progress in self._scheduler.commit(result, now - began)]
+        progress = self._scheduler.commit(result, now - began)
+        return chunks + _chunks(progress, now)
 
     def gauges(self) -> EngineGauges:
-        return EngineGauges(**msgspec.structs.asdict(self._scheduler.gauges()))
+        grammars, masks = self._grammars, self._masks
+        return EngineGauges(
+            **msgspec.structs.asdict(self._scheduler.gauges()),
+            grammars_compiled=grammars.compiled,
+            grammars_reused=grammars.reused,
+            grammars_refused=grammars.refused,
+            grammar_compile_seconds=grammars.compile_s,
+            grammar_mask_seconds=masks.fill_s,
+            grammar_mask_wait_seconds=masks.wait_s,
+        )
 
     def close(self) -> None:
         """Free the model's memory and threads."""
+        self._grammars.close()
+        self._masks.close()
         self._runtime.close()
 
+    def _on_compiled(self, request_id: str) -> None:
+        """In a thread of the compiler."""
+        self._compiled.put(request_id)
+        self._wake()
 
-def _chunk(progress: Progress, now: float) -> TokenChunk:
-    tokens: tuple[TokenDelta, ...] = ()
-    if progress.token_id is not None:
-        tokens = (TokenDelta(progress.token_id, progress.logprob, progress.top),)
-    return TokenChunk(
-        id=progress.id,
-        tokens=tokens,
-        step_time_s=now,
-        cached_tokens=progress.cached_tokens,
-        finish=progress.finish,
-        error=FAILED_ROW if progress.finish == "error" else None,
-    )
+    def _release_compiled(self) -> list[TokenChunk]:
+        """Let the requests join whose grammars are there; the chunks of those that have none."""
+        failures = []
+        while not self._compiled.empty():
+            request_id = self._compiled.get()
+            compiled = self._compiling.pop(request_id, None)
+            if compiled is None:
+                continue
+            try:
+                self._scheduler.release(request_id, guide_of(compiled))
+            except (ServiceError, ModelError) as error:
+                self._scheduler.abort(request_id, "error")
+                now = time.monotonic()
+                failures.append(TokenChunk(request_id, (), now, 0, "error", str(error)))
+        return failures
+
+
+def _chunks(progress: list[Progress], now: float) -> list[TokenChunk]:
+    """One chunk for each request; what a step made of one stands together."""
+    chunks = []
+    for _, group in itertools.groupby(progress, key=attrgetter("id")):
+        parts = list(group)
+        last = parts[-1]
+        error = (last.error or FAILED_ROW) if last.finish == "error" else None
+        chunks.append(
+            TokenChunk(
+                id=last.id,
+                tokens=tuple(
+                    TokenDelta(part.token_id, part.logprob, part.top)
+                    for part in parts
+                    if part.token_id is not None
+                ),
+                step_time_s=now,
+                cached_tokens=parts[0].cached_tokens,
+                finish=last.finish,
+                error=error,
+            )
+        )
+    return chunks

@@ -13,6 +13,7 @@ from penstock.config import EngineSettings
 from penstock.engine.core import EngineCore
 from penstock.engine.mailbox import Mailboxes
 from penstock.engine.types import EngineGauges, EngineInfo, TokenChunk, TokenRequest
+from penstock.models.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class LocalEngine:
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._mailboxes = Mailboxes(self._submit, self._abort)
         self._fault: str | None = None
+        core.call_when_ready(lambda: self._commands.put(_look_again))
         self._thread = threading.Thread(target=self._run, name="penstock-engine", daemon=True)
         self._thread.start()
 
@@ -52,6 +54,9 @@ class LocalEngine:
 
     def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]:
         return self._mailboxes.generate(request)
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        self._commands.put(lambda core: core.teach(vocabulary))
 
     async def gauges(self) -> EngineGauges:
         answer: asyncio.Future[EngineGauges] = self._loop.create_future()
@@ -107,6 +112,10 @@ class LocalEngine:
     def _deliver(self, chunks: list[TokenChunk]) -> None:
         for chunk in chunks:
             self._mailboxes.deliver(chunk)
+
+
+def _look_again(core: EngineCore) -> None:
+    """Only wakes the thread: the core has work now."""
 
 
 def _set_result_if_waiting(answer: asyncio.Future[EngineGauges], gauges: EngineGauges) -> None:

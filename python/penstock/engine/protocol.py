@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from penstock.engine.types import EngineGauges, EngineInfo, TokenChunk, TokenRequest
+from penstock.models.vocabulary import Vocabulary
 
 
 class Engine(Protocol):
@@ -21,6 +22,11 @@ class Engine(Protocol):
         Raises Overloaded when the queue is full, Unavailable while the engine (re)starts,
         EngineFault when the engine process died under the request.
         """
+        ...
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        """Tell the engine the model's tokenizer, before the first request with a constraint.
+        Harmless when told twice; an engine that was restarted is told again by itself."""
         ...
 
     async def gauges(self) -> EngineGauges: ...

@@ -8,6 +8,7 @@ import os
 import selectors
 import socket
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -24,9 +25,11 @@ from penstock.engine.wire import (
     Hello,
     Refused,
     Submit,
+    Teach,
     frame,
     to_engine_decoder,
 )
+from penstock.models.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,8 @@ class Core(Protocol):
     def info(self) -> EngineInfo: ...
     @property
     def has_work(self) -> bool: ...
+    def call_when_ready(self, wake: Callable[[], None]) -> None: ...
+    def teach(self, vocabulary: Vocabulary) -> None: ...
     def submit(self, request: TokenRequest) -> None: ...
     def abort(self, request_id: str) -> None: ...
     def step(self) -> list[TokenChunk]: ...
@@ -77,10 +82,16 @@ class EngineServer:
         self._listener = _listen(socket_path)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
 
+        self._wake_writer.setblocking(False)
+        core.call_when_ready(self._wake)
+
     def stop(self) -> None:
         """End `run` after the step in progress. Callable from any thread and signal handler."""
         self._stopping = True
-        with contextlib.suppress(OSError):
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # full: it will wake up
             self._wake_writer.send(b"\0")
 
     def run(self) -> None:
@@ -136,6 +147,8 @@ class EngineServer:
             case Abort(request_id):
                 self._core.abort(connection.engine_id(request_id))
                 connection.open_ids.discard(connection.engine_id(request_id))
+            case Teach(vocabulary):
+                self._core.teach(vocabulary)
             case AskGauges():
                 self._send(connection, Gauges(self._core.gauges()))
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from penstock.engine.types import EngineGauges, EngineInfo, TokenChunk, TokenRequest
+from penstock.models.vocabulary import Vocabulary
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
@@ -23,6 +24,12 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
     id: str
+
+
+class Teach(msgspec.Struct, frozen=True, tag="teach"):
+    """Goes before the first request with a constraint."""
+
+    vocabulary: Vocabulary
 
 
 class AskGauges(msgspec.Struct, frozen=True, tag="ask_gauges"):
@@ -57,7 +64,7 @@ class Gauges(msgspec.Struct, frozen=True, tag="gauges"):
     gauges: EngineGauges
 
 
-ToEngine = Submit | Abort | AskGauges
+ToEngine = Submit | Abort | Teach | AskGauges
 FromEngine = Hello | Chunks | Refused | Gauges
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,0 +1,79 @@
+"""The masks of a step's rows, filled by threads while the forward pass runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLExecutor, LLMatcher
+from llguidance.numpy import fill_next_token_bitmask_par
+
+from penstock.engine.guide import GrammarGuide
+from penstock.scheduler import Guide
+
+Words = npt.NDArray[np.uint32]
+Index = npt.NDArray[np.int32]
+
+
+class MaskFiller:
+    """Masks of `vocab_size` bits on `threads` threads. One step at a time."""
+
+    def __init__(self, vocab_size: int, threads: int) -> None:
+        self._words = -(-vocab_size // 32)
+        self._threads = threads
+        self._starter: ThreadPoolExecutor | None = None
+        self._executor: LLExecutor | None = None
+        self._masks: Words = np.empty((0, self._words), np.uint32)
+        self.fill_s = 0.0
+        self.wait_s = 0.0
+
+    def begin(self, guides: Sequence[Guide | None]) -> StepMasks | None:
+        """Start to fill the masks of those sampled rows of a step that have a guide. None where
+        none has. Until `StepMasks.wait` returns, nobody may touch the guides."""
+        matchers: list[tuple[LLMatcher, int]] = []
+        mask_of = np.full(len(guides), -1, np.int32)
+        for index, guide in enumerate(guides):
+            if isinstance(guide, GrammarGuide):
+                mask_of[index] = len(matchers)
+                matchers.append((guide.matcher, len(matchers)))
+        if not matchers:
+            return None
+        if self._starter is None:
+            self._starter = ThreadPoolExecutor(1, thread_name_prefix="penstock-masks")
+            self._executor = LLExecutor(self._threads)
+        if len(self._masks) < len(matchers):
+            self._masks = np.empty((len(matchers), self._words), np.uint32)
+        masks = self._masks[: len(matchers)]
+        return StepMasks(self, self._starter.submit(self._fill, matchers, masks), masks, mask_of)
+
+    def close(self) -> None:
+        if self._starter is not None:
+            self._starter.shutdown(wait=True)
+
+    def _fill(self, matchers: list[tuple[LLMatcher, int]], masks: Words) -> None:
+        assert self._executor is not None
+        began = time.monotonic()
+        fill_next_token_bitmask_par(self._executor, matchers, masks.view(np.int32))
+        self.fill_s += time.monotonic() - began
+
+
+class StepMasks:
+    """Implements `runtime.protocol.Masks`."""
+
+    def __init__(
+        self, filler: MaskFiller, filling: Future[None], masks: Words, mask_of: Index
+    ) -> None:
+        self._filler = filler
+        self._filling = filling
+        self._masks = masks
+        self._mask_of = mask_of
+
+    def wait(self) -> tuple[Words, Index]:
+        """The masks [M, W] and the index of each sampled row's mask [S], -1 for none."""
+        began = time.monotonic()
+        self._filling.result()
+        self._filler.wait_s += time.monotonic() - began
+        return self._masks, self._mask_of

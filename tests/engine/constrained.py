@@ -1,0 +1,128 @@
+"""A small model with a small vocabulary behind an EngineCore, for requests under a grammar."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from small_llama import CONTEXT, write_small_llama
+from tiny_text import IM_END, tiny_tokenizer
+
+from penstock.config import EngineSettings
+from penstock.dialog import Constraint, Sampling
+from penstock.engine.core import EngineCore
+from penstock.engine.types import EngineInfo, Grammar, TokenRequest
+from penstock.models.sources import files_at
+from penstock.models.vocabulary import Vocabulary
+from penstock.runtime import CpuRuntime, start_runtime
+from penstock.scheduler import Scheduler
+from penstock.text import Tokenizer
+from penstock.text.grammar import serialize, vocabulary_of
+
+VOCAB = 269  # more than the tokenizer has, and no multiple of 32
+ROWS = 8
+BLOCK = 16
+
+
+def start_model(folder: Path) -> CpuRuntime:
+    settings = EngineSettings(
+        model=str(folder),
+        context_tokens=CONTEXT,
+        max_seqs=ROWS,
+        token_budget=CONTEXT,
+        block_tokens=BLOCK,
+        threads=2,
+    )
+    write_small_llama(folder, vocab=VOCAB)
+    return start_runtime(files_at(folder, "small-llama"), settings)
+
+
+def core_of(runtime: CpuRuntime, **options: int | bool) -> EngineCore:
+    facts = runtime.info
+    sizes: dict[str, int | bool] = {
+        "num_blocks": facts.cache_blocks,
+        "block_tokens": BLOCK,
+        "context_tokens": facts.context_tokens,
+        "max_seqs": ROWS,
+        "token_budget": facts.context_tokens,
+    }
+    info = EngineInfo(
+        model_id=facts.model_id,
+        context_tokens=facts.context_tokens,
+        vocab_size=facts.vocab_size,
+        max_seqs=ROWS,
+        cache_blocks=facts.cache_blocks,
+        block_tokens=BLOCK,
+        weight_bytes=facts.weight_bytes,
+        fingerprint=facts.fingerprint,
+    )
+    return EngineCore(runtime, Scheduler(**(sizes | options)), info, threads=2)  # type: ignore[arg-type]
+
+
+def tokenizer_and_vocabulary() -> tuple[Tokenizer, Vocabulary]:
+    tokenizer = tiny_tokenizer()
+    return tokenizer, vocabulary_of(tokenizer)
+
+
+def schema(value: object) -> Grammar:
+    return Grammar(serialize(Constraint("json_schema", json.dumps(value))))
+
+
+def regex(value: str) -> Grammar:
+    return Grammar(serialize(Constraint("regex", value)))
+
+
+def lark(value: str) -> Grammar:
+    return Grammar(serialize(Constraint("lark", value)))
+
+
+def request(
+    id: str,
+    constraint: Grammar | None,
+    *,
+    seed: int = 0,
+    max_tokens: int = 100,
+    prompt: tuple[int, ...] = (72, 105, 10),
+    top_logprobs: int | None = None,
+    stop_token_ids: frozenset[int] = frozenset({IM_END}),
+) -> TokenRequest:
+    return TokenRequest(
+        id=id,
+        token_ids=prompt,
+        sampling=Sampling(temperature=1.0),
+        seed=seed,
+        max_tokens=max_tokens,
+        stop_token_ids=stop_token_ids,
+        top_logprobs=top_logprobs,
+        constraint=constraint,
+    )
+
+
+@dataclass
+class Answer:
+    tokens: list[int] = field(default_factory=list)
+    finish: str | None = None
+    error: str | None = None
+    chunks: int = 0
+
+
+def run(core: EngineCore, requests: list[TokenRequest]) -> dict[str, Answer]:
+    """Submit all at once and step until all are finished."""
+    answers = {request.id: Answer() for request in requests}
+    ready = threading.Event()
+    core.call_when_ready(ready.set)
+    for one in requests:
+        core.submit(one)
+    while any(answer.finish is None for answer in answers.values()):
+        if not core.has_work:
+            assert ready.wait(30), "a grammar is never ready"
+            ready.clear()
+        for chunk in core.step():
+            answer = answers[chunk.id]
+            assert answer.finish is None, "a chunk after the last"
+            answer.tokens += [token.token_id for token in chunk.tokens]
+            answer.finish, answer.error = chunk.finish, chunk.error
+            answer.chunks += 1
+    return answers

@@ -1,0 +1,211 @@
+"""Answers that a grammar steers: they match it, in every batch; a fault costs its own request."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import jsonschema
+import pytest
+from constrained import (
+    Answer,
+    core_of,
+    lark,
+    regex,
+    request,
+    run,
+    schema,
+    start_model,
+    tokenizer_and_vocabulary,
+)
+from tiny_text import IM_END
+
+from penstock.base.errors import InvalidRequest
+from penstock.engine.core import EngineCore
+from penstock.engine.grammars import Grammars
+from penstock.engine.types import Grammar
+from penstock.runtime import CpuRuntime
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "kind": {"enum": ["the thing", "other"]},
+        "sizes": {"type": "array", "items": {"type": "integer", "maximum": 99}, "maxItems": 3},
+    },
+    "required": ["name", "kind", "sizes"],
+    "additionalProperties": False,
+}
+SCHEMAS = [
+    PERSON,
+    {"type": "boolean"},
+    {"type": "array", "items": {"enum": [1, "a", None]}, "minItems": 1, "maxItems": 4},
+    {"anyOf": [{"const": "thing"}, {"type": "integer", "minimum": 10, "maximum": 20}]},
+    {"type": "string", "pattern": "^[a-c]{2,6}$"},
+]
+REGEX = r"the (king|thing) is [0-9]{1,3} years"
+TOKENIZER, VOCABULARY = tokenizer_and_vocabulary()
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuRuntime]:
+    started = start_model(tmp_path_factory.mktemp("model") / "small")
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def core(runtime: CpuRuntime) -> EngineCore:
+    return taught(core_of(runtime))
+
+
+def taught(core: EngineCore) -> EngineCore:
+    core.teach(VOCABULARY)
+    return core
+
+
+def text(answer: Answer) -> str:
+    return TOKENIZER.decode(answer.tokens)
+
+
+@pytest.mark.parametrize("index", range(len(SCHEMAS)))
+def test_documents_are_of_their_schema(core: EngineCore, index: int) -> None:
+    grammar = schema(SCHEMAS[index])
+    answers = run(core, [request(f"r{seed}", grammar, seed=seed) for seed in range(12)])
+    for answer in answers.values():
+        assert answer.finish == "stop"
+        jsonschema.validate(json.loads(text(answer)), SCHEMAS[index])
+
+
+def test_a_regular_expression_is_matched_whole(core: EngineCore) -> None:
+    answers = run(core, [request(f"r{seed}", regex(REGEX), seed=seed) for seed in range(12)])
+    assert all(re.fullmatch(REGEX, text(answer)) for answer in answers.values())
+    assert len({text(answer) for answer in answers.values()}) > 4
+
+
+def test_the_end_of_a_grammar_ends_the_answer_where_stop_tokens_are_ignored(
+    core: EngineCore,
+) -> None:
+    ignoring = request("a", regex("(ab)+"), stop_token_ids=frozenset(), max_tokens=90)
+    fixed = request("b", regex("abc"), stop_token_ids=frozenset())
+    answers = run(core, [ignoring, fixed])
+    assert re.fullmatch("(ab)+", text(answers["a"]))
+    assert IM_END not in answers["a"].tokens
+    assert text(answers["b"]) == "abc" and answers["b"].finish == "stop"
+
+
+def test_forced_text_is_cut_into_the_tokens_of_the_tokenizer(core: EngineCore) -> None:
+    sentence = "the thing in the inn"
+    answer = run(core, [request("a", regex(f"{sentence}!"))])["a"]
+    assert answer.tokens == TOKENIZER.encode(f"{sentence}!")
+    assert core.gauges().forced_tokens >= len(answer.tokens) - 2
+    assert answer.chunks <= 2
+
+
+def test_a_choice_inside_a_word_is_left_to_the_model(core: EngineCore) -> None:
+    """After "th" the tokenizer has "the" in one token: the border must not be forced."""
+    answers = run(core, [request(f"r{i}", regex("th(e|ing)"), seed=i) for i in range(12)])
+    assert {text(answer) for answer in answers.values()} == {"the", "thing"}
+
+
+def test_answers_with_log_probabilities_have_one_for_every_token(core: EngineCore) -> None:
+    core.submit(request("a", schema(PERSON), top_logprobs=2))
+    deltas = []
+    while not deltas or deltas[-1].finish is None:
+        deltas += core.step()
+    tokens = [token for chunk in deltas for token in chunk.tokens]
+    assert tokens and all(token.logprob is not None for token in tokens)
+
+
+def mixed() -> list:
+    return [
+        request("free0", None, seed=1, max_tokens=40),
+        request("json", schema(PERSON), seed=2),
+        request("free1", None, seed=3, max_tokens=60, prompt=tuple(range(60, 100))),
+        request("regex", regex(REGEX), seed=4),
+        request("same", schema(PERSON), seed=2),
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(runtime: CpuRuntime) -> dict[str, list[int]]:
+    answers: dict[str, Answer] = {}
+    for one in mixed():
+        answers |= run(taught(core_of(runtime, prefix_caching=False)), [one])
+    return {id: answer.tokens for id, answer in answers.items()}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"token_budget": 7},
+        {"num_blocks": 10, "prefix_caching": False},
+        {"no_kv_cache": True},
+        {"max_seqs": 2},
+    ],
+    ids=["batched", "chunked", "preempted", "without a cache", "by twos"],
+)
+def test_a_mixed_batch_answers_as_each_request_alone(
+    runtime: CpuRuntime, alone: dict[str, list[int]], options: dict[str, int]
+) -> None:
+    core = taught(core_of(runtime, **options))
+    answers = run(core, mixed())
+    assert {id: answer.tokens for id, answer in answers.items()} == alone
+    assert alone["json"] == alone["same"]
+    assert ("num_blocks" in options) == (core.gauges().preemptions > 0)
+
+
+def test_a_bad_grammar_ends_its_own_request_only(core: EngineCore) -> None:
+    bad = Grammar('{"grammars": [{"lark_grammar": "start: ("}]}')
+    answers = run(core, [request("bad", bad), request("good", schema(PERSON)), *mixed()[:1]])
+    assert answers["bad"].finish == "error"
+    assert "grammar cannot be used" in (answers["bad"].error or "")
+    assert answers["good"].finish == "stop"
+    assert core.gauges().grammars_refused == 1
+
+
+def test_a_grammar_that_outgrows_its_bounds_ends_its_own_request_only(core: EngineCore) -> None:
+    many = " | ".join(f'"{word}x" /[a-z]*/' for word in range(2500))
+    outgrowing = lark(f"start: A many\nA: /[a-b]{{3}}/\nmany: {many}")
+    answers = run(core, [request("bad", outgrowing), request("good", schema(PERSON))])
+    assert answers["bad"].finish == "error"
+    assert "too complex" in (answers["bad"].error or "")
+    assert answers["good"].finish == "stop"
+
+
+def test_an_aborted_request_does_not_join_when_its_grammar_is_ready(core: EngineCore) -> None:
+    core.submit(request("gone", schema(PERSON)))
+    core.abort("gone")
+    answers = run(core, [request("good", schema(PERSON))])
+    assert answers["good"].finish == "stop"
+    assert not core.has_work
+    assert core.gauges().sequences_waiting == 0
+
+
+def test_an_untaught_engine_refuses_a_constraint(runtime: CpuRuntime) -> None:
+    with pytest.raises(InvalidRequest, match="vocabulary"):
+        core_of(runtime).submit(request("a", schema(PERSON)))
+
+
+def test_a_grammar_is_compiled_once_for_all_requests(core: EngineCore) -> None:
+    run(core, [request(f"r{i}", schema(PERSON)) for i in range(5)])
+    run(core, [request("again", schema(PERSON))])
+    gauges = core.gauges()
+    assert gauges.grammars_compiled == 1
+    assert gauges.grammars_reused == 5
+    assert gauges.grammar_compile_seconds > 0
+    assert gauges.grammar_mask_seconds > 0
+
+
+def test_compiled_grammars_are_kept_within_their_budget() -> None:
+    grammars = Grammars(269, cache_bytes=300_000)
+    grammars.teach(VOCABULARY)
+    first = grammars.compile(regex("a+"))
+    for count in range(1, 5):
+        grammars.compile(regex(f"a{{{count}}}")).result(30)
+    assert grammars.compile(regex("a{4}")).done()
+    assert grammars.reused == 1
+    assert grammars.compile(regex("a+")) is not first
+    grammars.close()
