@@ -113,9 +113,6 @@ def _check_served(request: GenerateRequest) -> None:
         raise _unsupported("adapter")
     if request.tools:
         raise _unsupported("tools")
-    if request.constraint is not None:
-        is_schema = request.constraint.kind == "json_schema"
-        raise _unsupported("response_format" if is_schema else "grammar")
     if request.echo and request.prompt is None:
         raise InvalidRequest("echo goes with a prompt, not with messages", field="echo")
     if request.echo and request.top_logprobs is not None:

@@ -13,10 +13,11 @@ from penstock.base.errors import InvalidRequest, ModelError
 from penstock.base.ids import new_id
 from penstock.dialog import Event, GenerateRequest, RunEnded, RunStarted, Sampling, Usage
 from penstock.engine.protocol import Engine
-from penstock.engine.types import TokenChunk, TokenRequest
+from penstock.engine.types import Grammar, TokenChunk, TokenRequest
 from penstock.generation.breakers import Breakers
 from penstock.generation.checks import check_bias, check_request
 from penstock.generation.choice import Choice
+from penstock.generation.constraints import Constraints
 from penstock.generation.prompt import Prompt, PromptBuilder, prompt_chars
 from penstock.generation.sampling import resolve_sampling, seeds, uses_dry
 from penstock.models.tokenizer_data import TextParts
@@ -44,6 +45,7 @@ class Generator:
         self._engine = engine
         self._tokenizer = tokenizer
         self._prompts = PromptBuilder(tokenizer, template)
+        self._constraints = Constraints(engine, tokenizer)
         self._defaults = defaults if defaults is not None else Sampling()
         self._breakers = Breakers(tokenizer)
 
@@ -81,9 +83,12 @@ class Generator:
         check_request(request)
         prompt = await self._prompt(request)
         sampling = await self._sampling(request.sampling)
+        grammar = None
+        if request.constraint is not None:
+            grammar = await self._constraints.prepare(request.constraint)
         info = self._engine.info
         yield RunStarted(request.model or info.model_id, int(time.time()), len(prompt.token_ids))
-        calls = self._token_requests(request, prompt, sampling)
+        calls = self._token_requests(request, prompt, sampling, grammar)
         choices = [self._choice(index, request, prompt) for index in range(len(calls))]
         if len(calls) == 1:
             stream = self._stream(calls[0], choices[0])
@@ -110,7 +115,11 @@ class Generator:
         return resolve_sampling(wanted, self._defaults, self._breakers)
 
     def _token_requests(
-        self, request: GenerateRequest, prompt: Prompt, sampling: Sampling
+        self,
+        request: GenerateRequest,
+        prompt: Prompt,
+        sampling: Sampling,
+        grammar: Grammar | None,
     ) -> list[TokenRequest]:
         top = request.top_logprobs
         if top is not None and top > self._engine.info.vocab_size:
@@ -125,6 +134,7 @@ class Generator:
                 max_tokens=prompt.max_tokens,
                 stop_token_ids=stop_ids,
                 top_logprobs=top,
+                constraint=grammar,
             )
             for seed in seeds(request.sampling.seed, request.n)
         ]
