@@ -1,0 +1,227 @@
+"""Constrained decoding: do all documents validate, how soon is the first mask, what does it cost.
+
+`python -m bench.constraints --model M`; one process, no HTTP. Schemas: `bench.schemas`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+from msgspec.structs import replace
+
+from bench.machine import facts
+from bench.schemas import Schema, make_schemas
+from penstock.config import EngineSettings, read_environment
+from penstock.dialog import Constraint, Sampling
+from penstock.engine.core import EngineCore
+from penstock.engine.grammars import Grammars, guide_of
+from penstock.engine.masks import MaskFiller
+from penstock.engine.types import Grammar, TokenRequest
+from penstock.models.loading import load_text_parts
+from penstock.models.sources import resolve_model
+from penstock.text import Tokenizer, load_tokenizer
+from penstock.text.grammar import GrammarCompiler, vocabulary_of
+
+ROWS = 16
+MAX_TOKENS = 400
+
+
+def measure(model: str, count: int, seed: int) -> dict[str, Any]:
+    """All figures, for `count` schemas."""
+    files = resolve_model(model, read_environment().home)
+    tokenizer = load_tokenizer(load_text_parts(files))
+    schemas = make_schemas(count, seed)
+    core = EngineCore.load(EngineSettings(model=model, max_seqs=ROWS, prefix_cache_n=0))
+    vocabulary = vocabulary_of(tokenizer)
+    core.teach(vocabulary)
+    compiler = GrammarCompiler(vocabulary, core.info.vocab_size)
+    compiler.compile(Constraint("regex", "warm"))
+    grammars = Grammars(core.info.vocab_size)
+    grammars.teach(vocabulary)
+    grammars.compile(Grammar(compiler.compile(Constraint("regex", "warm")))).result()
+    result: dict[str, Any] = {"machine": facts(), "schemas": count, "schema_seed": seed}
+    result["schema_chars_p50"] = statistics.median(len(json.dumps(s)) for s in schemas)
+    result["first_mask_ms"] = first_masks(schemas, compiler, grammars, core.info.vocab_size)
+    result["cost"] = cost(core, compiler, tokenizer)
+    result["documents"] = documents(core, compiler, tokenizer, schemas)
+    for part in (compiler, grammars, core):
+        part.close()
+    return result
+
+
+def first_masks(
+    schemas: list[Schema], compiler: GrammarCompiler, grammars: Grammars, vocab_size: int
+) -> dict[str, float]:
+    """From a schema nobody saw before to the mask of the first token: tried in the child, compiled
+    by the engine, filled for a row."""
+    masks = MaskFiller(vocab_size, 2)
+    times = []
+    for schema in schemas:
+        constraint = Constraint("json_schema", json.dumps(schema))
+        began = time.perf_counter()
+        compiled = grammars.compile(Grammar(compiler.compile(constraint)))
+        compiled.result()
+        step = masks.begin([guide_of(compiled)])
+        assert step is not None
+        step.wait()
+        times.append(1000 * (time.perf_counter() - began))
+    masks.close()
+    cuts = statistics.quantiles(times, n=100)
+    figures = {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98], "max": max(times)}
+    return {name: round(value, 2) for name, value in figures.items()}
+
+
+def documents(
+    core: EngineCore, compiler: GrammarCompiler, tokenizer: Tokenizer, schemas: list[Schema]
+) -> dict[str, Any]:
+    """One document of each schema at temperature 1, validated."""
+    requests = {}
+    for index, schema in enumerate(schemas):
+        grammar = Grammar(compiler.compile(Constraint("json_schema", json.dumps(schema))))
+        prompt = f"Write one JSON document of this schema: {json.dumps(schema)[:600]}"
+        requests[f"d{index}"] = _request(f"d{index}", tokenizer, prompt, grammar, index)
+    before = core.gauges()
+    answers, finishes, _ = _run(core, list(requests.values()))
+    valid, invalid = 0, []
+    for index, schema in enumerate(schemas):
+        if finishes[f"d{index}"] != "stop":
+            continue
+        text = tokenizer.decode(answers[f"d{index}"])
+        try:
+            jsonschema.validate(json.loads(text), schema)
+            valid += 1
+        except (ValueError, jsonschema.ValidationError) as error:
+            invalid.append({"schema": index, "text": text, "error": str(error)[:300]})
+    after = core.gauges()
+    return {
+        "finishes": Counter(finishes.values()),
+        "valid": valid,
+        "invalid": invalid,
+        "tokens": sum(len(answer) for answer in answers.values()),
+        "forced_tokens": after.forced_tokens - before.forced_tokens,
+    }
+
+
+def cost(core: EngineCore, compiler: GrammarCompiler, tokenizer: Tokenizer) -> dict[str, float]:
+    """Milliseconds of a step of 16 rows that draw one token each: free, and under grammars. The
+    grammars are one text that never ends and forces nothing, and lists of objects without end;
+    rows that may force tokens are measured per token."""
+    text = compiler.compile(Constraint("regex", r"(?s:.{200,}!)"))
+    item = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "size": {"type": "integer"}},
+        "required": ["name", "size"],
+        "additionalProperties": False,
+    }
+    listed = compiler.compile(
+        Constraint("json_schema", json.dumps({"type": "array", "items": item, "minItems": 99}))
+    )
+    ways = {"free": None, "text": Grammar(text), "objects": Grammar(listed)}
+    figures: dict[str, list[float]] = {way: [] for way in ways}
+    mask_s = wait_s = 0.0
+    for repeat in range(4):
+        for way, grammar in ways.items():
+            requests = [
+                replace(
+                    _request(f"{way}{repeat}-{row}", tokenizer, "Go on.", grammar, row, new=72),
+                    stop_token_ids=frozenset(),
+                )
+                for row in range(ROWS)
+            ]
+            before = core.gauges()
+            _, finishes, steps = _run(core, requests)
+            assert set(finishes.values()) == {"length"}, finishes
+            after = core.gauges()
+            full = [step for step in steps[4:] if step.rows == ROWS]
+            if repeat:  # the first one warms up
+                seconds, tokens = sum(s.seconds for s in full), sum(s.tokens for s in full)
+                figures[way].append(1000 * seconds / tokens)
+            if way == "objects":
+                mask_s += after.grammar_mask_seconds - before.grammar_mask_seconds
+                wait_s += after.grammar_mask_wait_seconds - before.grammar_mask_wait_seconds
+    per_token = {way: round(statistics.median(values), 4) for way, values in figures.items()}
+    return {
+        **{f"{way}_ms_per_token": value for way, value in per_token.items()},
+        "text_to_free": round(per_token["text"] / per_token["free"], 4),
+        "objects_to_free": round(per_token["objects"] / per_token["free"], 4),
+        "mask_wait_share": round(wait_s / mask_s, 4),
+    }
+
+
+def _request(
+    id: str,
+    tokenizer: Tokenizer,
+    prompt: str,
+    grammar: Grammar | None,
+    seed: int,
+    new: int = MAX_TOKENS,
+) -> TokenRequest:
+    text = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+    return TokenRequest(
+        id=id,
+        token_ids=tuple(tokenizer.encode(text)),
+        sampling=Sampling(temperature=1.0),
+        seed=seed,
+        max_tokens=new,
+        stop_token_ids=tokenizer.stop_ids,
+        constraint=grammar,
+    )
+
+
+@dataclass(frozen=True)
+class Step:
+    seconds: float
+    rows: int
+    tokens: int
+
+
+def _run(
+    core: EngineCore, requests: list[TokenRequest]
+) -> tuple[dict[str, list[int]], dict[str, str], list[Step]]:
+    """Answers, finishes, and the steps that made them."""
+    answers: dict[str, list[int]] = {request.id: [] for request in requests}
+    finishes: dict[str, str] = {}
+    ready = threading.Event()
+    core.call_when_ready(ready.set)
+    for request in requests:
+        core.submit(request)
+    steps = []
+    while len(finishes) < len(requests):
+        if not core.has_work:
+            ready.wait()
+            ready.clear()
+        began = time.perf_counter()
+        chunks = core.step()
+        seconds = time.perf_counter() - began
+        steps.append(Step(seconds, len(chunks), sum(len(chunk.tokens) for chunk in chunks)))
+        for chunk in chunks:
+            answers[chunk.id] += [token.token_id for token in chunk.tokens]
+            if chunk.finish is not None:
+                finishes[chunk.id] = chunk.finish
+    return answers, finishes, steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench.constraints", description=__doc__)
+    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--count", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    result = json.dumps(measure(arguments.model, arguments.count, arguments.seed), indent=1)
+    print(result)
+    if arguments.out:
+        arguments.out.write_text(result + "\n")
+
+
+if __name__ == "__main__":
+    main()
