@@ -1,0 +1,84 @@
+"""Calls as a name, a separator and the JSON of the arguments: name<sep>{...}<end>."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from penstock.text.channels.calls import MAX_NAME_CHARS, CallReader
+from penstock.text.channels.json_text import pass_container
+from penstock.text.channels.reader import Malformed, Reading
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCalls:
+    """`begin` comes before a call (where it is empty there is one call only), `kind` may follow it;
+    `separators` end the name, `fence` says that the JSON stands in a code block, `end` ends the
+    call. Of each tuple the first is what the family writes today, the others are read too.
+
+    `id_pattern`: the name is part of an id that the model makes up; its group `name` is the name.
+    `id_mark` may come before the separator with an id, which is not kept.
+    """
+
+    separators: tuple[str, ...]
+    begin: str = ""
+    kind: str = ""
+    fence: bool = False
+    end: str = ""
+    id_pattern: str = ""
+    id_mark: str = ""
+
+    def marks(self) -> tuple[str, ...]:
+        return tuple(m for m in (self.begin, self.kind, self.end, self.id_mark) if m) + tuple(
+            self.separators
+        )
+
+    def read(self, io: CallReader) -> Reading[None]:
+        reader = io.reader
+        found = 0
+        while True:
+            if self.begin and not (yield from reader.literal(self.begin)):
+                break
+            yield from self._call(io)
+            found += 1
+            if not self.begin:
+                break
+            yield from reader.spaces()
+        if not found:
+            raise Malformed("no call")
+
+    def _call(self, io: CallReader) -> Reading[None]:
+        reader = io.reader
+        if self.kind:
+            yield from reader.literal(self.kind)
+        stops = (*self.separators, "{") + ((self.id_mark,) if self.id_mark else ())
+        head, mark = yield from reader.upto(stops, MAX_NAME_CHARS)
+        name, call_id = self._name(head.strip())
+        if self.id_mark and mark == self.id_mark:
+            _, mark = yield from reader.upto((*self.separators, "{"), MAX_NAME_CHARS)
+        if not io.knows(name):
+            raise Malformed(f"no function {name!r}")
+        opened = mark == "{"
+        if not opened:
+            yield from reader.spaces()
+            yield from reader.literal("```json", "```")
+            yield from reader.spaces()
+            opened = (yield from reader.peek()) == "{"
+            if not opened:
+                raise Malformed("expected arguments")
+        else:
+            reader.back(1)
+        io.begin(name, call_id)
+        yield from pass_container(reader, io.arguments)
+        io.end()
+        yield from reader.spaces()
+        yield from reader.literal("```")
+        yield from reader.spaces()
+        if self.end:
+            yield from reader.literal(self.end)
+        reader.hold()
+
+    def _name(self, head: str) -> tuple[str, str | None]:
+        if self.id_pattern and (match := re.fullmatch(self.id_pattern, head)) is not None:
+            return match["name"], head
+        return head, None
