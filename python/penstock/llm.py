@@ -279,7 +279,9 @@ async def _start(settings: EngineSettings) -> Host:
     text = asyncio.ensure_future(asyncio.to_thread(_load_text, settings))
     engine = await LocalEngine.start(settings)
     try:
-        generator = await asyncio.to_thread(Generator.load, engine, await text)
+        generator = await asyncio.to_thread(
+            Generator.load, engine, await text, settings.tool_syntax
+        )
     except BaseException:
         await engine.close()
         raise

@@ -41,4 +41,5 @@ def failure(error: ServiceError) -> RunFailed:
         code=error.code,
         message=error.message,
         field=error.field,
+        retry_after_s=error.retry_after_s,
     )

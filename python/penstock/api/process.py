@@ -79,4 +79,4 @@ class ApiProcess:
 
 def _load_model(settings: EngineSettings, engine: Engine) -> tuple[str, AgentLoop]:
     parts = load_text(settings)
-    return parts.model_id, AgentLoop(Generator.load(engine, parts))
+    return parts.model_id, AgentLoop(Generator.load(engine, parts, settings.tool_syntax))

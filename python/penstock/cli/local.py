@@ -33,7 +33,7 @@ def local_model(settings: EngineSettings) -> Iterator[tuple[asyncio.AbstractEven
     try:
         engine = loop.run_until_complete(LocalEngine.start(settings))
         try:
-            generator = Generator.load(engine, load_text_parts(files))
+            generator = Generator.load(engine, load_text_parts(files), settings.tool_syntax)
             yield loop, LocalModel(engine.info.model_id, engine, AgentLoop(generator))
         finally:
             loop.run_until_complete(engine.close())

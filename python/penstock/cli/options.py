@@ -16,6 +16,7 @@ import typer
 
 from penstock.config import EngineSettings, ServerSettings, SettingsError, read_environment
 from penstock.config.load import load_settings
+from penstock.config.settings import ToolSyntaxName
 
 MODEL_PANEL: Final = "Model"
 ENGINE_PANEL: Final = "Engine"
@@ -44,6 +45,14 @@ ENGINE_OPTIONS: Final = (
         Literal["auto", "f32"],
         "Arithmetic: the weights' own format, or 32-bit floats.",
         MODEL_PANEL,
+    ),
+    SettingOption(
+        "tool_syntax",
+        ("--tool-syntax",),
+        ToolSyntaxName,
+        "How the model writes calls of functions.",
+        MODEL_PANEL,
+        "as its chat template tells",
     ),
     SettingOption(
         "context_tokens",

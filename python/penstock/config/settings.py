@@ -6,6 +6,34 @@ from typing import Literal
 
 import msgspec
 
+# The families that `text.channels` describes; "none": calls are text.
+ToolSyntaxName = Literal[
+    "none",
+    "deepseek_v3",
+    "deepseek_v31",
+    "deepseek_v32",
+    "functiongemma",
+    "gemma3",
+    "gemma4",
+    "glm",
+    "granite",
+    "harmony",
+    "hermes",
+    "kimi",
+    "lfm2",
+    "llama3",
+    "minimax_m1",
+    "minimax_m2",
+    "mistral",
+    "mistral_json",
+    "nemotron",
+    "olmo",
+    "phi",
+    "pythonic",
+    "qwen3_coder",
+    "seed_oss",
+]
+
 
 class EngineSettings(msgspec.Struct, frozen=True):
     """Of one loaded model.
@@ -15,6 +43,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     model's own, clamped to what the cache holds. `cache_mb`: memory of the KV cache in MiB, None:
     enough for `max_seqs` sequences of 1,024 tokens and for one of the full context. `threads`
     None: the cores this process may use. `prefix_cache_n` 0 turns prefix caching off.
+    `tool_syntax`: how the model writes calls of functions, None: as its chat template tells.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -30,6 +59,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     no_kv_cache: bool = False
     threads: int | None = None
     kernels: Literal["auto", "native", "reference"] = "auto"
+    tool_syntax: ToolSyntaxName | None = None
 
 
 class ServerSettings(msgspec.Struct, frozen=True):

@@ -98,13 +98,14 @@ class RunEnded(msgspec.Struct, frozen=True, tag="run_ended"):
 
 
 class RunFailed(msgspec.Struct, frozen=True, tag="run_failed"):
-    """`status`, `code`, `kind`: as of a ServiceError; `message` is for the client."""
+    """All but the tag as of a ServiceError; `message` is for the client."""
 
     status: int
     kind: str
     code: str
     message: str
     field: str | None = None
+    retry_after_s: int | None = None
 
 
 # ToolCalling, ToolCompleted, ApprovalRequired and FileProduced join with server-side tools.

@@ -46,7 +46,12 @@ class FailedRun(ServiceError):
     """A RunFailed as an exception, with the status the event carries."""
 
     def __init__(self, event: RunFailed) -> None:
-        super().__init__(event.message, field=event.field, code=event.code)
+        super().__init__(
+            event.message,
+            field=event.field,
+            code=event.code,
+            retry_after_s=event.retry_after_s,
+        )
         self.status = event.status
         self.kind = event.kind
 

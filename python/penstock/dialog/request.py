@@ -74,16 +74,21 @@ class ReasoningPolicy(msgspec.Struct, frozen=True):
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Exactly one of `messages` and `prompt` is given.
+    """Exactly one of `messages`, `prompt` and `prompts` is given.
 
-    `prompt`: text as is, or token ids. `top_logprobs` None: no logprobs; 0: of the chosen token
-    only. `echo`: completions only, the prompt precedes the answer.
+    `prompt`: text as is, or token ids. `prompts`: several of them, each answered `n` times; choices
+    are numbered prompt by prompt. `suffix`: what comes after the answer, which fills the gap.
+    `best_of`: so many answers are made of each prompt, and the `n` likeliest given.
+    `top_logprobs` None: no logprobs; 0: of the chosen token only. `echo`: completions only, the
+    prompt precedes the answer.
     """
 
     model: str | None = None
     adapter: str | None = None
     messages: tuple[Message, ...] | None = None
     prompt: str | tuple[int, ...] | None = None
+    prompts: tuple[str | tuple[int, ...], ...] = ()
+    suffix: str | None = None
     tools: tuple[FunctionTool, ...] = ()
     tool_policy: ToolPolicy = ToolPolicy()
     sampling: Sampling = Sampling()
@@ -92,6 +97,12 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: ReasoningPolicy = ReasoningPolicy()
     stop: tuple[str, ...] = ()
     n: int = 1
+    best_of: int | None = None
     top_logprobs: int | None = None
     ignore_eos: bool = False
     echo: bool = False
+
+    @property
+    def num_choices(self) -> int:
+        """How many answers the client gets."""
+        return self.n * max(1, len(self.prompts))

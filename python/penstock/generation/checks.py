@@ -13,6 +13,8 @@ from penstock.base.errors import InvalidRequest
 from penstock.dialog import GenerateRequest, Sampling
 
 MAX_CHOICES: Final = 128
+MAX_SEQUENCES: Final = 2048
+"""Of one request: its prompts times its choices."""
 MAX_TOP_LOGPROBS: Final = 20
 MAX_STOPS: Final = 64
 MAX_STOP_CHARS: Final = 4096
@@ -36,10 +38,12 @@ MAX_BREAKER_CHARS: Final = 256
 
 def check_request(request: GenerateRequest) -> None:
     """Raises InvalidRequest naming the field at fault."""
-    if (request.messages is None) == (request.prompt is None):
+    given = (request.messages is not None) + (request.prompt is not None) + bool(request.prompts)
+    if given != 1:
         raise InvalidRequest("give either messages or a prompt", field="messages")
     if request.messages is not None and not request.messages:
         raise InvalidRequest("messages must not be empty", field="messages")
+    _check_tools(request)
     _check_sampling(request.sampling)
     _check_counts(request)
     _check_stops(request.stop)
@@ -88,6 +92,13 @@ def _check_breakers(breakers: tuple[str, ...]) -> None:
 def _check_counts(request: GenerateRequest) -> None:
     if not 1 <= request.n <= MAX_CHOICES:
         raise InvalidRequest(f"n must be from 1 to {MAX_CHOICES}", field="n")
+    best_of = request.n if request.best_of is None else request.best_of
+    if not request.n <= best_of <= MAX_CHOICES:
+        raise InvalidRequest(f"best_of must be from n to {MAX_CHOICES}", field="best_of")
+    if best_of * max(1, len(request.prompts)) > MAX_SEQUENCES:
+        raise InvalidRequest(
+            f"prompts times choices must be at most {MAX_SEQUENCES}", field="prompt"
+        )
     if request.limits.max_tokens is not None and request.limits.max_tokens < 1:
         raise InvalidRequest("max_tokens must be at least 1", field="max_tokens")
     top = request.top_logprobs
@@ -111,12 +122,25 @@ def _check_stops(stops: tuple[str, ...]) -> None:
 def _check_served(request: GenerateRequest) -> None:
     if request.adapter is not None:
         raise _unsupported("adapter")
-    if request.tools:
-        raise _unsupported("tools")
-    if request.echo and request.prompt is None:
+    if request.echo and request.messages is not None:
         raise InvalidRequest("echo goes with a prompt, not with messages", field="echo")
+    if request.suffix and request.messages is not None:
+        raise InvalidRequest("suffix goes with a prompt, not with messages", field="suffix")
     if request.echo and request.top_logprobs is not None:
         raise _unsupported("echo", "together with logprobs")
+
+
+def _check_tools(request: GenerateRequest) -> None:
+    policy = request.tool_policy
+    if policy.mode == "required" and not request.tools:
+        raise InvalidRequest("tool_choice requires a call, but there are no tools", field="tools")
+    for name in policy.names:
+        if all(tool.name != name for tool in request.tools):
+            raise InvalidRequest(f"tool_choice names no tool: {name[:80]!r}", field="tool_choice")
+    if policy.mode == "required":
+        raise _unsupported("tool_choice", "that requires a call")
+    if policy.mode != "none" and any(tool.strict for tool in request.tools):
+        raise _unsupported("tools", "with strict arguments")
 
 
 def _unsupported(field: str, how: str = "") -> InvalidRequest:

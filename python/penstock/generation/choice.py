@@ -5,29 +5,32 @@ from __future__ import annotations
 import logging
 
 from penstock.base.errors import EngineFault
-from penstock.dialog import (
-    Event,
-    PartEnded,
-    PartStarted,
-    Text,
-    TextDelta,
-    TokenLogprob,
-    TurnEnded,
-    Usage,
-)
+from penstock.dialog import Event, TokenLogprob, TurnEnded, Usage
 from penstock.dialog.events import Finish
 from penstock.engine.types import TokenChunk, TokenDelta
+from penstock.generation.parts import Parts
 from penstock.text import IncrementalDetokenizer, StopStrings, Tokenizer
+from penstock.text.channels import (
+    ArgumentsPiece,
+    CallEnd,
+    CallStart,
+    ChannelParser,
+    Piece,
+    ReasoningPiece,
+    TextPiece,
+)
 
 log = logging.getLogger(__name__)
 
 
 class Choice:
-    """The events of one of a request's `n` answers, in order; `ended` after its TurnEnded.
+    """The events of one of a request's answers, in order; `ended` after its TurnEnded.
 
     Text is shown as soon as it is whole: not while a code point is unfinished, nor while it may be
-    the start of a stop string. A token's logprob goes with the delta that shows its first
-    character; tokens cut off by a stop string have none.
+    the start of a stop string or, with a `parser`, of a call. Stop strings are looked for in the
+    text of the answer, not in reasoning and calls. A token's logprob goes with the delta that shows
+    its first character; tokens of reasoning and calls, and those cut off by a stop string, have
+    none. `shown_control`: control tokens that the parser must see. `logprob_sum`: of all tokens.
     """
 
     def __init__(
@@ -40,114 +43,182 @@ class Choice:
         after: int | None = None,
         stops: tuple[str, ...] = (),
         echo: str = "",
+        parser: ChannelParser | None = None,
+        shown_control: frozenset[int] = frozenset(),
+        with_logprobs: bool = True,
     ) -> None:
         self.index = index
         self.ended = False
         self.usage = Usage(prompt_tokens=prompt_tokens)
         self.finish: Finish = "stop"
+        self.logprob_sum = 0.0
         self._tokenizer = tokenizer
-        self._detokenizer = IncrementalDetokenizer(tokenizer, after)
-        self._stops = StopStrings(stops) if stops else None
+        self._detokenizer = IncrementalDetokenizer(tokenizer, after, shown_control)
+        self._parser = parser
+        self._parts = Parts(index)
+        self._shown = _ShownText(self._parts, stops, keeps_all=parser is None)
         self._submitted_s = submitted_s
         self._first_s: float | None = None
         self._echo = echo
-        self._texts: list[str] = []
-        self._started = False
+        self._with_logprobs = with_logprobs
         self._num_tokens = 0
+        self._num_reasoning = 0
         self._num_decoded = 0  # characters that came out of the detokenizer
-        self._num_shown = 0  # characters of those that went into deltas
-        self._pending: list[tuple[int, TokenLogprob]] = []  # (position of its first character, ..)
+
+    @property
+    def num_tokens(self) -> int:
+        return self._num_tokens
 
     def take(self, chunk: TokenChunk) -> list[Event]:
         """The events of one chunk. Raises EngineFault where the engine gave up on it."""
         if chunk.finish == "error" or chunk.finish == "abort":
             log.error("the engine ended %s with %s: %s", chunk.id, chunk.finish, chunk.error)
             raise EngineFault("the engine failed this request")
-        events: list[Event] = []
-        if not self._started:
-            self._start(chunk, events)
-        text = self._decode(chunk.tokens)
-        stops = self._stops
-        matched = stops.matched if stops is not None else None
-        over = chunk.finish is not None or matched is not None
-        if over and matched is None:
-            text += self._rest()
-            matched = stops.matched if stops is not None else None
-        if text or (over and self._pending):
-            self._show(text, events, over=over, cut=matched is not None)
+        if self._first_s is None:
+            self._start(chunk)
+        shown = self._shown
+        for token in chunk.tokens:
+            self._token(token)
+            if shown.matched is not None:
+                break
+        over = chunk.finish is not None or shown.matched is not None
+        if over and shown.matched is None:
+            self._rest()
         if over:
-            length = matched is None and chunk.finish == "length"
-            self._end("length" if length else "stop", matched, chunk.step_time_s, events)
-        return events
+            self._end(chunk.finish == "length", chunk.step_time_s)
+        return self._parts.take()
 
-    def _start(self, chunk: TokenChunk, events: list[Event]) -> None:
-        self._started = True
+    def _start(self, chunk: TokenChunk) -> None:
         self._first_s = chunk.step_time_s
         self._cached_tokens = chunk.cached_tokens or 0
-        events.append(PartStarted(self.index, 0, "text"))
-        if self._echo:
-            self._texts.append(self._echo)
-            events.append(TextDelta(self.index, 0, self._echo))
+        if self._parser is None:
+            self._parts.text(self._echo)
 
-    def _decode(self, tokens: tuple[TokenDelta, ...]) -> str:
-        """What these tokens let be shown; stops behind the token that completes a stop string."""
-        shown = ""
-        stops = self._stops
-        for token in tokens:
-            self._num_tokens += 1
-            piece = self._detokenizer.push(token.token_id)
-            if token.logprob is not None:
-                self._pending.append((self._num_decoded, self._logprob(token)))
-            self._num_decoded += len(piece)
-            if stops is None:
-                shown += piece
-            elif piece:
-                shown += stops.push(piece)
-                if stops.matched is not None:
-                    break
-        return shown
+    def _token(self, token: TokenDelta) -> None:
+        self._num_tokens += 1
+        text = self._detokenizer.push(token.token_id)
+        if token.logprob is not None:
+            self.logprob_sum += token.logprob
+            if self._with_logprobs:
+                self._shown.pending.append((self._num_decoded, self._logprob(token)))
+        start = self._num_decoded
+        self._num_decoded += len(text)
+        if self._parser is None:
+            if text:
+                self._shown.say(text, start)
+            return
+        if text:
+            self._tell(self._parser.push(text))
+        self._num_reasoning += self._parser.reasoning
 
-    def _rest(self) -> str:
+    def _tell(self, pieces: list[Piece]) -> None:
+        parts, shown = self._parts, self._shown
+        for piece in pieces:
+            if isinstance(piece, TextPiece):
+                shown.say(piece.text, piece.at)
+                if shown.matched is not None:
+                    return
+                continue
+            shown.flush()
+            match piece:
+                case ReasoningPiece():
+                    parts.reasoning(piece.text)
+                case CallStart():
+                    parts.call(piece.name, piece.call_id)
+                case ArgumentsPiece():
+                    parts.arguments(piece.text)
+                case CallEnd():
+                    parts.end()
+
+    def _rest(self) -> None:
         """What was held back, at the end of the sequence."""
         tail = self._detokenizer.finish()
-        self._num_decoded += len(tail)
-        if self._stops is None:
-            return tail
-        shown = self._stops.push(tail) if tail else ""
-        return shown if self._stops.matched is not None else shown + self._stops.finish()
+        if self._parser is not None:
+            self._tell([*(self._parser.push(tail) if tail else ()), *self._parser.finish()])
+        elif tail:
+            self._shown.say(tail, self._num_decoded)
+        if self._shown.matched is None:
+            self._shown.flush(last=True)
 
-    def _show(self, text: str, events: list[Event], *, over: bool, cut: bool) -> None:
-        self._texts.append(text)
-        self._num_shown += len(text)
-        logprobs: tuple[TokenLogprob, ...] = ()
-        if self._pending:
-            shown = self._num_shown
-            count = len(self._pending)
-            if cut or not over:
-                count = sum(1 for position, _ in self._pending if position < shown)
-            logprobs = tuple(logprob for _, logprob in self._pending[:count])
-            del self._pending[:count]
-        if text or logprobs:
-            events.append(TextDelta(self.index, 0, text, logprobs))
-
-    def _end(
-        self, finish: Finish, stop_sequence: str | None, now_s: float, events: list[Event]
-    ) -> None:
+    def _end(self, is_length: bool, now_s: float) -> None:
         assert self._first_s is not None
+        matched = self._shown.matched
+        if matched is None and is_length:
+            self.finish = "length"
+        elif matched is None and self._parts.num_calls:
+            self.finish = "tool_calls"
         self.ended = True
-        self.finish = finish
         self.usage = Usage(
             prompt_tokens=self.usage.prompt_tokens,
             completion_tokens=self._num_tokens,
             cached_tokens=self._cached_tokens,
+            reasoning_tokens=self._num_reasoning,
             prompt_time_s=max(0.0, self._first_s - self._submitted_s),
             completion_time_s=max(0.0, now_s - self._first_s),
         )
-        events.append(PartEnded(self.index, 0, Text("".join(self._texts))))
-        events.append(TurnEnded(self.index, finish, self.usage, stop_sequence))
+        self._parts.end_all(TurnEnded(self.index, self.finish, self.usage, matched))
 
     def _logprob(self, token: TokenDelta) -> TokenLogprob:
         assert token.logprob is not None
         token_bytes = self._tokenizer.token_bytes
         top = tuple((index, token_bytes(index), value) for index, value in token.top)
         return TokenLogprob(token.token_id, token_bytes(token.token_id), token.logprob, top)
+
+
+class _ShownText:
+    """The text of an answer up to its first stop string, with the logprobs of its tokens.
+
+    `pending`: (position in the stream of its first character, logprob) of tokens not shown yet.
+    `keeps_all`: there is nothing but text, so that tokens without text are told of at the end.
+    """
+
+    def __init__(self, parts: Parts, stops: tuple[str, ...], *, keeps_all: bool) -> None:
+        self._parts = parts
+        self._strings = stops
+        self._stops = StopStrings(stops) if stops else None
+        self._keeps_all = keeps_all
+        self._spans: list[tuple[int, int]] = []  # (position, end) of text that stops may hold
+        self.pending: list[tuple[int, TokenLogprob]] = []
+
+    @property
+    def matched(self) -> str | None:
+        """The stop string that ended the answer."""
+        return self._stops.matched if self._stops is not None else None
+
+    def say(self, text: str, at: int) -> None:
+        """Text that stands at a position of the stream."""
+        if self._stops is None:
+            self._show(text, at)
+            return
+        self._spans.append((at, at + len(text)))
+        self._show_spans(self._stops.push(text))
+
+    def flush(self, *, last: bool = False) -> None:
+        """No stop string can begin in what was said so far: other parts come between."""
+        if self._stops is not None and self._spans:
+            self._show_spans(self._stops.finish())
+            if not last:
+                self._stops = StopStrings(self._strings)
+                self._spans.clear()
+        if last and self._keeps_all and self.pending:
+            self._parts.text("", tuple(logprob for _, logprob in self.pending))
+            self.pending.clear()
+
+    def _show_spans(self, shown: str) -> None:
+        while shown:
+            at, end = self._spans[0]
+            count = min(end - at, len(shown))
+            self._show(shown[:count], at)
+            shown = shown[count:]
+            self._spans[0] = (at + count, end)
+            if at + count == end:
+                del self._spans[0]
+
+    def _show(self, text: str, at: int) -> None:
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if self.pending:
+            end = at + len(text)
+            here = [entry for entry in self.pending if entry[0] < end]
+            del self.pending[: len(here)]
+            logprobs = tuple(logprob for start, logprob in here if start >= at)
+        self._parts.text(text, logprobs)

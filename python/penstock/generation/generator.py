@@ -7,30 +7,35 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Final, cast
+from typing import Final
 
 from penstock.base.errors import InvalidRequest, ModelError
 from penstock.base.ids import new_id
-from penstock.dialog import Event, GenerateRequest, RunEnded, RunStarted, Sampling, Usage
+from penstock.dialog import Event, GenerateRequest, RunEnded, RunStarted, Sampling
 from penstock.engine.protocol import Engine
-from penstock.engine.types import Grammar, TokenChunk, TokenRequest
+from penstock.engine.types import Grammar, TokenRequest
 from penstock.generation.breakers import Breakers
 from penstock.generation.checks import check_bias, check_request
 from penstock.generation.choice import Choice
 from penstock.generation.constraints import Constraints
+from penstock.generation.form import AnswerForm, AnswerForms
+from penstock.generation.merge import best, merge, stream, total_usage
 from penstock.generation.prompt import Prompt, PromptBuilder, prompt_chars
 from penstock.generation.sampling import resolve_sampling, seeds, uses_dry
 from penstock.models.tokenizer_data import TextParts
 from penstock.text import ChatTemplate, Tokenizer, load_tokenizer
+from penstock.text.channels import Channels, detect_channels
 
 log = logging.getLogger(__name__)
 
 LONG_PROMPT_CHARS: Final = 8192
 """A longer prompt is rendered and tokenized in a thread; about 2 ms of work."""
+PLAIN_CHANNELS: Final = Channels()
 
 
 class Generator:
-    """Calls one model. `defaults`: the sampling its generation config asks for.
+    """Calls one model. `defaults`: the sampling its generation config asks for. `channels`: how it
+    writes reasoning and calls.
 
     `template` None: completions only. All methods are called from the engine's asyncio loop.
     """
@@ -41,17 +46,20 @@ class Generator:
         tokenizer: Tokenizer,
         template: ChatTemplate | None = None,
         defaults: Sampling | None = None,
+        channels: Channels = PLAIN_CHANNELS,
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._prompts = PromptBuilder(tokenizer, template)
+        self._forms = AnswerForms(tokenizer, channels)
         self._constraints = Constraints(engine, tokenizer)
         self._defaults = defaults if defaults is not None else Sampling()
         self._breakers = Breakers(tokenizer)
 
     @classmethod
-    def load(cls, engine: Engine, parts: TextParts) -> Generator:
-        """For a loaded engine and the text parts of its model.
+    def load(cls, engine: Engine, parts: TextParts, tool_syntax: str | None = None) -> Generator:
+        """For a loaded engine and the text parts of its model. `tool_syntax`: how it writes calls,
+        None to find that out.
 
         A chat template that cannot be used is reported, and leaves completions. Raises ModelError
         for a tokenizer that cannot be used.
@@ -64,7 +72,10 @@ class Generator:
                 )
             except ModelError as error:
                 log.warning("%s: no chat, only completions: %s", parts.model_id, error)
-        return cls(engine, load_tokenizer(parts), template, parts.generation_defaults)
+        tokenizer = load_tokenizer(parts)
+        source = parts.chat_template if template is not None else None
+        channels = detect_channels(source, tokenizer.added_tokens, tool_syntax)
+        return cls(engine, tokenizer, template, parts.generation_defaults, channels)
 
     @property
     def engine(self) -> Engine:
@@ -81,27 +92,39 @@ class Generator:
         before the first event, and what the engine raises: Overloaded, Unavailable, EngineFault.
         """
         check_request(request)
-        prompt = await self._prompt(request)
+        prompts = await self._build(request)
         sampling = await self._sampling(request.sampling)
         grammar = None
         if request.constraint is not None:
             grammar = await self._constraints.prepare(request.constraint)
-        info = self._engine.info
-        yield RunStarted(request.model or info.model_id, int(time.time()), len(prompt.token_ids))
-        calls = self._token_requests(request, prompt, sampling, grammar)
-        choices = [self._choice(index, request, prompt) for index in range(len(calls))]
-        if len(calls) == 1:
-            stream = self._stream(calls[0], choices[0])
-        else:
-            stream = self._merge(calls, choices)
-        async with aclosing(stream) as batches:
+        num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+        model = request.model or self._engine.info.model_id
+        yield RunStarted(model, int(time.time()), num_prompt_tokens)
+        per_prompt = request.best_of or request.n
+        calls = self._token_requests(request, prompts, per_prompt, sampling, grammar)
+        forms = [self._forms.of(request, prompt.token_ids) for prompt in prompts]
+        choices = [
+            self._choice(index, request, prompts[index // per_prompt], forms[index // per_prompt])
+            for index in range(len(calls))
+        ]
+        async with aclosing(self._batches(request, calls, choices)) as batches:
             async for events in batches:
                 for event in events:
                     yield event
         cut = any(choice.finish == "length" for choice in choices)
-        yield RunEnded("incomplete" if cut else "completed", _total(choices))
+        yield RunEnded("incomplete" if cut else "completed", total_usage(choices, per_prompt))
 
-    async def _prompt(self, request: GenerateRequest) -> Prompt:
+    def _batches(
+        self, request: GenerateRequest, calls: Sequence[TokenRequest], choices: Sequence[Choice]
+    ) -> AsyncGenerator[list[Event], None]:
+        if len(calls) == 1:
+            return stream(self._engine, calls[0], choices[0])
+        batches = merge(self._engine, calls, choices)
+        if request.best_of is not None and request.best_of > request.n:
+            return best(batches, choices, request.best_of, request.n)
+        return batches
+
+    async def _build(self, request: GenerateRequest) -> tuple[Prompt, ...]:
         info = self._engine.info
         build = self._prompts.build
         if prompt_chars(request) > LONG_PROMPT_CHARS:
@@ -117,33 +140,36 @@ class Generator:
     def _token_requests(
         self,
         request: GenerateRequest,
-        prompt: Prompt,
+        prompts: Sequence[Prompt],
+        per_prompt: int,
         sampling: Sampling,
         grammar: Grammar | None,
     ) -> list[TokenRequest]:
         top = request.top_logprobs
         if top is not None and top > self._engine.info.vocab_size:
             raise InvalidRequest("top_logprobs is larger than the vocabulary", field="top_logprobs")
+        if top is None and per_prompt > request.n:
+            top = 0  # answers are ranked by the logprobs of their tokens
         stop_ids = frozenset[int]() if request.ignore_eos else self._tokenizer.stop_ids
+        numbered = seeds(request.sampling.seed, per_prompt * len(prompts))
         return [
             TokenRequest(
                 id=new_id("seq_"),
                 token_ids=prompt.token_ids,
                 sampling=sampling,
-                seed=seed,
+                seed=numbered[index * per_prompt + choice],
                 max_tokens=prompt.max_tokens,
-                stop_token_ids=stop_ids,
+                stop_token_ids=stop_ids if request.ignore_eos else stop_ids | prompt.stop_ids,
                 top_logprobs=top,
                 constraint=grammar,
             )
-            for seed in seeds(request.sampling.seed, request.n)
+            for index, prompt in enumerate(prompts)
+            for choice in range(per_prompt)
         ]
 
-    def _choice(self, index: int, request: GenerateRequest, prompt: Prompt) -> Choice:
-        echo = ""
-        if request.echo and request.prompt is not None:
-            given = request.prompt
-            echo = given if isinstance(given, str) else self._tokenizer.decode(given)
+    def _choice(
+        self, index: int, request: GenerateRequest, prompt: Prompt, form: AnswerForm
+    ) -> Choice:
         return Choice(
             index,
             self._tokenizer,
@@ -151,65 +177,8 @@ class Generator:
             submitted_s=time.monotonic(),
             after=prompt.token_ids[-1],
             stops=request.stop,
-            echo=echo,
+            echo=prompt.echo,
+            parser=form.parser(),
+            shown_control=form.shown_control,
+            with_logprobs=request.top_logprobs is not None,
         )
-
-    async def _stream(
-        self, call: TokenRequest, choice: Choice
-    ) -> AsyncGenerator[list[Event], None]:
-        """The events of one sequence, a list for each chunk that has any."""
-        chunks = cast("AsyncGenerator[TokenChunk, None]", self._engine.generate(call))
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                events = choice.take(chunk)
-                if events:
-                    yield events
-                if choice.ended:
-                    return
-        raise AssertionError("the engine's last chunk has a finish")
-
-    async def _merge(
-        self, calls: Sequence[TokenRequest], choices: Sequence[Choice]
-    ) -> AsyncGenerator[list[Event], None]:
-        """The events of several sequences as they come; the first failure ends all."""
-        queue: asyncio.Queue[list[Event] | None] = asyncio.Queue()
-
-        async def pump(call: TokenRequest, choice: Choice) -> None:
-            try:
-                async with aclosing(self._stream(call, choice)) as batches:
-                    async for events in batches:
-                        queue.put_nowait(events)
-            finally:
-                queue.put_nowait(None)
-
-        tasks = [
-            asyncio.create_task(pump(call, choice))
-            for call, choice in zip(calls, choices, strict=True)
-        ]
-        try:
-            open_streams = len(tasks)
-            while open_streams:
-                events = await queue.get()
-                if events is not None:
-                    yield events
-                    continue
-                open_streams -= 1
-                for task in tasks:
-                    if task.done():
-                        task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _total(choices: Sequence[Choice]) -> Usage:
-    """Of a run: the prompt counts once, the answers add up, times are those of the slowest."""
-    usages = [choice.usage for choice in choices]
-    return Usage(
-        prompt_tokens=usages[0].prompt_tokens,
-        completion_tokens=sum(usage.completion_tokens for usage in usages),
-        cached_tokens=min(usage.cached_tokens for usage in usages),
-        prompt_time_s=max(usage.prompt_time_s for usage in usages),
-        completion_time_s=max(usage.completion_time_s for usage in usages),
-    )

@@ -9,6 +9,7 @@ from typing import Final
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.dialog import GenerateRequest, Message, Reasoning, Text, ToolCall, ToolResult
 from penstock.text import ChatTemplate, Tokenizer
+from penstock.text.fill_in import fill_in_of
 
 SYSTEM_ROLES: Final = ("system", "developer")
 LONGEST_TOKEN_CHARS: Final = 512
@@ -19,10 +20,14 @@ DEFAULT_ROOM_TOKENS: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`max_tokens`: what the context leaves for the answer, or less where the request says so."""
+    """`max_tokens`: what the context leaves for the answer, or less where the request says so.
+    `stop_ids`: tokens that end this answer beside those that end any. `echo`: the text of a prompt
+    that the answers repeat."""
 
     token_ids: tuple[int, ...]
     max_tokens: int
+    stop_ids: frozenset[int] = frozenset()
+    echo: str = ""
 
 
 class PromptBuilder:
@@ -31,19 +36,66 @@ class PromptBuilder:
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
         self._tokenizer = tokenizer
         self._template = template
+        self._fill_in = fill_in_of(tokenizer.added_tokens)
 
-    def build(self, request: GenerateRequest, context_tokens: int, vocab_size: int) -> Prompt:
-        """Raises ContextLengthExceeded, and InvalidRequest for what cannot be rendered."""
+    def build(
+        self, request: GenerateRequest, context_tokens: int, vocab_size: int
+    ) -> tuple[Prompt, ...]:
+        """One for each prompt of the request. Raises ContextLengthExceeded, and InvalidRequest for
+        what cannot be rendered."""
         fit = _Fit(request, context_tokens)
         if request.messages is not None:
-            ids = self._of_messages(request, request.messages, fit)
-        elif isinstance(request.prompt, str):
-            ids = self._of_text(request.prompt, fit)
+            return (_prompt(request, fit, self._of_messages(request, request.messages, fit)),)
+        given = request.prompts
+        if request.prompt is not None:
+            given = (request.prompt,)
+        return tuple(self._completion(request, fit, prompt, vocab_size) for prompt in given)
+
+    def _completion(
+        self, request: GenerateRequest, fit: _Fit, given: str | tuple[int, ...], vocab_size: int
+    ) -> Prompt:
+        echo = ""
+        if request.echo:
+            echo = given if isinstance(given, str) else self._tokenizer.decode(given)
+        if request.suffix:
+            return self._around_gap(request, fit, given, vocab_size, echo)
+        if isinstance(given, str):
+            ids = self._of_text(given, fit)
         else:
-            ids = fit.cut(_checked_ids(request.prompt or (), vocab_size))
-        wanted = request.limits.max_tokens
-        left = context_tokens - len(ids)
-        return Prompt(tuple(ids), left if wanted is None else min(wanted, left))
+            ids = fit.cut(_checked_ids(given, vocab_size))
+        return _prompt(request, fit, ids, echo=echo)
+
+    def _around_gap(
+        self,
+        request: GenerateRequest,
+        fit: _Fit,
+        given: str | tuple[int, ...],
+        vocab_size: int,
+        echo: str,
+    ) -> Prompt:
+        """Text before and after a gap. Of what is too long, the start of the first is dropped."""
+        marks = self._fill_in
+        if marks is None:
+            raise InvalidRequest(
+                "suffix: this model has no tokens for filling in; send a prompt without a suffix",
+                field="suffix",
+                code="unsupported_value",
+            )
+        suffix = request.suffix or ""
+        if fit.hopeless(len(suffix) + (len(given) if isinstance(given, str) else 0)):
+            raise fit.exceeded(None)
+        after = self._tokenizer.encode(suffix)
+        if isinstance(given, str):
+            before = self._tokenizer.encode(given)
+        else:
+            before = _checked_ids(given, vocab_size)
+        ids = marks.tokens(before, after)
+        if not fit.fits(ids):
+            excess = len(ids) - fit.room
+            if not fit.truncate or excess > len(before):
+                raise fit.exceeded(ids)
+            ids = marks.tokens(before[excess:], after)
+        return _prompt(request, fit, ids, marks.stop_ids, echo)
 
     def _of_text(self, text: str, fit: _Fit) -> list[int]:
         if fit.hopeless(len(text)):
@@ -81,8 +133,9 @@ class PromptBuilder:
         assert self._template is not None
         if fit.hopeless(sum(map(_chars, messages))):
             return None
+        tools = request.tools if request.tool_policy.mode != "none" else ()
         return self._template.encode(
-            self._tokenizer, messages, tools=request.tools, reasoning=request.reasoning
+            self._tokenizer, messages, tools=tools, reasoning=request.reasoning
         )
 
     def _of_newest(
@@ -132,7 +185,7 @@ class _Fit:
         self.truncate = request.limits.truncate
         self.most_chars = context_tokens * LONGEST_TOKEN_CHARS
         self.field = "messages" if request.messages is not None else "prompt"
-        self._context_tokens = context_tokens
+        self.context_tokens = context_tokens
         wanted = request.limits.max_tokens or DEFAULT_ROOM_TOKENS
         answer = min(wanted, context_tokens // 2) if self.truncate else 1
         self.room = context_tokens - answer
@@ -141,7 +194,7 @@ class _Fit:
         return chars > self.most_chars
 
     def fits(self, ids: Sequence[int]) -> bool:
-        return len(ids) <= (self._context_tokens - 1 if not self.truncate else self.room)
+        return len(ids) <= (self.context_tokens - 1 if not self.truncate else self.room)
 
     def cut(self, ids: list[int]) -> list[int]:
         """The end of a prompt that may be truncated; raises ContextLengthExceeded otherwise."""
@@ -154,10 +207,22 @@ class _Fit:
     def exceeded(self, ids: Sequence[int] | None) -> ContextLengthExceeded:
         has = f"{len(ids)} tokens" if ids is not None else "more"
         return ContextLengthExceeded(
-            f"this model's context is {self._context_tokens} tokens, one of them for the answer;"
+            f"this model's context is {self.context_tokens} tokens, one of them for the answer;"
             f" the {self.field} make {has}",
             field=self.field,
         )
+
+
+def _prompt(
+    request: GenerateRequest,
+    fit: _Fit,
+    ids: Sequence[int],
+    stop_ids: frozenset[int] = frozenset(),
+    echo: str = "",
+) -> Prompt:
+    wanted = request.limits.max_tokens
+    left = fit.context_tokens - len(ids)
+    return Prompt(tuple(ids), left if wanted is None else min(wanted, left), stop_ids, echo)
 
 
 def _since(messages: Sequence[Message], start: int) -> list[Message]:
@@ -194,4 +259,5 @@ def prompt_chars(request: GenerateRequest) -> int:
     """About how much text there is to render and tokenize."""
     if request.messages is not None:
         return sum(map(_chars, request.messages))
-    return len(request.prompt) if isinstance(request.prompt, str) else 0
+    given = request.prompts or (request.prompt,)
+    return sum(len(prompt) for prompt in given if isinstance(prompt, str))

@@ -12,15 +12,22 @@ class IncrementalDetokenizer:
 
     Bytes of an unfinished code point are held back until it is whole; what cannot be UTF-8 becomes
     U+FFFD, exactly as decoding all bytes at once with "replace" would give. Control tokens have no
-    text. `after`: the token before the first one (of a prompt), None at the start of a text: a
-    SentencePiece model's space prefix is taken off only where encoding would have put one.
+    text, but for the `shown` ones, which channel parsers must see. `after`: the token before the
+    first one (of a prompt), None at the start of a text: a SentencePiece model's space prefix is
+    taken off only where encoding would have put one.
     """
 
-    __slots__ = ("_at_start", "_control", "_held", "_space_prefix", "_tokenizer")
+    __slots__ = ("_at_start", "_control", "_held", "_shown", "_space_prefix", "_tokenizer")
 
-    def __init__(self, tokenizer: Tokenizer, after: int | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        after: int | None = None,
+        shown: frozenset[int] = frozenset(),
+    ) -> None:
         self._tokenizer = tokenizer
         self._control = tokenizer.control_ids
+        self._shown = shown
         self._space_prefix = tokenizer.space_prefix
         self._at_start = tokenizer.space_prefix and (after is None or after in self._control)
         self._held = b""
@@ -29,7 +36,9 @@ class IncrementalDetokenizer:
         """The text that this token completes; empty where it completes none."""
         if token_id in self._control:
             self._at_start = self._space_prefix
-            return ""
+            if token_id not in self._shown:
+                return ""
+            return self.finish() + self._tokenizer.token_bytes(token_id).decode()
         data = self._tokenizer.token_bytes(token_id)
         if self._at_start and data:
             self._at_start = False

@@ -40,8 +40,9 @@ class Tokenizer:
 
     Attributes: `vocab_size`; `bos_id`, `eos_id` (None where the model has none); `stop_ids`, all
     tokens that end an answer; `control_tokens`, text -> id of the tokens that steer a model and
-    never are part of a text; `space_prefix`, whether encoding puts a space before text
-    (SentencePiece models). Safe to use from several threads.
+    never are part of a text; `added_tokens`, those and others that are never cut in two;
+    `space_prefix`, whether encoding puts a space before text (SentencePiece models). Safe to use
+    from several threads.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Tokenizer:
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
         self._added = {index: token.content for index, token in added.items()}
+        self.added_tokens = {token.content: index for index, token in added.items()}
         self.control_tokens = {t.content: index for index, t in added.items() if t.special}
         self.control_ids = frozenset(self.control_tokens.values())
         ends = {self.control_tokens[t] for t in END_OF_TURN if t in self.control_tokens}

@@ -141,12 +141,13 @@ CHAT_ONLY = [
 ]
 COMPLETIONS_ONLY = [
     ("logprobs", [-1, 21, True, "1"]),
-    ("prompt", [None, [], 3, {}, ["a", "b"], [[1], [2]]]),
+    ("prompt", [None, [], 3, {}]),
     ("prompt[0]", [[[]], [None], [1.5], [{}]]),
     ("prompt[1]", [[1, "a"], [1, -1], [1, 2**31], [1, True]]),
     ("prompt[0][1]", [[[1, "a"]]]),
-    ("best_of", [0, 2, "x"]),
-    ("suffix", ["end", 3]),
+    ("prompt[1]", [["a", 2], ["a", {}], [[1], []]]),
+    ("best_of", [0, "x"]),
+    ("suffix", [3]),
     ("echo", ["yes", 1]),
 ]
 

@@ -21,6 +21,7 @@ from penstock.dialog import (
     Sampling,
     Text,
     TextDelta,
+    ToolPolicy,
     TurnEnded,
 )
 from penstock.dialog.fold import Answer, fold
@@ -30,6 +31,7 @@ from penstock.models.tokenizer_data import TextParts
 from penstock.text import ChatTemplate
 
 TOKENIZER = tiny_tokenizer()
+TOOLS = (FunctionTool("f"),)
 HI = (Message("user", (Text("hi"),)),)
 
 
@@ -365,7 +367,11 @@ class TestEnds:
         ("logit_bias", {"sampling": Sampling(logit_bias={-1: 1.0})}),
         ("logit_bias", {"sampling": Sampling(logit_bias={1: 100.5})}),
         ("adapter", {"adapter": "mine"}),
-        ("tools", {"tools": (FunctionTool("f"),)}),
+        ("tools", {"tool_policy": ToolPolicy("required")}),
+        ("tool_choice", {"tools": TOOLS, "tool_policy": ToolPolicy("auto", ("g",))}),
+        ("best_of", {"n": 3, "best_of": 2}),
+        ("suffix", {"suffix": "x"}),
+        ("suffix", {"prompt": "x", "suffix": "y"}),
         ("response_format", {"constraint": Constraint("json_schema", '{"not": {}}')}),
         ("grammar", {"constraint": Constraint("regex", "(")}),
         ("echo", {"echo": True}),

@@ -37,7 +37,7 @@ class ChatStream:
     """One stream: the role on the first chunk of a choice, then a chunk for each delta."""
 
     def __init__(self, identity: AnswerIdentity, request: GenerateRequest) -> None:
-        self._writer = ChunkWriter(identity, "chat.completion.chunk", request.n)
+        self._writer = ChunkWriter(identity, "chat.completion.chunk", request.num_choices)
         self._logprobs = request.top_logprobs is not None
         self._begun: set[int] = set()
         self._calls: dict[tuple[int, int], int] = {}

@@ -30,18 +30,15 @@ IGNORED: Final = (
     "tools",
     "tool_choice",
 )
-WANTED_PROMPT: Final = "a string, an array with one string, or an array of token ids"
+WANTED_PROMPT: Final = "a string, an array of token ids, or an array of either"
+MAX_PROMPTS: Final = 2048
 
 
 def decode(body: bytes) -> Decoded:
     """Raises InvalidRequest naming the field that is wrong."""
     fields = decode_object(body)
     n = fields.integer("n", 1, MAX_N) or 1
-    _check_best_of(fields, n)
-    if fields.string("suffix"):
-        fields.refuse(
-            "suffix", "is not supported: the model cannot fill in", code="unsupported_value"
-        )
+    stream = fields.boolean("stream") or False
     top_logprobs = fields.integer("logprobs", 0, MAX_TOP_LOGPROBS)
     echo = fields.boolean("echo") or False
     if echo and top_logprobs is not None:
@@ -50,61 +47,63 @@ def decode(body: bytes) -> Decoded:
             "cannot be used together with `logprobs`: the prompt's are not computed",
             code="unsupported_value",
         )
+    prompts = _prompts(fields)
     request = GenerateRequest(
         model=fields.string("model") or None,
         adapter=decode_adapter(fields),
-        prompt=_prompt(fields),
+        prompt=prompts[0] if len(prompts) == 1 else None,
+        prompts=prompts if len(prompts) > 1 else (),
+        suffix=fields.string("suffix") or None,
         sampling=decode_sampling(fields),
         constraint=decode_constraint(fields),
         limits=decode_limits(fields),
         stop=decode_stop(fields),
         n=n,
+        best_of=_best_of(fields, n, stream),
         top_logprobs=top_logprobs,
         ignore_eos=fields.boolean("ignore_eos") or False,
         echo=echo,
     )
-    return Decoded(request, fields.boolean("stream") or False)
+    return Decoded(request, stream)
 
 
-def _check_best_of(fields: Fields, n: int) -> None:
+def _best_of(fields: Fields, n: int, stream: bool) -> int | None:
+    """How many answers are made of each prompt, where it is more than are asked for."""
     best_of = fields.integer("best_of", 1, MAX_N)
-    if best_of is not None and best_of != n:
-        fields.refuse(
-            "best_of",
-            f"must equal `n` ({n}), not {best_of}: answers are not ranked",
-            code="unsupported_value",
-        )
+    if best_of is None or best_of == n:
+        return None
+    if best_of < n:
+        fields.refuse("best_of", f"must be at least `n` ({n}), not {best_of}")
+    if stream:
+        fields.refuse("best_of", "cannot be streamed: answers are ranked when all are finished")
+    return best_of
 
 
-def _prompt(fields: Fields) -> str | tuple[int, ...]:
-    """An empty text may be meant: a model with a BOS token can begin with it."""
+def _prompts(fields: Fields) -> tuple[str | tuple[int, ...], ...]:
+    """One or several. An empty text may be meant: a model with a BOS token can begin with it."""
     value: Any = fields.get("prompt")
     if value is None:
         fields.refuse_missing("prompt", WANTED_PROMPT)
     if type(value) is str:
-        return value
+        return (value,)
     if type(value) is not list:
         fields.refuse_type("prompt", WANTED_PROMPT)
     if not value:
         fields.refuse("prompt", "must not be empty")
-    first = value[0]
-    if type(first) is int:
-        return _token_ids(fields, "prompt", value)
-    if type(first) is not str and type(first) is not list:
-        fields.refuse(
-            "prompt[0]",
-            f"must be a string or a token id, not {kind_of(first)}",
-            code="invalid_type",
-        )
-    if len(value) > 1:
-        fields.refuse(
-            "prompt",
-            f"holds {len(value)} prompts; send one request for each",
-            code="unsupported_value",
-        )
-    if isinstance(first, str):
-        return first
-    return _token_ids(fields, "prompt[0]", first)
+    if type(value[0]) is int:
+        return (_token_ids(fields, "prompt", value),)
+    if len(value) > MAX_PROMPTS:
+        fields.refuse("prompt", f"may hold at most {MAX_PROMPTS} prompts, not {len(value)}")
+    return tuple(_one_of_several(fields, f"prompt[{i}]", item) for i, item in enumerate(value))
+
+
+def _one_of_several(fields: Fields, key: str, value: Any) -> str | tuple[int, ...]:
+    if isinstance(value, str):
+        return value
+    if type(value) is not list:
+        wanted = "a string or an array of token ids"
+        fields.refuse(key, f"must be {wanted}, not {kind_of(value)}", code="invalid_type")
+    return _token_ids(fields, key, value)
 
 
 def _token_ids(fields: Fields, key: str, values: list[Any]) -> tuple[int, ...]:

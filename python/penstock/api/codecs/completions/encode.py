@@ -36,7 +36,7 @@ class CompletionStream:
     """One stream. This dialect knows text only: what a template would call reasoning is text."""
 
     def __init__(self, identity: AnswerIdentity, request: GenerateRequest) -> None:
-        self._writer = ChunkWriter(identity, KIND, request.n)
+        self._writer = ChunkWriter(identity, KIND, request.num_choices)
         self._logprobs = request.top_logprobs is not None
         self._offsets: dict[int, int] = {}
 

@@ -1,0 +1,195 @@
+"""Reasoning and calls as events, over the scripted engine."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from channel_examples import EXAMPLES, TOOLS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_engine import ScriptedEngine
+from tiny_text import IM_END, tiny_template, tiny_tokenizer
+
+from penstock.dialog import (
+    ArgumentsDelta,
+    Event,
+    GenerateRequest,
+    Limits,
+    Message,
+    PartEnded,
+    PartStarted,
+    Reasoning,
+    ReasoningDelta,
+    Text,
+    TextDelta,
+    ToolCall,
+    ToolPolicy,
+)
+from penstock.dialog.fold import Answer, fold
+from penstock.engine.types import TokenDelta
+from penstock.generation import Generator
+from penstock.text.channels import SYNTAXES, Channels, ReasoningSyntax
+
+TOKENIZER = tiny_tokenizer()
+HI = (Message("user", (Text("hi"),)),)
+THINK = ReasoningSyntax("<think>", "</think>")
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+
+
+async def events_of(script: Any, syntax: str = "hermes", **fields: Any) -> list[Event]:
+    engine = ScriptedEngine(list(script.encode()) if isinstance(script, str) else script)
+    channels = Channels(SYNTAXES[syntax], THINK)
+    generator = Generator(engine, TOKENIZER, tiny_template(), channels=channels)
+    fields.setdefault("tools", TOOLS)
+    if "prompt" not in fields:
+        fields.setdefault("messages", HI)
+    return [event async for event in generator.run(GenerateRequest(**fields))]
+
+
+async def answer_of(script: Any, syntax: str = "hermes", **fields: Any) -> Answer:
+    return fold(await events_of(script, syntax, **fields))
+
+
+def check_invariants(events: list[Event]) -> None:
+    """Parts start and end once, one after another; their deltas concatenate to them."""
+    deltas: dict[int, str] = {}
+    open_part: int | None = None
+    for event in events:
+        match event:
+            case PartStarted():
+                assert open_part is None and event.part == len(deltas)
+                open_part = event.part
+                deltas[event.part] = ""
+            case TextDelta() | ReasoningDelta() | ArgumentsDelta():
+                assert event.part == open_part
+                deltas[event.part] += event.text
+            case PartEnded():
+                assert event.part == open_part
+                value = event.value
+                whole = value.arguments if isinstance(value, ToolCall) else value.text
+                assert deltas[event.part] == whole
+                open_part = None
+            case _:
+                pass
+    assert open_part is None and deltas
+
+
+async def test_a_call_is_a_part_and_ends_the_turn_with_tool_calls() -> None:
+    answer = await answer_of("I look.\n" + CALL)
+    text, call = answer.choices[0].parts
+    assert text == Text("I look.")
+    assert isinstance(call, ToolCall) and call.id.startswith("call_")
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Oslo"})
+    assert answer.choices[0].finish == "tool_calls"
+
+
+async def test_reasoning_is_a_part_and_is_counted() -> None:
+    answer = await answer_of("<think>ab</think>c", tools=())
+    assert answer.choices[0].parts == [Reasoning("ab"), Text("c")]
+    assert answer.choices[0].finish == "stop"
+    # the tag that opens it counts from its last letter on, the one that ends it up to it
+    assert answer.usage.reasoning_tokens == 1 + 2 + len("</think")
+
+
+async def test_a_cut_off_call_ends_with_length() -> None:
+    answer = await answer_of(CALL, limits=Limits(max_tokens=len(CALL) - 18))
+    (call,) = answer.choices[0].parts
+    assert isinstance(call, ToolCall) and answer.choices[0].finish == "length"
+
+
+async def test_no_call_is_made_where_none_is_allowed() -> None:
+    engine = ScriptedEngine(list(CALL.encode()))
+    channels = Channels(SYNTAXES["hermes"], None)
+    generator = Generator(engine, TOKENIZER, tiny_template(), channels=channels)
+    request = GenerateRequest(messages=HI, tools=TOOLS, tool_policy=ToolPolicy("none"))
+    answer = fold([event async for event in generator.run(request)])
+    assert answer.choices[0].parts == [Text(CALL)]
+    assert b"get_weather" not in bytes(t for t in engine.requests[0].token_ids if t < 256)
+
+
+async def test_functions_outside_the_allowed_ones_are_not_called() -> None:
+    policy = ToolPolicy("auto", ("ping",))
+    answer = await answer_of(CALL, tool_policy=policy)
+    assert answer.choices[0].parts == [Text(CALL)] and answer.choices[0].finish == "stop"
+
+
+async def test_stop_strings_are_looked_for_in_the_answer_only() -> None:
+    answer = await answer_of("<think>a END</think>b END c", stop=("END",), tools=())
+    assert answer.choices[0].parts == [Reasoning("a END"), Text("b ")]
+    assert answer.choices[0].stop_sequence == "END"
+    call = CALL.replace("Oslo", "END")
+    answer = await answer_of("a EN" + call, stop=("END",))
+    assert answer.choices[0].parts[0] == Text("a EN")
+    assert answer.choices[0].finish == "tool_calls"
+
+
+async def test_logprobs_are_of_the_answer_only() -> None:
+    answer = await answer_of("<think>ab</think>cd" + CALL, top_logprobs=0)
+    assert [p.token_bytes for p in answer.choices[0].logprobs] == [b"c", b"d"]
+
+
+async def test_an_answer_that_is_nothing_but_reasoning_has_no_text() -> None:
+    answer = await answer_of("<think>ab", tools=())
+    assert answer.choices[0].parts == [Reasoning("ab")]
+
+
+async def test_completions_have_no_channels() -> None:
+    answer = await answer_of("<think>ab</think>", prompt="x", tools=())
+    assert answer.choices[0].parts == [Text("<think>ab</think>")]
+
+
+@pytest.mark.parametrize("syntax", sorted(SYNTAXES))
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**20), stop=st.sampled_from([(), ("a",), ("}\n", '": '), ("\n",)]))
+async def test_events_of_a_stream_keep_the_invariants(
+    syntax: str, seed: int, stop: tuple[str, ...]
+) -> None:
+    draw = random.Random(seed)
+    text, _ = draw.choice(EXAMPLES[syntax])
+    data = list(("<think>a\nb</think>Well. " * draw.randint(0, 1) + text + " Done").encode())
+    steps: list[Any] = []
+    while data:
+        count = draw.randint(1, 9)
+        steps.append(tuple(data[:count]))
+        del data[:count]
+    events = await events_of([*steps, IM_END], syntax, stop=stop)
+    check_invariants(events)
+    one_by_one = await events_of([t for step in steps for t in step], syntax, stop=stop)
+    check_invariants(one_by_one)
+    assert without_ids(fold(events)) == without_ids(fold(one_by_one))
+
+
+def without_ids(answer: Answer) -> list[Any]:
+    (choice,) = answer.choices
+    parts = [(p.name, p.arguments) if isinstance(p, ToolCall) else p for p in choice.parts]
+    return [parts, choice.finish, choice.stop_sequence, answer.usage.reasoning_tokens]
+
+
+class TestSeveralPrompts:
+    async def test_choices_are_numbered_prompt_by_prompt(self) -> None:
+        engine = ScriptedEngine(lambda r: [*r.token_ids, r.seed % 2**63 and 0x21])
+        generator = Generator(engine, TOKENIZER)
+        request = GenerateRequest(prompts=("ab", (0x63,)), n=2, echo=True)
+        answer = fold([event async for event in generator.run(request)])
+        texts = ["".join(p.text for p in c.parts if isinstance(p, Text)) for c in answer.choices]
+        assert texts == ["abab!", "abab!", "cc!", "cc!"]
+        assert [c.index for c in answer.choices] == [0, 1, 2, 3]
+        assert len({r.seed for r in engine.requests}) == 4
+        assert answer.usage.prompt_tokens == 3 and answer.usage.completion_tokens == 10
+
+    async def test_the_likeliest_of_several_are_given(self) -> None:
+        def script(request: Any) -> list[Any]:
+            index = engine.requests.index(request)
+            return [TokenDelta(0x61 + index, [-3.0, -0.5, -2.0, -1.0][index])]
+
+        engine = ScriptedEngine(script)
+        generator = Generator(engine, TOKENIZER)
+        request = GenerateRequest(prompt="x", n=2, best_of=4)
+        answer = fold([event async for event in generator.run(request)])
+        assert [c.parts for c in answer.choices] == [[Text("b")], [Text("d")]]
+        assert [c.index for c in answer.choices] == [0, 1]
+        assert all(not c.logprobs for c in answer.choices)
+        assert answer.usage.completion_tokens == 4
