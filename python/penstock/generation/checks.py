@@ -137,10 +137,6 @@ def _check_tools(request: GenerateRequest) -> None:
     for name in policy.names:
         if all(tool.name != name for tool in request.tools):
             raise InvalidRequest(f"tool_choice names no tool: {name[:80]!r}", field="tool_choice")
-    if policy.mode == "required":
-        raise _unsupported("tool_choice", "that requires a call")
-    if policy.mode != "none" and any(tool.strict for tool in request.tools):
-        raise _unsupported("tools", "with strict arguments")
 
 
 def _unsupported(field: str, how: str = "") -> InvalidRequest:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from penstock.dialog import FunctionTool, GenerateRequest
 from penstock.text import Tokenizer
 from penstock.text.channels import ChannelParser, Channels, Harmony
+from penstock.text.channels.answer_grammar import Thinking
 
 TAIL_TOKENS = 16
 """So many tokens at the end of a prompt can hold the tag that opens the reasoning."""
@@ -15,18 +16,19 @@ TAIL_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """`channels` None: the answer is text and nothing else. `tools`: those that may be called."""
+    """`channels` None: the answer is text and nothing else. `tools`: those that may be called.
+    `thinking`: whether the prompt has opened the reasoning, or the model may."""
 
     channels: Channels | None = None
     tools: tuple[FunctionTool, ...] = ()
     shown_control: frozenset[int] = frozenset()
-    thinking: bool = False
+    thinking: Thinking = "none"
 
     def parser(self) -> ChannelParser | None:
         """A parser for one choice."""
         if self.channels is None:
             return None
-        return ChannelParser(self.channels, self.tools, thinking=self.thinking)
+        return ChannelParser(self.channels, self.tools, thinking=self.thinking == "open")
 
 
 PLAIN = AnswerForm()
@@ -56,7 +58,7 @@ class AnswerForms:
         if not tools and channels.reasoning is None and not isinstance(channels.calls, Harmony):
             return PLAIN
         return AnswerForm(
-            channels, tools, self._shown(bool(tools)), self._has_opened_reasoning(prompt_ids)
+            channels, tools, self._shown(bool(tools)), self._thinking(request, prompt_ids)
         )
 
     def _shown(self, with_calls: bool) -> frozenset[int]:
@@ -71,11 +73,17 @@ class AnswerForms:
             index for text, index in self._control.items() if any(text in mark for mark in marks)
         )
 
-    def _has_opened_reasoning(self, prompt_ids: tuple[int, ...]) -> bool:
-        if self.channels.reasoning is None or isinstance(self.channels.calls, Harmony):
-            return False
-        tail = self._text(prompt_ids[-TAIL_TOKENS:])
-        return tail.rstrip().endswith(self.channels.reasoning.open)
+    def _thinking(self, request: GenerateRequest, prompt_ids: tuple[int, ...]) -> Thinking:
+        tags = self.channels.reasoning
+        if isinstance(self.channels.calls, Harmony):
+            return "possible"
+        if tags is None:
+            return "none"
+        tail = self._text(prompt_ids[-TAIL_TOKENS:]).rstrip()
+        if tail.endswith(tags.open):
+            return "open"
+        closed = tail.endswith(tags.close) or request.reasoning.enabled is False
+        return "none" if closed else "possible"
 
     def _text(self, token_ids: Iterable[int]) -> str:
         return b"".join(map(self.tokenizer.token_bytes, token_ids)).decode("utf-8", "replace")

@@ -14,6 +14,7 @@ from penstock.base.ids import new_id
 from penstock.dialog import Event, GenerateRequest, RunEnded, RunStarted, Sampling
 from penstock.engine.protocol import Engine
 from penstock.engine.types import Grammar, TokenRequest
+from penstock.generation.answer_grammars import AnswerGrammars
 from penstock.generation.breakers import Breakers
 from penstock.generation.checks import check_bias, check_request
 from penstock.generation.choice import Choice
@@ -52,7 +53,7 @@ class Generator:
         self._tokenizer = tokenizer
         self._prompts = PromptBuilder(tokenizer, template)
         self._forms = AnswerForms(tokenizer, channels)
-        self._constraints = Constraints(engine, tokenizer)
+        self._grammars = AnswerGrammars(Constraints(engine, tokenizer), tokenizer, channels)
         self._defaults = defaults if defaults is not None else Sampling()
         self._breakers = Breakers(tokenizer)
 
@@ -94,15 +95,13 @@ class Generator:
         check_request(request)
         prompts = await self._build(request)
         sampling = await self._sampling(request.sampling)
-        grammar = None
-        if request.constraint is not None:
-            grammar = await self._constraints.prepare(request.constraint)
+        forms = [self._forms.of(request, prompt.token_ids) for prompt in prompts]
+        grammar = await self._grammars.of(request, forms[0])
         num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         model = request.model or self._engine.info.model_id
         yield RunStarted(model, int(time.time()), num_prompt_tokens)
         per_prompt = request.best_of or request.n
         calls = self._token_requests(request, prompts, per_prompt, sampling, grammar)
-        forms = [self._forms.of(request, prompt.token_ids) for prompt in prompts]
         choices = [
             self._choice(index, request, prompts[index // per_prompt], forms[index // per_prompt])
             for index in range(len(calls))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import pytest
@@ -13,9 +14,12 @@ from hypothesis import strategies as st
 from scripted_engine import ScriptedEngine
 from tiny_text import IM_END, tiny_template, tiny_tokenizer
 
+from penstock.base.errors import InvalidRequest
 from penstock.dialog import (
     ArgumentsDelta,
+    Constraint,
     Event,
+    FunctionTool,
     GenerateRequest,
     Limits,
     Message,
@@ -23,6 +27,7 @@ from penstock.dialog import (
     PartStarted,
     Reasoning,
     ReasoningDelta,
+    ReasoningPolicy,
     Text,
     TextDelta,
     ToolCall,
@@ -166,6 +171,53 @@ def without_ids(answer: Answer) -> list[Any]:
     (choice,) = answer.choices
     parts = [(p.name, p.arguments) if isinstance(p, ToolCall) else p for p in choice.parts]
     return [parts, choice.finish, choice.stop_sequence, answer.usage.reasoning_tokens]
+
+
+class TestGrammars:
+    async def grammar_of(self, **fields: Any) -> str | None:
+        engine = ScriptedEngine([IM_END])
+        channels = Channels(SYNTAXES["hermes"], THINK)
+        generator = Generator(engine, TOKENIZER, tiny_template(), channels=channels)
+        request = GenerateRequest(messages=HI, **fields)
+        _ = [event async for event in generator.run(request)]
+        grammar = engine.requests[0].constraint
+        return grammar.value if grammar is not None else None
+
+    async def test_calls_are_free_unless_asked_for(self) -> None:
+        assert await self.grammar_of(tools=TOOLS) is None
+        none = ToolPolicy("none")
+        assert await self.grammar_of(tools=TOOLS, tool_policy=none) is None
+
+    async def test_required_calls_are_bound_to_the_allowed_functions(self) -> None:
+        grammar = await self.grammar_of(tools=TOOLS, tool_policy=ToolPolicy("required"))
+        assert grammar is not None and "get_weather" in grammar and "ping" in grammar
+        named = ToolPolicy("required", ("ping",))
+        grammar = await self.grammar_of(tools=TOOLS, tool_policy=named)
+        assert grammar is not None and "get_weather" not in grammar and "ping" in grammar
+
+    async def test_a_strict_function_binds_calls_that_may_be(self) -> None:
+        strict = FunctionTool("f", None, {"type": "object"}, strict=True)
+        assert await self.grammar_of(tools=(strict,)) is not None
+
+    async def test_reasoning_is_not_bound_unless_it_is_off(self) -> None:
+        constraint = Constraint("regex", "[0-9]+")
+        grammar = await self.grammar_of(constraint=constraint)
+        assert grammar is not None and "</think>" in grammar
+        off = ReasoningPolicy(enabled=False)
+        grammar = await self.grammar_of(constraint=constraint, reasoning=off)
+        assert grammar is not None and "</think>" not in grammar
+
+    async def test_a_schema_that_cannot_be_kept_is_an_error_only_if_strict(self) -> None:
+        parameters = {"type": "object", "properties": {"a": {"type": "strin"}}}
+        loose = FunctionTool("f", None, parameters)
+        policy = ToolPolicy("required")
+        grammar = await self.grammar_of(tools=(loose, TOOLS[0]), tool_policy=policy)
+        assert grammar is not None
+        assert re.search(r"city", grammar) and not re.search(r"strin\W", grammar)
+        strict = FunctionTool("f", None, parameters, strict=True)
+        with pytest.raises(InvalidRequest) as caught:
+            await self.grammar_of(tools=(TOOLS[0], strict), tool_policy=policy)
+        assert caught.value.field == "tools[1].function.parameters"
 
 
 class TestSeveralPrompts:

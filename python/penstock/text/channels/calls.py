@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from penstock.dialog import FunctionTool
+from penstock.text.channels.lark import LarkGrammar
 from penstock.text.channels.pieces import ArgumentsPiece, CallEnd, CallStart, Piece
 from penstock.text.channels.reader import Malformed, Reader, Reading
 
@@ -14,7 +15,17 @@ MAX_NAME_CHARS: Final = 160
 
 
 class CallBody(Protocol):
-    """One form in which calls are written."""
+    """One form in which calls are written.
+
+    `around`: what stands before the first and after the last call of a section, `between`: what
+    between two.
+    """
+
+    @property
+    def around(self) -> tuple[str, str]: ...
+
+    @property
+    def between(self) -> str: ...
 
     def read(self, io: CallReader) -> Reading[None]:
         """Read one call or more. Raises Malformed; calls already ended stay what they are."""
@@ -23,6 +34,27 @@ class CallBody(Protocol):
     def marks(self) -> tuple[str, ...]:
         """Everything that is written literally: control tokens among it must not be hidden."""
         ...
+
+    def write(self, name: str, arguments: dict[str, Any], index: int) -> str:
+        """A call as the model would write it. `index`: how many calls came before."""
+        ...
+
+    def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
+        """An expression for all calls of a function that its schema allows, `lead` before them."""
+        ...
+
+    def trigger(self, tool: FunctionTool) -> str | None:
+        """A regular expression for what comes right before the arguments of a call, however the
+        call is wrapped, if they are JSON; None where only the section tells that a call begins."""
+        ...
+
+
+ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
+
+
+def arguments_schema(tool: FunctionTool) -> dict[str, Any]:
+    """What the arguments of a call must be."""
+    return tool.parameters or ANY_OBJECT
 
 
 class CallReader:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from penstock.dialog import FunctionTool
 from penstock.text.channels.calls import CallBody, CallReader
+from penstock.text.channels.lark import LarkGrammar
 from penstock.text.channels.reader import Reading
 
 
@@ -15,11 +18,28 @@ class ChooseCalls:
     usual: CallBody
     others: tuple[tuple[str, CallBody], ...]
 
+    @property
+    def around(self) -> tuple[str, str]:
+        return self.usual.around
+
+    @property
+    def between(self) -> str:
+        return self.usual.between
+
+    def write(self, name: str, arguments: dict[str, Any], index: int) -> str:
+        return self.usual.write(name, arguments, index)
+
+    def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
+        return self.usual.rule(grammar, tool, lead)
+
     def marks(self) -> tuple[str, ...]:
         found = self.usual.marks()
         for _, body in self.others:
             found += body.marks()
         return found
+
+    def trigger(self, tool: FunctionTool) -> str | None:
+        return self.usual.trigger(tool)
 
     def read(self, io: CallReader) -> Reading[None]:
         first = yield from io.reader.peek()

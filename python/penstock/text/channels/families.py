@@ -26,13 +26,15 @@ _DSML: Final = "｜DSML｜"
 HERMES: Final = ToolSyntax(
     "hermes",
     (
-        Section("<tool_call>", "</tool_call>"),
+        Section("<tool_call>", "</tool_call>", space="\n"),
         Section("<tools>", "</tools>"),
         Section("<function_call>", "</function_call>"),
         Section("```json", "```"),
     ),
     JsonCalls(),
     bare="{[",
+    one_each=True,
+    gap="\n",
 )
 HARMONY: Final = Harmony()
 
@@ -41,12 +43,20 @@ _LISTED: Final = (
     ToolSyntax(
         "qwen3_coder",
         (
-            Section("<tool_call>", "</tool_call>"),
+            Section("<tool_call>", "</tool_call>", space="\n"),
             Section("<function=", "</tool_call>", inside=True),
         ),
         _FUNCTION_TAGS,
+        one_each=True,
+        gap="\n",
     ),
-    ToolSyntax("seed_oss", (Section("<seed:tool_call>", "</seed:tool_call>"),), _FUNCTION_TAGS),
+    ToolSyntax(
+        "seed_oss",
+        (Section("<seed:tool_call>", "</seed:tool_call>", space="\n"),),
+        _FUNCTION_TAGS,
+        one_each=True,
+        gap="\n",
+    ),
     ToolSyntax(
         "llama3",
         (Section("<|python_tag|>"), Section("<function=", inside=True)),
@@ -59,6 +69,7 @@ _LISTED: Final = (
             ),
         ),
         bare="{[",
+        written=Section(""),
     ),
     ToolSyntax(
         "mistral",
@@ -67,6 +78,7 @@ _LISTED: Final = (
             NamedCalls(("[ARGS]",), id_mark="[CALL_ID]"),
             (("[", JsonCalls(array=True)), ("{", JsonCalls())),
         ),
+        one_each=True,
     ),
     ToolSyntax(
         "mistral_json",
@@ -100,7 +112,7 @@ _LISTED: Final = (
     ),
     ToolSyntax(
         "deepseek_v32",
-        (Section(f"<{_DSML}function_calls>", f"</{_DSML}function_calls>"),),
+        (Section(f"<{_DSML}function_calls>", f"</{_DSML}function_calls>", space="\n"),),
         TaggedCalls(
             call_open=f'<{_DSML}invoke name="',
             name_ends=('">',),
@@ -115,11 +127,17 @@ _LISTED: Final = (
         "functiongemma",
         (Section("<start_function_call>", "<end_function_call>"),),
         RelaxedCalls("<escape>"),
+        one_each=True,
     ),
-    ToolSyntax("gemma4", (Section("<|tool_call>", "<tool_call|>"),), RelaxedCalls('<|"|>')),
+    ToolSyntax(
+        "gemma4",
+        (Section("<|tool_call>", "<tool_call|>"),),
+        RelaxedCalls('<|"|>'),
+        one_each=True,
+    ),
     ToolSyntax(
         "gemma3",
-        (Section("```tool_code", "```"), Section("```tool_call", "```")),
+        (Section("```tool_code", "```", space="\n"), Section("```tool_call", "```")),
         PythonCalls(listed=False),
     ),
     ToolSyntax(
@@ -135,6 +153,8 @@ _LISTED: Final = (
             value_open="<arg_value>",
             value_close="</arg_value>",
         ),
+        one_each=True,
+        gap="\n",
     ),
     ToolSyntax(
         "phi",
@@ -163,12 +183,17 @@ _LISTED: Final = (
             begin="<|tool_call_begin|>",
             end="<|tool_call_end|>",
             id_pattern=r"(?:functions\.)?(?P<name>.+?):\d+",
+            id_format="functions.{name}:{index}",
         ),
     ),
-    ToolSyntax("minimax_m1", (Section("<tool_calls>", "</tool_calls>"),), JsonCalls()),
+    ToolSyntax(
+        "minimax_m1",
+        (Section("<tool_calls>", "</tool_calls>", space="\n"),),
+        JsonCalls(separator="\n"),
+    ),
     ToolSyntax(
         "minimax_m2",
-        (Section("<minimax:tool_call>", "</minimax:tool_call>"),),
+        (Section("<minimax:tool_call>", "</minimax:tool_call>", space="\n"),),
         TaggedCalls(
             call_open='<invoke name="',
             name_ends=('">',),
@@ -179,10 +204,16 @@ _LISTED: Final = (
         ),
     ),
     ToolSyntax(
-        "pythonic", (Section("<|python_start|>", "<|python_end|>"),), PythonCalls(), bare="["
+        "pythonic",
+        (Section("<|python_start|>", "<|python_end|>"),),
+        PythonCalls(),
+        bare="[",
+        written=Section(""),
     ),
     ToolSyntax(
-        "olmo", (Section("<function_calls>", "</function_calls>"),), PythonCalls(listed=False)
+        "olmo",
+        (Section("<function_calls>", "</function_calls>", space="\n"),),
+        PythonCalls(listed=False),
     ),
     ToolSyntax("nemotron", (Section("<TOOLCALL>", "</TOOLCALL>"),), JsonCalls(array=True)),
 )

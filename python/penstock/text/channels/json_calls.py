@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from penstock.text.channels.calls import CallReader
+from penstock.dialog import FunctionTool
+from penstock.text.channels.calls import CallReader, arguments_schema
 from penstock.text.channels.json_text import (
+    dump,
     is_object,
     pass_container,
     read_string,
     read_word,
     skip_value,
 )
+from penstock.text.channels.lark import LarkGrammar
 from penstock.text.channels.reader import Malformed, Reading
 
 ARGUMENT_KEYS: Final = ("arguments", "parameters")
@@ -22,14 +26,36 @@ ARGUMENT_KEYS: Final = ("arguments", "parameters")
 class JsonCalls:
     """Read are one object, several, or an array of them, whatever the model prefers.
 
-    `arguments`: the key that the family writes; `array`: whether it writes an array.
+    `arguments`: the key that the family writes; `array`: whether it writes an array; else
+    `separator` stands between calls.
     """
 
     arguments: str = "arguments"
     array: bool = False
+    separator: str = "; "
+
+    @property
+    def around(self) -> tuple[str, str]:
+        return ("[", "]") if self.array else ("", "")
+
+    @property
+    def between(self) -> str:
+        return ", " if self.array else self.separator
 
     def marks(self) -> tuple[str, ...]:
         return ()
+
+    def write(self, name: str, arguments: dict[str, Any], index: int) -> str:
+        return dump({"name": name, self.arguments: arguments})
+
+    def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
+        head = grammar.literal(f'{lead}{{"name": {dump(tool.name)}, "{self.arguments}": ')
+        return f'{head} {grammar.schema(arguments_schema(tool), strict=tool.strict)} "}}"'
+
+    def trigger(self, tool: FunctionTool) -> str | None:
+        keys = "|".join(ARGUMENT_KEYS)
+        name = re.escape(tool.name)
+        return rf'\{{\s*"name"\s*:\s*"{name}"\s*,\s*"({keys})"\s*:'
 
     def read(self, io: CallReader) -> Reading[None]:
         reader = io.reader

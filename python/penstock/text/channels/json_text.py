@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from penstock.text.channels.reader import Malformed, Reader, Reading
 
@@ -12,6 +12,11 @@ CLOSING: Final = {"{": "}", "[": "]"}
 PLAIN: Final = frozenset(" \t\r\n,:+-.0123456789aeEflnrstu")
 """What may stand outside of strings beside brackets."""
 MAX_STRING_CHARS: Final = 1 << 20
+
+
+def dump(value: Any) -> str:
+    """JSON as models write it: spaces after colons and commas, no escapes that need not be."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def escaped(text: str) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
-from penstock.text.channels.calls import MAX_NAME_CHARS, CallReader
-from penstock.text.channels.json_text import pass_container
+from penstock.dialog import FunctionTool
+from penstock.text.channels.calls import MAX_NAME_CHARS, CallReader, arguments_schema
+from penstock.text.channels.json_text import dump, pass_container
+from penstock.text.channels.lark import LarkGrammar
 from penstock.text.channels.reader import Malformed, Reading
 
 
@@ -16,7 +19,8 @@ class NamedCalls:
     `separators` end the name, `fence` says that the JSON stands in a code block, `end` ends the
     call. Of each tuple the first is what the family writes today, the others are read too.
 
-    `id_pattern`: the name is part of an id that the model makes up; its group `name` is the name.
+    `id_pattern`: the name is part of an id that the model makes up; its group `name` is the name;
+    `id_format` makes such an id of a name and an index.
     `id_mark` may come before the separator with an id, which is not kept.
     """
 
@@ -26,12 +30,46 @@ class NamedCalls:
     fence: bool = False
     end: str = ""
     id_pattern: str = ""
+    id_format: str = ""
     id_mark: str = ""
 
     def marks(self) -> tuple[str, ...]:
         return tuple(m for m in (self.begin, self.kind, self.end, self.id_mark) if m) + tuple(
             self.separators
         )
+
+    @property
+    def around(self) -> tuple[str, str]:
+        return ("", "")
+
+    @property
+    def between(self) -> str:
+        return "\n" if self.fence else ""
+
+    def write(self, name: str, arguments: dict[str, Any], index: int) -> str:
+        before, after = self._json_between()
+        return self._head(name, index) + before + dump(arguments) + after + self.end
+
+    def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
+        before, after = self._json_between()
+        if self.id_format:
+            number = grammar.terminal("/[0-9]{1,3}/")
+            start, rest = (lead + self._head(tool.name, 0)).rsplit("0", 1)
+            head = f"{grammar.literal(start)} {number} {grammar.literal(rest)}"
+        else:
+            head = grammar.literal(lead + self._head(tool.name, 0) + before)
+        schema = grammar.schema(arguments_schema(tool), strict=tool.strict)
+        return f"{head} {schema} {grammar.literal(after + self.end)}"
+
+    def _head(self, name: str, index: int) -> str:
+        shown = self.id_format.format(name=name, index=index) if self.id_format else name
+        return self.begin + self.kind + shown + self.separators[0]
+
+    def _json_between(self) -> tuple[str, str]:
+        return ("```json\n", "\n```") if self.fence else ("", "")
+
+    def trigger(self, tool: FunctionTool) -> str | None:
+        return None
 
     def read(self, io: CallReader) -> Reading[None]:
         reader = io.reader

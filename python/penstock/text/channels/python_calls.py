@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from penstock.text.channels.calls import MAX_NAME_CHARS, CallReader
+from penstock.dialog import FunctionTool
+from penstock.text.channels.calls import MAX_NAME_CHARS, CallReader, arguments_schema
 from penstock.text.channels.json_text import escaped
+from penstock.text.channels.lark import LarkGrammar
+from penstock.text.channels.literals import PYTHON
 from penstock.text.channels.python_values import WORDS, as_json, python_value, read_token
 from penstock.text.channels.reader import Malformed, Reading
 
@@ -19,8 +23,34 @@ class PythonCalls:
 
     listed: bool = True
 
+    @property
+    def around(self) -> tuple[str, str]:
+        return ("[", "]") if self.listed else ("", "")
+
+    @property
+    def between(self) -> str:
+        return ", " if self.listed else "\n"
+
     def marks(self) -> tuple[str, ...]:
         return ()
+
+    def write(self, name: str, arguments: dict[str, Any], index: int) -> str:
+        written = (f"{key}={PYTHON.write(value)}" for key, value in arguments.items())
+        return f"{name}({', '.join(written)})"
+
+    def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
+        schema = arguments_schema(tool)
+        properties = schema.get("properties")
+        named = properties if isinstance(properties, dict) else {}
+        required = schema.get("required", [])
+        items = [
+            (key + "=", PYTHON.value(grammar, inner, schema), key in required)
+            for key, inner in named.items()
+        ]
+        return f'{grammar.literal(lead + tool.name + "(")} {grammar.members(items, ", ")} ")"'
+
+    def trigger(self, tool: FunctionTool) -> str | None:
+        return None
 
     def read(self, io: CallReader) -> Reading[None]:
         reader = io.reader

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from penstock.text.channels.calls import MAX_NAME_CHARS, CallReader
+from penstock.dialog import FunctionTool
+from penstock.text.channels.calls import MAX_NAME_CHARS, CallReader, arguments_schema
 from penstock.text.channels.json_text import escaped
+from penstock.text.channels.lark import LarkGrammar
+from penstock.text.channels.literals import relaxed
 from penstock.text.channels.python_values import MAX_DEPTH, Emit, as_json
 from penstock.text.channels.reader import Malformed, Reader, Reading, pass_text
 
@@ -17,8 +21,27 @@ class RelaxedCalls:
     quote: str
     lead: str = "call:"
 
+    @property
+    def around(self) -> tuple[str, str]:
+        return ("", "")
+
+    @property
+    def between(self) -> str:
+        return ""
+
     def marks(self) -> tuple[str, ...]:
         return (self.quote,)
+
+    def write(self, name: str, arguments: dict[str, Any], index: int) -> str:
+        return self.lead + name + relaxed(self.quote).write(arguments)
+
+    def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
+        schema = arguments_schema(tool)
+        members = relaxed(self.quote).members(grammar, schema, schema)
+        return f'{grammar.literal(lead + self.lead + tool.name + "{")} {members} "}}"'
+
+    def trigger(self, tool: FunctionTool) -> str | None:
+        return None
 
     def read(self, io: CallReader) -> Reading[None]:
         reader = io.reader

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.text.channels.calls import CallBody
 
@@ -10,23 +12,44 @@ from penstock.text.channels.calls import CallBody
 @dataclass(frozen=True, slots=True)
 class Section:
     """A stretch of calls. `open` begins it, and `close` may end it; `inside`: the opening belongs
-    to the first call."""
+    to the first call. `space` is written behind the opening and before the end."""
 
     open: str
     close: str = ""
     inside: bool = False
+    space: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSyntax:
     """How a family writes calls. The first section is what it was trained to write; the others are
     read too. `bare`: characters with which an answer may begin that is nothing but a call.
+
+    `one_each`: several calls are so many sections, with `gap` between them, else one section.
+    `written`: what the model writes, where it is not the first section.
     """
 
     name: str
     sections: tuple[Section, ...]
     body: CallBody
     bare: str = ""
+    one_each: bool = False
+    gap: str = ""
+    written: Section | None = None
+
+    @property
+    def section(self) -> Section:
+        """What the model writes around calls."""
+        return self.written if self.written is not None else self.sections[0]
+
+    def write(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> str:
+        """Calls, (name, arguments) each, as the model would write them."""
+        section, (before, after) = self.section, self.body.around
+        head, tail = section.open + section.space + before, after + section.space + section.close
+        written = [self.body.write(name, given, i) for i, (name, given) in enumerate(calls)]
+        if self.one_each:
+            return self.gap.join(head + call + tail for call in written)
+        return head + self.body.between.join(written) + tail
 
     def marks(self) -> tuple[str, ...]:
         """All texts that are written literally around calls."""

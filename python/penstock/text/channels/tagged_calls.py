@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.text.channels.calls import MAX_NAME_CHARS, CallReader
-from penstock.text.channels.json_text import escaped
+from penstock.dialog import FunctionTool
+from penstock.text.channels.calls import MAX_NAME_CHARS, CallReader, arguments_schema
+from penstock.text.channels.json_text import dump, escaped
+from penstock.text.channels.lark import LarkGrammar
 from penstock.text.channels.reader import Malformed, Reading, pass_text
-from penstock.text.channels.typed import property_of, to_json, types_of
+from penstock.text.channels.typed import property_of, resolved, to_json, types_of
 
 MAX_VALUE_CHARS = 1 << 22
 
@@ -37,6 +39,66 @@ class TaggedCalls:
     def marks(self) -> tuple[str, ...]:
         found = (self.call_open, self.call_close, self.key_open, self.value_open, self.value_close)
         return tuple(m for m in (*found, self.key_close) if m) + self.name_ends
+
+    @property
+    def around(self) -> tuple[str, str]:
+        return ("", "")
+
+    @property
+    def between(self) -> str:
+        return "\n"
+
+    def write(self, name: str, arguments: dict[str, Any], index: int) -> str:
+        parts = [self.call_open + name + self._name_end]
+        for key, value in arguments.items():
+            text = value if isinstance(value, str) else dump(value)
+            parts.append(self._argument_text(key, isinstance(value, str), text))
+        return "\n".join([*parts, self.call_close] if self.call_close else parts)
+
+    def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
+        schema = arguments_schema(tool)
+        properties = schema.get("properties")
+        named = properties if isinstance(properties, dict) else {}
+        required = schema.get("required", [])
+        items = [
+            (*self._argument_rule(grammar, key, inner, schema, tool.strict), key in required)
+            for key, inner in named.items()
+        ]
+        lines = [("\n" + head, rest, needed) for head, rest, needed in items]
+        head = grammar.literal(lead + self.call_open + tool.name + self._name_end)
+        close = grammar.literal("\n" + self.call_close) if self.call_close else '""'
+        return f"{head} {grammar.members(lines, '')} {close}"
+
+    @property
+    def _name_end(self) -> str:
+        return "" if self.name_ends[0] == "\n" else self.name_ends[0]
+
+    def _key_text(self, key: str, is_string: bool) -> str:
+        attribute = f' string="{dump(is_string)}">' if self.typed else ""
+        space = "\n" if self.value_open or self.wrapped else ""
+        return self.key_open + key + self.key_close + attribute + space + self.value_open
+
+    def _argument_text(self, key: str, is_string: bool, text: str) -> str:
+        space = "\n" if self.wrapped else ""
+        return self._key_text(key, is_string) + text + space + self.value_close
+
+    def _argument_rule(
+        self, grammar: LarkGrammar, key: str, inner: Any, root: Any, strict: bool
+    ) -> tuple[str, str]:
+        close = ("\n" if self.wrapped else "") + self.value_close
+        kinds = types_of(inner, root)
+        values = resolved(inner, root).get("enum")
+        if kinds == {"string"} and isinstance(values, list):
+            value = grammar.one_of(grammar.literal(v + close) for v in values)
+        elif "string" in kinds:
+            value = grammar.up_to(close)
+        else:
+            schema = {**inner, **{k: root[k] for k in ("$defs", "definitions") if k in root}}
+            value = f"{grammar.schema(schema, strict=strict)} {grammar.literal(close)}"
+        return self._key_text(key, kinds == {"string"}), value
+
+    def trigger(self, tool: FunctionTool) -> str | None:
+        return None
 
     def read(self, io: CallReader) -> Reading[None]:
         reader = io.reader

@@ -63,6 +63,17 @@ def type_of(value: Any) -> str:
             return "object"
 
 
+def resolved(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
+    """A schema with the reference at its top followed; {} where it leads nowhere."""
+    for _ in range(_MAX_DEPTH):
+        if not isinstance(schema, dict):
+            return {}
+        if not isinstance(reference := schema.get("$ref"), str):
+            return schema
+        schema = _resolve(reference, root)
+    return {}
+
+
 def to_json(text: str, types: frozenset[str]) -> str:
     """The JSON of a value written as text: of a type that is allowed if it can be read so, else a
     string."""

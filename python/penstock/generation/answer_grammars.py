@@ -1,0 +1,95 @@
+"""The grammar of an answer, where tools, reasoning and a constraint of the client come together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import msgspec
+
+from penstock.base.errors import InvalidRequest
+from penstock.dialog import Constraint, FunctionTool, GenerateRequest
+from penstock.engine.types import Grammar
+from penstock.generation.constraints import Constraints
+from penstock.generation.form import AnswerForm
+from penstock.text import Tokenizer
+from penstock.text.channels import Channels
+from penstock.text.channels.answer_grammar import AnswerRules, answer_grammar
+
+
+def tokens_apart(tokenizer: Tokenizer) -> dict[str, int]:
+    """text -> id of the tokens that no literal of a grammar can spell: control tokens, and to
+    llguidance also what is written like one."""
+    control = tokenizer.control_tokens
+    return {
+        text: index
+        for text, index in tokenizer.added_tokens.items()
+        if text in control or (text.startswith("<") and text.endswith(">"))
+    }
+
+
+class AnswerGrammars:
+    """Of one model. Called from the engine's asyncio loop."""
+
+    def __init__(self, constraints: Constraints, tokenizer: Tokenizer, channels: Channels) -> None:
+        self._constraints = constraints
+        self._apart = tokens_apart(tokenizer)
+        self._channels = channels
+
+    async def of(self, request: GenerateRequest, form: AnswerForm) -> Grammar | None:
+        """What binds the answers; None where nothing does. Reasoning is never bound. Raises
+        InvalidRequest naming the field."""
+        prepare, constraint = self._constraints.prepare, request.constraint
+        calls = self._calls(request, form.tools)
+        if constraint is not None:
+            own = await prepare(constraint)
+            if calls == "none" and form.thinking == "none":
+                return own
+            rules = AnswerRules(form.tools, calls, own.value, form.thinking)
+        elif calls == "none" or not (calls != "may" or any(t.strict for t in form.tools)):
+            return None
+        else:
+            rules = AnswerRules(form.tools, calls, None, form.thinking)
+        try:
+            return await prepare(self._composed(rules))
+        except InvalidRequest:
+            tools = await self._usable(request.tools, form.tools)
+        return await prepare(self._composed(replace(rules, tools=tools)))
+
+    def _calls(
+        self, request: GenerateRequest, tools: Sequence[FunctionTool]
+    ) -> Literal["none", "may", "must", "one"]:
+        policy = request.tool_policy
+        if not tools:
+            return "none"
+        if policy.mode != "required":
+            return "none" if self._channels.calls is None else "may"
+        if self._channels.calls is None:
+            raise InvalidRequest(
+                "tool_choice: this model is served without calls of functions",
+                field="tool_choice",
+                code="unsupported_value",
+            )
+        return "one" if len(policy.names) == 1 else "must"
+
+    def _composed(self, rules: AnswerRules) -> Constraint:
+        return Constraint("llguidance", answer_grammar(self._channels, self._apart, rules))
+
+    async def _usable(
+        self, given: Sequence[FunctionTool], tools: Sequence[FunctionTool]
+    ) -> tuple[FunctionTool, ...]:
+        """The tools, without those parts of their schemas that cannot be enforced. Raises
+        InvalidRequest for a strict one that has such a part."""
+        usable = []
+        for tool in tools:
+            schema = msgspec.json.encode(tool.parameters or {}).decode()
+            try:
+                await self._constraints.prepare(Constraint("json_schema", schema, tool.strict))
+                usable.append(tool)
+            except InvalidRequest as error:
+                if tool.strict:
+                    field = f"tools[{given.index(tool)}].function.parameters"
+                    raise InvalidRequest(f"{field}: {error.message}", field=field) from error
+                usable.append(msgspec.structs.replace(tool, parameters=None))
+        return tuple(usable)

@@ -1,0 +1,176 @@
+"""Grammars of answers, followed token by token as the engine does."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from channel_examples import TOOLS, WEATHER
+from llguidance import LLMatcher, LLTokenizer
+from tiny_text import tiny_data, tiny_tokenizer
+
+from penstock.dialog import Constraint, FunctionTool
+from penstock.generation.answer_grammars import tokens_apart
+from penstock.models.tokenizer_data import TokenType
+from penstock.text import Tokenizer
+from penstock.text.channels import SYNTAXES, Channels, Harmony, ReasoningSyntax
+from penstock.text.channels.answer_grammar import AnswerRules, answer_grammar
+from penstock.text.grammar import serialize, vocabulary_of
+from penstock.text.tokenizer import from_gguf
+
+THINK = ReasoningSyntax("<think>", "</think>")
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("get_weather", {"city": 'the "old" town', "days": 3, "metric": True}),
+    ("ping", {}),
+]
+FAMILIES = sorted(set(SYNTAXES) - {"harmony"})
+
+
+def with_marks_apart() -> Tokenizer:
+    """The tiny vocabulary with every mark of every family as a token of its own."""
+    found = {m for s in SYNTAXES.values() for m in s.marks()} | {THINK.open, THINK.close}
+    marks = sorted(m for m in found if re.fullmatch(r"<[^<>\s]+>|\[[A-Z_]+\]", m))
+    data = tiny_data()
+    types = data.token_types + [int(TokenType.CONTROL)] * len(marks)
+    return from_gguf(tiny_data(tokens=data.tokens + marks, token_types=types))
+
+
+TOKENIZERS = {"plain": tiny_tokenizer(), "apart": with_marks_apart()}
+MASKERS: dict[str, LLTokenizer] = {
+    name: vocabulary_of(tokenizer).grammar_tokenizer(tokenizer.vocab_size)
+    for name, tokenizer in TOKENIZERS.items()
+}
+
+
+def follows(kind: str, channels: Channels, rules: AnswerRules, text: str) -> bool:
+    """Whether the grammar takes a text to its end, and may end there."""
+    tokenizer = TOKENIZERS[kind]
+    grammar = answer_grammar(channels, tokens_apart(tokenizer), rules)
+    matcher = LLMatcher(MASKERS[kind], grammar, log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    ids = tokenizer.encode(text)
+    if matcher.try_consume_tokens(ids) < len(ids):
+        return False
+    return bool(matcher.is_accepting())
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("name", FAMILIES)
+class TestEveryFamily:
+    def test_calls_that_must_be_are_what_the_model_writes(self, name: str, kind: str) -> None:
+        syntax = SYNTAXES[name]
+        assert not isinstance(syntax, Harmony)
+        rules = AnswerRules(TOOLS, "must")
+        for calls in (CALLS, CALLS[:1], CALLS[1:]):
+            assert follows(kind, Channels(syntax), rules, syntax.write(calls))
+        assert not follows(kind, Channels(syntax), rules, "Sure.")
+        assert not follows(kind, Channels(syntax), rules, syntax.write(CALLS).replace("3", "x"))
+        assert not follows(kind, Channels(syntax), rules, syntax.write([("other", {})]))
+
+    def test_one_call_is_one(self, name: str, kind: str) -> None:
+        syntax = SYNTAXES[name]
+        assert not isinstance(syntax, Harmony)
+        rules = AnswerRules((WEATHER,), "one")
+        assert follows(kind, Channels(syntax), rules, syntax.write(CALLS[:1]))
+        assert not follows(kind, Channels(syntax), rules, syntax.write(CALLS[:1] * 2))
+
+    def test_text_is_free_and_calls_in_it_are_bound(self, name: str, kind: str) -> None:
+        syntax = SYNTAXES[name]
+        assert not isinstance(syntax, Harmony)
+        rules = AnswerRules(TOOLS, "may")
+        channels = Channels(syntax)
+        assert follows(kind, channels, rules, "Just words, 2 < 3 and {braces}.")
+        assert follows(kind, channels, rules, syntax.write(CALLS))
+        assert not follows(kind, channels, rules, syntax.write(CALLS).replace("3", "x"))
+
+    def test_reasoning_before_them_is_free(self, name: str, kind: str) -> None:
+        syntax = SYNTAXES[name]
+        assert not isinstance(syntax, Harmony)
+        channels = Channels(syntax, THINK)
+        calls = syntax.write(CALLS)
+        possible = AnswerRules(TOOLS, "must", None, "possible")
+        assert follows(kind, channels, possible, "<think>Hm, {</think>\n\n" + calls)
+        assert follows(kind, channels, possible, calls)
+        opened = AnswerRules(TOOLS, "must", None, "open")
+        assert follows(kind, channels, opened, "Hm.</think>\n" + calls)
+        assert not follows(kind, channels, opened, "Hm.</think>\nWell, " + calls)
+
+
+@pytest.mark.parametrize("constraint", [
+    Constraint("json_schema", '{"type": "object", "properties": {"a": {"type": "integer"}}}'),
+    Constraint("regex", r'\{"a": [0-9]\}'),
+    Constraint("lark", 'start: "{" inner "}"\ninner: "\\"a\\": " /[0-9]/'),
+    Constraint("llguidance", json.dumps({"grammars": [
+        {"lark_grammar": "start: @other"},
+        {"name": "other", "lark_grammar": 'start: "{\\"a\\": 1}"'},
+    ]})),
+])  # fmt: skip
+def test_a_constraint_binds_the_answer_and_not_the_reasoning(constraint: Constraint) -> None:
+    answer = serialize(constraint)
+    channels = Channels(SYNTAXES["hermes"], THINK)
+    for thinking, before in (("open", "So.</think>\n\n"), ("possible", "<think>a</think>")):
+        rules = AnswerRules(answer=answer, thinking=thinking)  # type: ignore[arg-type]
+        assert follows("apart", channels, rules, before + '{"a": 1}')
+        assert not follows("apart", channels, rules, before + "a")
+    both = AnswerRules(TOOLS, "may", answer, "possible")
+    call = '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'
+    assert follows("apart", channels, both, '<think>a</think>{"a": 1}')
+    assert follows("apart", channels, both, call)
+    assert not follows("apart", channels, both, "words")
+
+
+def test_a_call_is_bound_however_it_is_wrapped() -> None:
+    rules = AnswerRules(TOOLS, "may")
+    channels = Channels(SYNTAXES["hermes"])
+    for text in (
+        '```json\n{\n  "name": "get_weather",\n  "arguments": %s\n}\n```',
+        '{"name": "get_weather", "arguments": %s}',
+        'Words.\n<tool_call>\n{"name": "get_weather", "arguments": %s}\n</tool_call> and words',
+    ):
+        assert follows("apart", channels, rules, text % '{"city": "Oslo"}')
+        assert not follows("apart", channels, rules, text % '{"town": 1}')
+
+
+def test_strict_schemas_are_kept_in_full() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "mode": {"enum": ["fast", "slow"]},
+            "size": {"type": "array", "items": {"type": "integer"}, "maxItems": 2},
+        },
+        "required": ["mode", "size"],
+        "additionalProperties": False,
+    }
+    tool = FunctionTool("run", None, schema, strict=True)
+    rules = AnswerRules((tool,), "one")
+    for name in ("hermes", "mistral", "kimi", "qwen3_coder", "pythonic", "gemma4", "glm"):
+        syntax = SYNTAXES[name]
+        assert not isinstance(syntax, Harmony)
+        channels = Channels(syntax)
+        good = {"mode": "slow", "size": [1, 2]}
+        assert follows("plain", channels, rules, syntax.write([("run", good)]))
+        for bad in ({"mode": "late", "size": []}, {"size": [1]}, {"mode": "fast", "size": ["a"]}):
+            assert not follows("plain", channels, rules, syntax.write([("run", bad)])), name
+
+
+def test_harmony_thinks_first_and_then_calls() -> None:
+    channels = Channels(SYNTAXES["harmony"])
+    must = AnswerRules(TOOLS, "must", None, "possible")
+    may = AnswerRules(TOOLS, "may", None, "possible")
+    analysis = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    call = (
+        "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+        '{"city": "Oslo"}'
+    )
+    final = "<|channel|>final<|message|>Words."
+    assert follows("apart", channels, must, analysis + call)
+    assert not follows("apart", channels, must, analysis + final)
+    for text in (analysis + call, analysis + final, final):
+        assert follows("apart", channels, may, text)
+    assert not follows("apart", channels, may, analysis + call.replace('"Oslo"', "3"))
+    answer = serialize(Constraint("regex", "[0-9]+"))
+    bound = AnswerRules(answer=answer, thinking="possible")
+    assert follows("apart", channels, bound, analysis + "<|channel|>final<|message|>42")
+    assert not follows("apart", channels, bound, analysis + final)
