@@ -1,4 +1,5 @@
-"""`python -m bench`: our server alone or beside the peers, the offline engine, the shared core."""
+"""`python -m bench`: our server alone or beside the peers, the offline engine, a shared core, and
+streams while prompts arrive."""
 
 from __future__ import annotations
 
@@ -6,18 +7,19 @@ import argparse
 import sys
 from pathlib import Path
 
-from bench import compare, engine, share
+from bench import arrivals, compare, engine, share
 from bench.peers import MAKERS
 from bench.targets import HttpTarget, Target
 from bench.workloads import ALL, STANDARD
 
 OURS = "penstock"
+KINDS = ["server", "engine", "share", "arrivals"]
 PORT = 18450
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument("what", nargs="?", default="server", choices=["server", "engine", "share"])
+    parser.add_argument("what", nargs="?", default="server", choices=KINDS)
     parser.add_argument("--model", default="smollm2-135m-instruct", help="what `serve` takes")
     parser.add_argument("--gguf", type=Path, help="the same weights as a GGUF file, for the peers")
     parser.add_argument("--peers", type=Path, help="the folder that peers.md fills")
@@ -34,6 +36,10 @@ def main() -> None:
     elif arguments.what == "share":
         workloads = [share.DECODE]
         result = share.measure(_ours(arguments), arguments.repeats)
+    elif arguments.what == "arrivals":
+        workloads = [arrivals.REQUESTS]
+        servers = [t for t in _targets(arguments) if isinstance(t, HttpTarget)]
+        result = arrivals.measure(servers, arguments.repeats)
     else:
         result = compare.compare(_targets(arguments), workloads, arguments.repeats)
     print(compare.table(result, workloads, OURS))

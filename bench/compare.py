@@ -80,6 +80,7 @@ def table(result: dict[str, Any], workloads: Sequence[Workload], ours: str) -> s
         "startup_s": "start to first answer, s",
         "memory_mib": "memory, MiB",
         "share_kept": "share kept beside a busy process",
+        "itl_ratio": "inter-token p99 / p50 while prompts arrive",
     }
     for key, title in rows.items():
         if not any(key in result["targets"][n] for n in names):

@@ -70,6 +70,10 @@ class HttpTarget:
     def burst(self, prompts: list[list[int]], new: int) -> list[Trace]:
         return asyncio.run(self._client.burst(prompts, new))
 
+    def arrivals(self, prompts: list[list[int]], new: int, rate_per_s: float) -> list[Trace]:
+        """Requests that start at Poisson times, whatever the server does."""
+        return asyncio.run(self._client.open_loop(prompts, new, rate_per_s))
+
     def memory_mib(self) -> int:
         assert self._process is not None
         return memory_mib(self._process.pid)
