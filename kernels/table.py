@@ -85,8 +85,9 @@ class Ops(Protocol[Tensor]):
         """x @ w.T + bias: [T, K] -> [T, N] float32.
 
         Float weights: float32 accumulation. Integer weights: x is quantized per row and group of
-        32 to int8, symmetric, scale = absmax / 127, round half to even; products are summed
-        exactly per weight group; groups are summed in order in float32.
+        32 to int8, symmetric: the integers of x / (absmax / 127), half to even, with the scale
+        that fits them best; products are summed exactly per weight group; groups are summed in
+        order in float32.
         """
 
     def rope_cache(

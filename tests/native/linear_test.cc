@@ -126,7 +126,7 @@ void check_product(const std::vector<Matrix>& parts, const std::vector<float>& b
     const int64_t stride = packed->panels()->rows + kGuard;
     for (int64_t m = 0; m < rows; ++m) {
         const float* row = x.data() + m * depth;
-        const std::vector<QuantizedUnit> quanta = quantized(row, depth);
+        const std::vector<QuantizedUnit> quanta = quantized(row, depth, level);
         int64_t column = 0;
         for (const Matrix& part : parts) {
             for (int64_t n = 0; n < part.rows; ++n, ++column) {
@@ -211,7 +211,7 @@ void awkward_activations_are_quantized_as_defined() {
         for (int64_t m = 0; m < 10; ++m) {
             const auto* units = reinterpret_cast<const QuantizedUnit*>(
                 static_cast<const uint8_t*>(memory.get()) + m * quantized_row_bytes(64));
-            const std::vector<QuantizedUnit> want = quantized(x.data() + m * 64, 64);
+            const std::vector<QuantizedUnit> want = quantized(x.data() + m * 64, 64, level);
             for (size_t u = 0; u < want.size(); ++u) {
                 CHECK(std::memcmp(units[u].value, want[u].value, kUnit) == 0);
                 CHECK(same(units[u].scale, want[u].scale));
