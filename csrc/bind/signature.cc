@@ -21,8 +21,8 @@ std::string heads_refusal(const Symbols& symbols, int) {
     if (heads < 1 || kv_heads < 1 || heads % kv_heads != 0) {
         return "H: must be a positive multiple of K";
     }
-    if (const int64_t dim = value(symbols, "D"); dim < 8 || dim % 8 != 0) {
-        return "D: must be a positive multiple of 8";
+    if (const int64_t dim = value(symbols, "D"); dim < 8 || dim > 1024 || dim % 8 != 0) {
+        return "D: must be a multiple of 8 from 8 to 1024";
     }
     return {};
 }

@@ -9,6 +9,7 @@
 // a row's bits do not depend on the batch. Rows may be strided; `out` may be `x`.
 #pragma once
 
+#include "cpu/math.inl.h"
 #include "cpu/simd.h"
 #include "penstock/kernel.h"
 
@@ -36,10 +37,6 @@ size_t no_workspace(const Arguments&) {
     return 0;
 }
 
-PENSTOCK_INLINE int lanes_left(int64_t width, int64_t at) {
-    return width - at < kLanes ? static_cast<int>(width - at) : kLanes;
-}
-
 // value(i, n) gives n lanes from element i of the row, zeros after them.
 template <class Value>
 PENSTOCK_INLINE float inverse_rms(int64_t width, float eps, Value value) {
@@ -52,25 +49,17 @@ PENSTOCK_INLINE float inverse_rms(int64_t width, float eps, Value value) {
         }
     }
     for (; i < width; i += kLanes) {
-        const F32 v = value(i, lanes_left(width, i));
+        const F32 v = value(i, lanes_from(i, width));
         partial[0] = fma(v, v, partial[0]);
     }
     const F32 total = (partial[0] + partial[1]) + (partial[2] + partial[3]);
     return 1.0f / __builtin_sqrtf(reduce_add(total) / static_cast<float>(width) + eps);
 }
 
-PENSTOCK_INLINE F32 load_lanes(const float* p, int n) {
-    return n == kLanes ? load(p) : load(p, n);
-}
-
-PENSTOCK_INLINE void store_lanes(float* p, F32 v, int n) {
-    n == kLanes ? store(p, v) : store(p, v, n);
-}
-
 PENSTOCK_INLINE void scale_row(const float* x, const float* weight, float inverse, int64_t width,
                                float* out) {
     for (int64_t i = 0; i < width; i += kLanes) {
-        const int n = lanes_left(width, i);
+        const int n = lanes_from(i, width);
         const F32 scaled = load_lanes(x + i, n) * broadcast(inverse);
         store_lanes(out + i, scaled * load_lanes(weight + i, n), n);
     }
