@@ -35,18 +35,21 @@ DType dtype_of(const py::array& array, const std::string& where) {
     throw py::type_error(where + ": no kernel takes " + std::string(py::str(dtype)));
 }
 
-void check_layout(const PlanTensor& tensor, const py::array& array, const std::string& where) {
-    const TensorView& view = tensor.view;
+// Only the first dimension may have gaps: kernels step through it by its stride.
+void check_layout(const TensorView& view, const std::string& where) {
     const auto last = static_cast<size_t>(view.rank - 1);
     if (view.shape[last] > 1 && view.stride[last] != 1) {
         throw py::value_error(where + ": the last dimension must be contiguous");
     }
-    const int64_t width = view.rank == 2 ? view.shape[1] : 1;
-    if (view.rank <= 2 && view.shape[0] > 1 && view.stride[0] < width) {
-        throw py::value_error(where + ": rows overlap or run backwards");
+    int64_t width = 1;
+    for (size_t i = last; i > 0; --i) {
+        if (view.shape[i] > 1 && view.stride[i] != width) {
+            throw py::value_error(where + ": must be C-contiguous, but for the first dimension");
+        }
+        width *= view.shape[i];
     }
-    if (view.rank > 2 && (array.flags() & py::array::c_style) == 0) {
-        throw py::value_error(where + ": must be C-contiguous");
+    if (view.shape[0] > 1 && view.stride[0] < width) {
+        throw py::value_error(where + ": rows overlap or run backwards");
     }
 }
 
@@ -94,7 +97,7 @@ PlanTensor array_operand(const py::array& array, const std::string& where) {
         throw py::value_error(where + ": must be aligned to its elements");
     }
     if (array.size() > 0) {
-        check_layout(tensor, array, where);
+        check_layout(view, where);
     }
     return tensor;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -160,3 +161,21 @@ def test_wide_levels_agree_with_their_emulation():
             first, second = (attend(Kernels(level), sequences, MIXED) for level in pair)
             for a, b in zip(first, second, strict=True):
                 np.testing.assert_array_equal(a, b)
+
+
+def test_blocks_may_lie_apart(kernels):
+    """As windows of a pool that other layers share."""
+    sequences = draw_sequences((3, 1, 64), MIXED_CONTEXTS)
+    want = attend(kernels, sequences, MIXED)
+    apart = dataclasses.replace(
+        sequences, keys=window_of(sequences.keys), values=window_of(sequences.values)
+    )
+    for got, expect in zip(attend(kernels, apart, MIXED), want, strict=True):
+        np.testing.assert_array_equal(got, expect)
+
+
+def window_of(cache: np.ndarray) -> np.ndarray:
+    """The same cache as the middle one of three in one array, between NaN."""
+    pool = np.full((len(cache), 3, *cache.shape[1:]), np.nan, cache.dtype)
+    pool[:, 1] = cache
+    return pool[:, 1]

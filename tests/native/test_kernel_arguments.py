@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,28 @@ def test_heads_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ValueError, match="H: must be a positive multiple of K"):
         model.ops.attention(
             np.ones((3, 48), np.float32), inputs, model.caches[0], (3, 2, 16), 1.0, 0
+        )
+
+
+@pytest.mark.parametrize("dim", [12, 1032])
+def test_head_sizes_that_attention_has_no_room_for_are_refused(dim: int) -> None:
+    model = make_model(1)
+    keys, values = np.zeros((2, 1, dim, 16), np.float32), np.zeros((2, 1, 16, dim), np.float32)
+    cache = dataclasses.replace(model.caches[0], keys=keys, values=values)
+    with pytest.raises(ValueError, match="D: must be a multiple of 8 from 8 to 1024"):
+        model.ops.attention(
+            np.ones((3, dim), np.float32), inputs_of([([1], 3, 3)]), cache, (1, 1, dim), 1.0, 0
+        )
+
+
+def test_only_the_blocks_of_a_cache_may_lie_apart() -> None:
+    model = make_model(1)
+    cache = model.caches[0]
+    holey = np.zeros((*cache.keys.shape[:3], 2 * cache.keys.shape[3]), cache.keys.dtype)
+    gaps = dataclasses.replace(cache, keys=holey[..., : cache.keys.shape[3]])
+    with pytest.raises(ValueError, match="keys: must be C-contiguous, but for the first dim"):
+        model.ops.attention(
+            np.ones((3, 64), np.float32), inputs_of([([1], 3, 3)]), gaps, (4, 2, 16), 1.0, 0
         )
 
 

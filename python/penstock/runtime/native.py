@@ -5,17 +5,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
 from penstock.kernels.native import NativeOps, Pool
 from penstock.kernels.sampling import SamplingRows
-from penstock.kernels.table import LayerCache, StepInputs
+from penstock.kernels.table import StepInputs
 from penstock.models.decoder import Decoder, Progress
 from penstock.models.loading import LoadedModel
 from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.host import available_cores
+from penstock.runtime.kv_pool import allocate_caches
 from penstock.runtime.memory import MemoryPlan
 
 
@@ -36,13 +35,7 @@ class NativeBackend:
         _check_block_tokens(settings.block_tokens)
         pool = Pool(settings.threads or available_cores())
         self._ops = NativeOps.eager(pool)
-        shape = memory.cache
-        dtype = np.float32 if shape.item_bytes == 4 else np.float16
-        # Zeros are not touched yet: the system gives the memory block by block, as it is used.
-        self.caches: list[LayerCache[Any]] = [
-            LayerCache(np.zeros(shape.keys_shape, dtype), np.zeros(shape.values_shape, dtype))
-            for _ in range(shape.layers)
-        ]
+        self.caches = allocate_caches(memory.cache)
         try:
             self._decoder: Decoder[Any] = Decoder(
                 model.spec, model.weights, self._ops, memory.context_tokens, progress
