@@ -46,7 +46,7 @@ PENSTOCK_INLINE void quantize_unit(const float* x, QuantizedUnit& unit) {
             total = total + rounded;
             const F32 integers = to_float(rounded);
             F32& chain = matched[i % kChains];
-            chain = fma(value[i], integers, chain);
+            chain = fma(quotient, integers, chain);
             squares = fma(integers, integers, squares);
         }
         sum[half] = reduce_add(total);
@@ -55,7 +55,7 @@ PENSTOCK_INLINE void quantize_unit(const float* x, QuantizedUnit& unit) {
         for (int i = 0; i < width; ++i)
             matched[i] = matched[i] + matched[i + width];
     }
-    const float scale = any(usable) ? reduce_add(matched[0]) / reduce_add(squares) : step;
+    const float scale = any(usable) ? step * (reduce_add(matched[0]) / reduce_add(squares)) : step;
     unit.scale = scale;
     unit.scaled_sum = scale * static_cast<float>(sum[0] + sum[1]);
     unit.sum[0] = static_cast<int16_t>(sum[0]);

@@ -87,7 +87,7 @@ def quantize_kernel(q, scale, x, WIDTH: tl.constexpr, GROUP: tl.constexpr, GROUP
     tl.store(q + token * WIDTH + place, rounded.to(tl.int8), mask=place < WIDTH)
     squares = tl.sum(rounded * rounded, axis=1)
     usable = (step > 0) & (step < float("inf"))
-    fitted = tl.div_rn(tl.sum(values * rounded, axis=1), tl.where(usable, squares, 1.0))
+    fitted = step * tl.div_rn(tl.sum(quanta * rounded, axis=1), tl.where(usable, squares, 1.0))
     inside = group < WIDTH // GROUP
     fitted = tl.where(usable, fitted, step)
     tl.store(scale + token * (WIDTH // GROUP) + group, fitted, mask=inside)
