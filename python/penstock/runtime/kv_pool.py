@@ -34,7 +34,9 @@ def _pool(
     """[B, L, *of_layer[1:]], aligned to a large page."""
     blocks, *rest = of_layer
     size_bytes = math.prod(of_layer) * shape.layers * shape.item_bytes
-    memory = mmap.mmap(-1, size_bytes + LARGE_PAGE_BYTES)
+    # Private: shared memory gets large pages only where the machine was set up for that.
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    memory = mmap.mmap(-1, size_bytes + LARGE_PAGE_BYTES, flags=private)
     if hasattr(mmap, "MADV_HUGEPAGE"):  # a wish: where there are none, small pages serve
         memory.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(memory, np.uint8)
