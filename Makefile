@@ -21,16 +21,17 @@ run: $(VENV)/.runtime  ## Chat in the terminal
 
 setup: $(VENV)/.dev  ## Everything that development needs, into .venv
 
-# What a server needs: no torch, no test tools.
+# What a server needs: no torch, no test tools, kernels for this processor only.
 $(VENV)/.runtime: pyproject.toml $(NATIVE)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check -e .
+	$(BIN)/pip install -q --disable-pip-version-check -e . -C cmake.define.PENSTOCK_LEVELS=host
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
 	$(BIN)/pip install -q --disable-pip-version-check $(TORCH)
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]' \
-		-C cmake.define.PENSTOCK_EMULATED=ON -C cmake.define.PENSTOCK_TESTS=ON
+		-C cmake.define.PENSTOCK_LEVELS=all -C cmake.define.PENSTOCK_EMULATED=ON \
+		-C cmake.define.PENSTOCK_TESTS=ON
 	@touch $@
 
 test: $(VENV)/.dev lint  ## Everything that .ci/run runs

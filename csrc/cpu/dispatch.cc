@@ -85,11 +85,10 @@ Level compiled_for(Level level) {
 } // namespace
 
 std::string_view missing_feature(Level level) {
-#ifndef PENSTOCK_EMULATED
-    if (level != compiled_for(level)) {
-        return "a build with PENSTOCK_EMULATED=ON";
+    if (!is_built(level)) {
+        return level == compiled_for(level) ? "a build with PENSTOCK_LEVELS=all"
+                                            : "a build with PENSTOCK_EMULATED=ON";
     }
-#endif
     static const auto features = detect();
     for (const Feature& feature : features) {
         if (feature.level <= compiled_for(level) && !feature.present) {

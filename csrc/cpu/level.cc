@@ -3,6 +3,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cassert>
+
 namespace penstock::cpu {
 
 const Kernel* KernelTable::find(std::string_view name) const {
@@ -15,21 +17,40 @@ const Kernel* KernelTable::find(std::string_view name) const {
     return nullptr;
 }
 
-const KernelTable& kernels(Level level) {
+namespace {
+
+// Null for a level that levels.cmake left out of this build.
+const KernelTable* table(Level level) {
     switch (level) {
-    case Level::scalar: return kernels_scalar();
-    case Level::avx2: return kernels_avx2();
-    case Level::avx512: return kernels_avx512();
-    case Level::amx: return kernels_amx();
-#ifdef PENSTOCK_EMULATED
-    case Level::emulated_avx512: return kernels_emulated_avx512();
-    case Level::emulated_amx: return kernels_emulated_amx();
-#else
-    case Level::emulated_avx512:
-    case Level::emulated_amx: break; // not in this build; dispatch refuses them by name
+    case Level::scalar: return &kernels_scalar();
+#ifdef PENSTOCK_HAS_AVX2
+    case Level::avx2: return &kernels_avx2();
 #endif
+#ifdef PENSTOCK_HAS_AVX512
+    case Level::avx512: return &kernels_avx512();
+#endif
+#ifdef PENSTOCK_HAS_AMX
+    case Level::amx: return &kernels_amx();
+#endif
+#ifdef PENSTOCK_HAS_EMULATED_AVX512
+    case Level::emulated_avx512: return &kernels_emulated_avx512();
+#endif
+#ifdef PENSTOCK_HAS_EMULATED_AMX
+    case Level::emulated_amx: return &kernels_emulated_amx();
+#endif
+    default: return nullptr;
     }
-    return kernels_scalar();
+}
+
+} // namespace
+
+bool is_built(Level level) {
+    return table(level) != nullptr;
+}
+
+const KernelTable& kernels(Level level) {
+    assert(is_built(level));
+    return *table(level);
 }
 
 std::string_view level_name(Level level) {

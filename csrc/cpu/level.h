@@ -48,6 +48,10 @@ const KernelTable& kernels_amx();
 const KernelTable& kernels_emulated_avx512();
 const KernelTable& kernels_emulated_amx();
 
+// False for a level that this build was told to leave out (PENSTOCK_LEVELS, PENSTOCK_EMULATED).
+bool is_built(Level level);
+
+// Of a level that is built.
 const KernelTable& kernels(Level level);
 
 std::string_view level_name(Level level);

@@ -12,10 +12,31 @@ set(PENSTOCK_AVX512_FLAGS
     ${PENSTOCK_V3_FLAGS} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
     -mprefer-vector-width=512)
 
+# `host` builds faster, for a machine that runs what it builds: the portable level, AVX2, and the
+# best one that this processor has.
+set(PENSTOCK_LEVELS "all" CACHE STRING "Instruction-set levels to build: all or host")
+set(PENSTOCK_CPU_LEVELS scalar avx2 avx512 amx)
+if(PENSTOCK_LEVELS STREQUAL "host")
+  file(STRINGS /proc/cpuinfo flags REGEX "^flags" LIMIT_COUNT 1)
+  if(NOT flags MATCHES " avx512_vnni")
+    list(REMOVE_ITEM PENSTOCK_CPU_LEVELS avx512 amx)
+  elseif(flags MATCHES " amx_int8")
+    list(REMOVE_ITEM PENSTOCK_CPU_LEVELS avx512)
+  else()
+    list(REMOVE_ITEM PENSTOCK_CPU_LEVELS amx)
+  endif()
+endif()
+
+# Leaves out a level that is not listed; tells level.cc of the others.
 function(penstock_add_level name)
+  if(NOT name IN_LIST PENSTOCK_CPU_LEVELS)
+    return()
+  endif()
   set(source ${PENSTOCK_CPU_DIR}/level_${name}.cc)
   set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${PENSTOCK_LEVEL_FLAGS};${ARGN}")
   set(PENSTOCK_CPU_LEVEL_SOURCES ${PENSTOCK_CPU_LEVEL_SOURCES} ${source} PARENT_SCOPE)
+  string(TOUPPER PENSTOCK_HAS_${name} define)
+  set_property(SOURCE ${PENSTOCK_CPU_DIR}/level.cc APPEND PROPERTY COMPILE_DEFINITIONS ${define})
 endfunction()
 
 # Inlined array loops take minutes at -O3, for a speed that nobody needs.
@@ -27,8 +48,7 @@ penstock_add_level(amx ${PENSTOCK_AVX512_FLAGS} -mavx512bf16 -mamx-tile -mamx-in
 # For tests on machines without the wide instructions: slow to compile, and never chosen otherwise.
 option(PENSTOCK_EMULATED "Build the emulated levels" OFF)
 if(PENSTOCK_EMULATED)
+  list(APPEND PENSTOCK_CPU_LEVELS emulated_avx512 emulated_amx)
   penstock_add_level(emulated_avx512 ${PENSTOCK_V3_FLAGS} -O1)
   penstock_add_level(emulated_amx ${PENSTOCK_V3_FLAGS} -O1)
-  set_property(SOURCE ${PENSTOCK_CPU_DIR}/level.cc ${PENSTOCK_CPU_DIR}/dispatch.cc
-    APPEND PROPERTY COMPILE_DEFINITIONS PENSTOCK_EMULATED)
 endif()
