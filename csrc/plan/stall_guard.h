@@ -7,11 +7,11 @@
 
 namespace penstock {
 
-// A helper that was descheduled in the middle of a task keeps everybody waiting until it runs again:
-// a burst of another process, or a whole time slice (3-4 ms), hundreds of times the length of a
-// phase. While the helpers are there the caller gets their work besides its own, so a wait now and
-// then is a fair price. Where waits take more than a third of the time, working alone is faster: the
-// caller does so for a while, for twice as long when that happens again at once.
+// A helper that was descheduled in the middle of a task keeps everybody waiting until it runs
+// again: a burst of another process, or a whole time slice (3-4 ms), hundreds of times the length
+// of a phase. While the helpers are there the caller gets their work besides its own, so a wait now
+// and then is a fair price. Where waits take more than a third of the time, working alone is
+// faster: the caller does so for a while, for twice as long when that happens again at once.
 class StallGuard {
   public:
     static constexpr int64_t first_pause_ns = 4'000'000;
