@@ -2,9 +2,12 @@
 //
 //   sampling_bench [level = avx2]
 //
-// Logits are normal with standard deviation 3 (flat: many tokens share the mass) or 3 with a few
-// tokens raised by up to 15 (peaked, as a model's are). The floor of a row is one read of it.
+// Logits: "peaked", normal with a few tokens raised by up to 15, as a model's are; "flat", normal
+// with standard deviation 3; "level", uniform in [0, 1), so that all tokens are about as likely;
+// "steps", rounded to quarters, so that thousands are equal; "equal", all the same; "cluster", one
+// token far above values that are close to each other. The floor of a row is one read of it.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <random>
@@ -24,9 +27,18 @@ struct Case {
 };
 
 constexpr Case kCases[] = {
-    {"greedy", 0.0f, 1.0f, 0.0f, 0},      {"temperature", 0.8f, 1.0f, 0.0f, 0},
-    {"top-k 50", 0.8f, 1.0f, 0.0f, 50},   {"top-p 0.95", 0.8f, 0.95f, 0.0f, 0},
-    {"min-p 0.05", 0.8f, 1.0f, 0.05f, 0}, {"top-k, top-p, min-p", 0.8f, 0.95f, 0.05f, 50},
+    {"greedy", 0.0f, 1.0f, 0.0f, 0},
+    {"temperature", 0.8f, 1.0f, 0.0f, 0},
+    {"top-k 50", 0.8f, 1.0f, 0.0f, 50},
+    {"top-k 500", 0.8f, 1.0f, 0.0f, 500},
+    {"top-k 5000", 0.8f, 1.0f, 0.0f, 5000},
+    {"top-k 20000", 0.8f, 1.0f, 0.0f, 20000},
+    {"top-p 0.5", 0.8f, 0.5f, 0.0f, 0},
+    {"top-p 0.95", 0.8f, 0.95f, 0.0f, 0},
+    {"top-p 0.95, hot", 2.0f, 0.95f, 0.0f, 0},
+    {"min-p 0.05", 0.8f, 1.0f, 0.05f, 0},
+    {"top-k 50, top-p, min-p", 0.8f, 0.95f, 0.05f, 50},
+    {"top-k 20000, top-p, min-p", 2.0f, 0.9f, 0.01f, 20000},
 };
 
 TensorView view(void* data, DType dtype, int64_t rows, int64_t width = 0) {
@@ -45,13 +57,26 @@ double processor_us() {
     return 1e6 * static_cast<double>(now.tv_sec) + 1e-3 * static_cast<double>(now.tv_nsec);
 }
 
-std::vector<float> draw_logits(int64_t vocabulary, float raised_by) {
+constexpr const char* kShapes[] = {"peaked", "flat", "level", "steps", "equal", "cluster"};
+
+std::vector<float> draw_logits(int64_t vocabulary, std::string_view shape) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal(0.0f, 3.0f);
+    std::uniform_real_distribution<float> uniform(0.0f, 1.0f);
     std::vector<float> logits(static_cast<size_t>(vocabulary));
-    for (float& x : logits) x = normal(random);
-    for (int i = 0; i < 20; ++i) {
-        logits[random() % logits.size()] += raised_by * static_cast<float>(20 - i) / 20;
+    for (float& x : logits) {
+        x = shape == "level" ? uniform(random) : normal(random);
+        if (shape == "steps")
+            x = std::round(x * 4) / 4;
+        if (shape == "equal")
+            x = 1.5f;
+        if (shape == "cluster")
+            x = 1e-20f * uniform(random);
+    }
+    if (shape == "cluster")
+        logits[logits.size() / 2] = 3.0f;
+    for (int i = 0; i < 20 && shape == "peaked"; ++i) {
+        logits[random() % logits.size()] += 0.75f * static_cast<float>(20 - i);
     }
     return logits;
 }
@@ -69,40 +94,41 @@ double median_us(const Kernel& kernel, const Arguments& call) {
     return times[50];
 }
 
-void measure(const cpu::KernelTable& kernels, int64_t vocabulary, float raised_by) {
-    std::vector<float> logits = draw_logits(vocabulary, raised_by);
-    std::printf("vocabulary %lld, %s\n", static_cast<long long>(vocabulary),
-                raised_by > 0 ? "peaked" : "flat");
-    int32_t token = 0;
-    Arguments greedy;
-    greedy.tensor = {view(logits.data(), DType::f32, 1, vocabulary), view(&token, DType::i32, 1)};
-    std::printf("  %-22s %8.1f us\n", "argmax", median_us(*kernels.find("argmax"), greedy));
+void measure(const cpu::KernelTable& kernels, int64_t vocabulary) {
+    std::printf("vocabulary %-16lld", static_cast<long long>(vocabulary));
+    for (const char* shape : kShapes)
+        std::printf("%10s", shape);
+    std::printf("   us\n");
     for (Case item : kCases) {
-        int64_t seed = 7, position = 11;
-        Arguments call;
-        call.tensor = {view(logits.data(), DType::f32, 1, vocabulary),
-                       view(&item.temperature, DType::f32, 1),
-                       view(&item.top_k, DType::i32, 1),
-                       view(&item.top_p, DType::f32, 1),
-                       view(&item.min_p, DType::f32, 1),
-                       view(&seed, DType::i64, 1),
-                       view(&position, DType::i64, 1),
-                       view(&token, DType::i32, 1)};
-        std::printf("  %-22s %8.1f us\n", item.name, median_us(*kernels.find("sample"), call));
+        std::printf("  %-25s", item.name);
+        for (const char* shape : kShapes) {
+            std::vector<float> logits = draw_logits(vocabulary, shape);
+            int32_t token = 0;
+            int64_t seed = 7, position = 11;
+            Arguments call;
+            call.tensor = {view(logits.data(), DType::f32, 1, vocabulary),
+                           view(&item.temperature, DType::f32, 1),
+                           view(&item.top_k, DType::i32, 1),
+                           view(&item.top_p, DType::f32, 1),
+                           view(&item.min_p, DType::f32, 1),
+                           view(&seed, DType::i64, 1),
+                           view(&position, DType::i64, 1),
+                           view(&token, DType::i32, 1)};
+            std::printf("%10.1f", median_us(*kernels.find("sample"), call));
+        }
+        std::printf("\n");
     }
 }
 
-}  // namespace
+} // namespace
 
 int main(int argc, char** argv) {
     const std::string_view wanted = argc > 1 ? argv[1] : "avx2";
     for (const cpu::Level level : cpu::kLevels) {
-        if (wanted != cpu::level_name(level)) continue;
-        for (const int64_t vocabulary : {49152, 151936}) {
-            for (const float raised_by : {0.0f, 15.0f}) {
-                measure(cpu::kernels(level), vocabulary, raised_by);
-            }
-        }
+        if (wanted != cpu::level_name(level))
+            continue;
+        for (const int64_t vocabulary : {49152, 151936})
+            measure(cpu::kernels(level), vocabulary);
         return 0;
     }
     std::fprintf(stderr, "no such level\n");

@@ -15,115 +15,13 @@
 // beyond.
 #pragma once
 
-#include "cpu/sampling_row.inl.h"
+#include "cpu/sampling_top_k.inl.h"
+#include "cpu/sampling_top_p.inl.h"
 #include "penstock/kernel.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 namespace sampling {
-
-// What of a row is kept: logits above `low`, those equal to it up to id `last_id`; and weights of
-// at least `least`.
-struct Kept {
-    float low = -kInfinity;
-    int64_t last_id = INT64_MAX;
-    float least = 0.0f;
-
-    bool has(float logit, int64_t id, float weight) const {
-        return (logit > low || (logit == low && id <= last_id)) && weight >= least;
-    }
-};
-
-constexpr int kPivots = 4;
-
-// The mass of the logits at or above each pivot; the pivots descend. Float sums of eight chunks.
-PENSTOCK_INLINE void mass_above(const Row& row, const float* pivots, double* mass) {
-    F32 sum[kPivots];
-    for (int p = 0; p < kPivots; ++p)
-        sum[p] = broadcast(0.0f), mass[p] = 0.0;
-    int pending = 0;
-    for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) {
-        if (row.maxima[chunk] >= pivots[kPivots - 1]) {
-            each_vector(row, chunk, [&](int64_t i, int n, F32 x) {
-                const F32 weight = load_lanes(row.weights + i, n);
-                for (int p = 0; p < kPivots; ++p) {
-                    const Mask below = less(x, broadcast(pivots[p]));
-                    sum[p] = sum[p] + select(below, broadcast(0.0f), weight);
-                }
-            });
-            ++pending;
-        }
-        if (pending == 8 || chunk + 1 == row.chunks()) {
-            for (int p = 0; p < kPivots; ++p) {
-                mass[p] += static_cast<double>(reduce_add(sum[p]));
-                sum[p] = broadcast(0.0f);
-            }
-            pending = 0;
-        }
-    }
-}
-
-// The logits between which a cumulative mass is reached: less than it lies at or above `high`,
-// enough of it (or all there is) at or above `low`.
-struct Band {
-    float low, high;
-    double above = 0.0; // the mass at or above `high`
-    bool wide = true;
-
-    // One pass over the row; keeps the part between two neighbouring pivots. False where the band
-    // is too narrow to be divided.
-    bool narrow(const Row& row, Scale scale, double wanted) {
-        constexpr float first_weights[kPivots] = {-2.0f, -5.0f, -9.0f, -14.0f}; // log2
-        float pivots[kPivots];
-        for (int p = 0; p < kPivots; ++p) {
-            const float part = static_cast<float>(p + 1) / (kPivots + 1);
-            pivots[p] = wide ? scale.logit(first_weights[p]) : high - (high - low) * part;
-        }
-        wide = false;
-        if (!(low < pivots[0] && pivots[0] < high))
-            return false;
-        double mass[kPivots];
-        mass_above(row, pivots, mass);
-        for (int p = 0; p < kPivots; ++p) {
-            if (mass[p] >= wanted) {
-                low = pivots[p];
-                break;
-            }
-            high = pivots[p], above = mass[p];
-        }
-        return true;
-    }
-};
-
-PENSTOCK_INLINE float next_above(float x) {
-    const uint32_t bits = float_bits(x);
-    return bits_float(x == 0.0f ? 1u : x > 0.0f ? bits + 1 : bits - 1);
-}
-
-// The shortest prefix, best first, whose mass reaches `wanted`: its last logit and id. Passes that
-// narrow a band of logits, then a sort of the few candidates in it.
-PENSTOCK_INLINE Kept shortest_prefix(const Row& row, Scale scale, double wanted) {
-    constexpr int64_t few = 1024;
-    Band band{scale.logit(-127.0f), next_above(scale.highest)};
-    int64_t count = few + 1;
-    for (int pass = 0; count > few; ++pass) {
-        if (pass >= 2)
-            count = gather(row, band.low, band.high, few);
-        if (count > few && !band.narrow(row, scale, wanted)) {
-            count = gather(row, band.low, band.high, row.vocabulary);
-            break;
-        }
-    }
-    sort_best_first(row.candidates, count);
-    double mass = band.above;
-    for (int64_t i = 0; i < count; ++i) {
-        const Candidate last = row.candidates[i];
-        mass += static_cast<double>(row.weights[last.id]);
-        if (mass >= wanted || i + 1 == count)
-            return {last.logit, last.id, 0.0f};
-    }
-    return {band.high, INT64_MAX, 0.0f}; // the sums of two passes were rounded apart
-}
 
 // Fills the sums with the kept weights of each chunk.
 PENSTOCK_INLINE double sum_kept(const Row& row, const Kept& kept) {
@@ -192,7 +90,7 @@ struct Settings {
 
 PENSTOCK_INLINE int32_t draw_of_best(const Row& row, Scale scale, const Settings& settings) {
     int64_t count = settings.top_k;
-    gather_best(row, count);
+    gather_best(row, scale.highest, count);
     if (settings.top_p < 1.0f) {
         sort_best_first(row.candidates, count);
         weigh_candidates(row, scale, count);
@@ -226,6 +124,11 @@ PENSTOCK_INLINE int32_t draw_of_best(const Row& row, Scale scale, const Settings
     return chosen;
 }
 
+// Of two prefixes the shorter.
+PENSTOCK_INLINE Kept narrower(const Kept& a, const Kept& b) {
+    return a.low > b.low || (a.low == b.low && a.last_id < b.last_id) ? a : b;
+}
+
 PENSTOCK_INLINE int32_t sample_row(const Row& row, const Settings& settings) {
     const float highest = scan(row);
     if (highest == -kInfinity)
@@ -235,15 +138,23 @@ PENSTOCK_INLINE int32_t sample_row(const Row& row, const Settings& settings) {
     }
     const float slope = kLog2e / settings.temperature;
     const Scale scale{highest, slope < __FLT_MAX__ ? slope : __FLT_MAX__};
-    if (settings.top_k > 0 && settings.top_k < row.vocabulary) {
+    const bool limited = settings.top_k > 0 && settings.top_k < row.vocabulary;
+    if (limited && settings.top_k <= kSmallTopK)
         return draw_of_best(row, scale, settings);
-    }
-    if (settings.top_p >= 1.0f) {
+    if (!limited && settings.top_p >= 1.0f) {
         const double total = weigh(row, scale, settings.min_p);
         return draw(row, {-kInfinity, INT64_MAX, settings.min_p}, settings.uniform * total);
     }
     const double all = weigh(row, scale, 0.0f);
-    Kept kept = shortest_prefix(row, scale, static_cast<double>(settings.top_p) * all);
+    // Below, weights are zero and were not filled in.
+    Kept kept{scale.logit(-127.0f), INT64_MAX, 0.0f};
+    if (limited)
+        kept = narrower(kept, best(row, highest, settings.top_k));
+    if (settings.top_p < 1.0f) {
+        const double mass = limited ? sum_kept(row, kept) : all;
+        const auto wanted = static_cast<double>(settings.top_p) * mass;
+        kept = narrower(kept, nucleus(row, scale, kept.low, mass, wanted));
+    }
     kept.least = settings.min_p;
     const double total = sum_kept(row, kept);
     return draw(row, kept, settings.uniform * total);
@@ -305,7 +216,7 @@ void top_logprobs_run(const Arguments& call, int, int64_t task, Workspace& works
     own = logprob(row.logits[call.tensor[2].row<int32_t>(0)[task]]);
     if (count == 0)
         return;
-    gather_best(row, count);
+    gather_best(row, highest, count);
     sort_best_first(row.candidates, count);
     for (int64_t i = 0; i < count; ++i) {
         ids[i] = row.candidates[i].id;

@@ -93,9 +93,10 @@ PENSTOCK_INLINE int32_t find(const Row& row, float highest) {
     return static_cast<int32_t>(id);
 }
 
-// Collects the candidates with low <= logit < high, ids ascending, and returns how many there are;
-// stops with limit + 1 where there are more than `limit`.
-PENSTOCK_INLINE int64_t gather(const Row& row, float low, float high, int64_t limit) {
+// Collects in `out` the candidates with low <= logit < high, ids ascending, and returns how many
+// there are; stops with limit + 1 where there are more than `limit`.
+PENSTOCK_INLINE int64_t gather(const Row& row, float low, float high, Candidate* out,
+                               int64_t limit) {
     int64_t count = 0;
     for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) {
         if (row.maxima[chunk] < low)
@@ -109,24 +110,13 @@ PENSTOCK_INLINE int64_t gather(const Row& row, float low, float high, int64_t li
                     return;
                 }
                 const int64_t id = i + __builtin_ctz(left);
-                row.candidates[count++] = {row.logits[id], static_cast<int32_t>(id)};
+                out[count++] = {row.logits[id], static_cast<int32_t>(id)};
             }
         });
         if (full)
             return limit + 1;
     }
     return count;
-}
-
-// Makes the k best tokens, 1 <= k <= V, the first k candidates, in any order.
-PENSTOCK_INLINE void gather_best(const Row& row, int64_t k) {
-    float low = -kInfinity;
-    // k chunks reach the k-th highest maximum, so at least k logits do.
-    if (k <= row.chunks()) {
-        __builtin_memcpy(row.spare, row.maxima, static_cast<size_t>(row.chunks()) * sizeof(float));
-        low = kth_highest(row.spare, row.chunks(), k);
-    }
-    keep_best(row.candidates, gather(row, low, kInfinity, row.vocabulary), k);
 }
 
 // 2^((x - highest) * slope), for slope = log2(e) / temperature: probability over the highest one.
