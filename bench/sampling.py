@@ -1,0 +1,166 @@
+"""`python -m bench.sampling`: what the draw takes of a step, feature by feature.
+
+Real steps of the model at 16 rows; what is not the forward pass (row tables, adjusting, drawing,
+log-probabilities) is the draw's. Features are on for every row. Prompts repeat a small vocabulary,
+so that penalties and DRY have much to list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.machine import facts
+from penstock.config import EngineSettings
+from penstock.dialog import Sampling
+from penstock.kernels.table import StepInputs
+from penstock.runtime import CpuRuntime, load_runtime
+from penstock.runtime.rows import RowTable
+from penstock.scheduler import Scheduler, StepPlan
+
+ROWS, PROMPT, STEPS, WORDS = 16, 128, 60, 300
+
+FILTERS = {"temperature": 0.8, "top_k": 50, "top_p": 0.95, "min_p": 0.02}
+BIAS = {"logit_bias": dict.fromkeys(range(1000, 1300), 0.5)}
+PENALTIES = {"presence_penalty": 0.5, "frequency_penalty": 0.3, "repetition_penalty": 1.1}
+DRY = {
+    "dry_multiplier": 0.8,
+    "dry_base": 1.75,
+    "dry_allowed_length": 2,
+    "dry_breakers": tuple((token,) for token in range(500)),
+}
+CASES: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "temperature": {"temperature": 0.8},
+    "top-k, top-p, min-p": FILTERS,
+    "bias of 300 tokens": {"temperature": 0.0, **BIAS},
+    "penalties": {"temperature": 0.0, **PENALTIES},
+    "DRY": {"temperature": 0.0, **DRY},
+    "mask": {"temperature": 0.0},
+    "5 logprobs": {"temperature": 0.0},
+    "everything": {**FILTERS, **BIAS, **PENALTIES, **DRY},
+}
+MASKED, LOGPROBS = ("mask", "everything"), ("5 logprobs", "everything")
+
+
+class TimedBackend:
+    """A backend that notes how long its forward passes take."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self.forward_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def logits(self, inputs: StepInputs[Any]) -> Any:
+        began = time.perf_counter()
+        logits = self._backend.logits(inputs)
+        self.forward_s = time.perf_counter() - began
+        return logits
+
+
+class HalfMasks:
+    """A mask of its own for each row, in words and in single tokens."""
+
+    def __init__(self, vocabulary: int) -> None:
+        draw = np.random.default_rng(2)
+        shape = (ROWS, -(-vocabulary // 32))
+        self._words = draw.integers(0, 2**32, shape, dtype=np.uint32)
+        self._words[:, ::2] = 0xFFFFFFFF
+        self._mask_of = np.arange(ROWS, dtype=np.int32)
+
+    def wait(self) -> tuple[Any, Any]:
+        return self._words, self._mask_of
+
+
+def measure(model: str, repeats: int) -> dict[str, Any]:
+    """Medians over the steps of all runs: the draw in microseconds and its share of a step."""
+    settings = EngineSettings(
+        model=model, max_seqs=ROWS, context_tokens=512, token_budget=ROWS * PROMPT
+    )
+    loaded = load_runtime(settings)
+    backend = TimedBackend(loaded._backend)
+    steps: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}
+    for _ in range(repeats):
+        for name in CASES:
+            rows = RowTable(ROWS, loaded.info.context_tokens, settings.block_tokens)
+            runtime = CpuRuntime(rows, backend, loaded.info, "")
+            steps[name] += _steps(runtime, backend, settings, name)
+    loaded.close()
+    return {"machine": facts(), "draw": {name: _figures(of) for name, of in steps.items()}}
+
+
+def _steps(
+    runtime: CpuRuntime, backend: TimedBackend, settings: EngineSettings, name: str
+) -> list[tuple[float, float]]:
+    """(forward pass, rest) of each decoding step, in seconds."""
+    info = runtime.info
+    scheduler = Scheduler(
+        num_blocks=info.cache_blocks,
+        block_tokens=info.block_tokens,
+        context_tokens=info.context_tokens,
+        max_seqs=ROWS,
+        token_budget=settings.token_budget,
+    )
+    draw = np.random.default_rng(7)
+    for row in range(ROWS):
+        words = draw.zipf(1.3, PROMPT) % WORDS + 500 + 7 * row
+        scheduler.submit(
+            str(row),
+            token_ids=tuple(words.tolist()),
+            sampling=Sampling(**CASES[name]),
+            seed=row,
+            max_tokens=STEPS + 1,
+            top_logprobs=5 if name in LOGPROBS else None,
+        )
+    masks = HalfMasks(info.vocab_size) if name in MASKED else None
+    timed = []
+    while (plan := scheduler.plan()) is not None:
+        began = time.perf_counter()
+        # A step that samples fewer rows, while prompts are read, has no masks of this shape.
+        whole = _samples(plan) == ROWS
+        result = runtime.execute(plan, masks if whole else None)
+        total = time.perf_counter() - began
+        if whole and plan.num_tokens == ROWS:
+            timed.append((backend.forward_s, total - backend.forward_s))
+        scheduler.commit(result)
+    return timed
+
+
+def _samples(plan: StepPlan) -> int:
+    return sum(chunk.samples for chunk in plan.chunks)
+
+
+def _figures(steps: list[tuple[float, float]]) -> dict[str, float]:
+    forward, rest = (statistics.median(part) for part in zip(*steps, strict=True))
+    return {
+        "steps": len(steps),
+        "forward_ms": round(1e3 * forward, 2),
+        "draw_us": round(1e6 * rest),
+        "share_percent": round(100 * rest / (forward + rest), 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench.sampling", description=__doc__)
+    parser.add_argument("--model", default="smollm2-135m-instruct", help="what `serve` takes")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="write the result as JSON")
+    arguments = parser.parse_args()
+    result = measure(arguments.model, arguments.repeats)
+    print(f"{'':24}{'forward ms':>12}{'draw us':>10}{'share %':>10}")
+    for name, row in result["draw"].items():
+        print(f"{name:24}{row['forward_ms']:12}{row['draw_us']:10}{row['share_percent']:10}")
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
