@@ -332,14 +332,16 @@ class Scheduler:
         """Blocks for all known tokens of a running sequence, taken from newer ones when none is
         free. False: it was itself the newest and is waiting again."""
         cache = self._cache
+        new: list[int] = []
         while len(sequence.blocks) * cache.block_tokens < len(sequence.tokens):
             while cache.pool.num_free == 0:
                 victim = self._running.pop()
                 self._preempt(victim)
                 if victim is sequence:
                     return False
-            block = cache.extend(sequence)
-            draft.blocks.append(AppendBlocks(sequence.row, (block,)))
+            new.append(cache.extend(sequence))
+        if new:
+            draft.blocks.append(AppendBlocks(sequence.row, tuple(new)))
         return True
 
     def _preempt(self, sequence: Sequence) -> None:

@@ -120,3 +120,15 @@ def test_a_preempted_sequence_keeps_its_guide() -> None:
     assert harness.scheduler.gauges().preemptions > 0
     right = answer_alone(prompt, 30, free(), ScriptedGuide((8,)))
     assert all(harness.answers[f"r{index}"] == right for index in range(3))
+
+
+def test_a_sequence_that_gives_way_while_it_grows_leaves_nothing_in_the_plan() -> None:
+    """Forced tokens may need several blocks; the first of them came, the next one did not."""
+    prompt = prompt_whose_guided_answer("length")
+    for num_blocks in range(36, 50):
+        harness = Harness(num_blocks=num_blocks, block_tokens=1, max_seqs=2, prefix_caching=False)
+        for index in range(2):
+            harness.submit(f"r{index}", prompt, 30, guide=ScriptedGuide((8,)))
+        harness.run()
+        right = answer_alone(prompt, 30, free(), ScriptedGuide((8,)))
+        assert all(answer == right for answer in harness.answers.values())
