@@ -12,6 +12,8 @@ Since admission is in order of arrival and the newest is preempted first, `runni
 from __future__ import annotations
 
 from collections import deque
+from itertools import groupby
+from operator import attrgetter
 
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest, Overloaded
 from penstock.dialog import Sampling
@@ -19,9 +21,10 @@ from penstock.scheduler.cache import BlockCache
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.gauges import SchedulerGauges
 from penstock.scheduler.guide import Guide
+from penstock.scheduler.harvest import Harvest
 from penstock.scheduler.pace import StepPace
 from penstock.scheduler.sequence import FinishReason, Progress, Sequence
-from penstock.scheduler.types import Admit, AppendBlocks, Drawn, StepPlan, StepResult
+from penstock.scheduler.types import Admit, AppendBlocks, StepPlan, StepResult
 
 
 def step_token_budget(token_budget: int, context_tokens: int, *, no_kv_cache: bool) -> int:
@@ -77,8 +80,7 @@ class Scheduler:
         self._stalled: tuple[str, int] = ("", 0)
         self._tokens_processed = 0
         self._preemptions = 0
-        self._forced_tokens = 0
-        self._completed: dict[FinishReason, int] = {"stop": 0, "length": 0, "abort": 0, "error": 0}
+        self._harvest = Harvest(self._cache, keeps_cache=self._keeps_cache)
 
     @property
     def has_work(self) -> bool:
@@ -135,7 +137,7 @@ class Scheduler:
         sequence = self._sequences.pop(id, None)
         if sequence is None:
             return False
-        self._completed[reason] += 1
+        self._harvest.completed[reason] += 1
         if self._held.pop(id, None) is not None:
             return True
         if sequence.row < 0:
@@ -191,21 +193,26 @@ class Scheduler:
         if duration_s is not None:
             self._pace.observe(draft.num_tokens, duration_s)
         progress: list[Progress] = []
-        tokens = iter(result.drawn)
+        drawn = {row: list(group) for row, group in groupby(result.drawn, attrgetter("row"))}
         vacated = False
         for sequence, chunk in zip(draft.work, draft.chunks, strict=True):
-            drawn = next(tokens) if chunk.samples else None
-            if sequence.aborted or self._advance(sequence, chunk.length, drawn, progress):
+            own = drawn.pop(chunk.row, [])
+            assert bool(own) == chunk.samples, "tokens drawn that the plan did not ask for"
+            if sequence.aborted:
                 self._vacate(sequence)
                 vacated = True
-        assert next(tokens, None) is None, "more tokens drawn than the plan asked for"
+            elif self._harvest.take(sequence, chunk, own, progress):
+                del self._sequences[sequence.id]
+                self._vacate(sequence)
+                vacated = True
+        assert not drawn, "tokens drawn for rows that the plan does not have"
         if vacated:
             self._running = [sequence for sequence in self._running if sequence.row >= 0]
         return progress
 
     def gauges(self) -> SchedulerGauges:
         """The state of the moment."""
-        cache, completed = self._cache, self._completed
+        cache, completed = self._cache, self._harvest.completed
         return SchedulerGauges(
             sequences_running=len(self._running),
             sequences_waiting=len(self._waiting) + len(self._held),
@@ -221,7 +228,7 @@ class Scheduler:
             completed_length=completed["length"],
             completed_abort=completed["abort"],
             completed_error=completed["error"],
-            forced_tokens=self._forced_tokens,
+            forced_tokens=self._harvest.forced_tokens,
         )
 
     def _checked_limit(self, prompt_tokens: int, max_tokens: int) -> int:
@@ -357,66 +364,3 @@ class Scheduler:
         sequence.row = -1
         sequence.decoding = False
         sequence.unsent = 0
-
-    def _advance(
-        self, sequence: Sequence, length: int, drawn: Drawn | None, progress: list[Progress]
-    ) -> bool:
-        """`length` tokens were computed and perhaps one drawn. True: the sequence is finished."""
-        if drawn is not None and drawn.failed:
-            self._cache.withdraw(sequence)
-            return self._report(sequence, None, drawn, "error", progress)
-        if self._keeps_cache:
-            sequence.computed += length
-            self._cache.publish(sequence)
-        if drawn is None:
-            return False
-        assert drawn.row == sequence.row, "tokens drawn out of the plan's order"
-        sequence.decoding = True
-        for token_id in sequence.unreported:
-            self._report(sequence, token_id, None, None, progress)
-        sequence.unreported.clear()
-        if drawn.token_id in sequence.stop_token_ids:
-            return self._report(sequence, None, drawn, "stop", progress)
-        guide = sequence.guide
-        if guide is not None and not guide.accept(drawn.token_id):
-            return self._report(sequence, None, drawn, "error", progress)
-        sequence.tokens.append(drawn.token_id)
-        finish = _finish(sequence)
-        forced = sequence.force() if finish is None else ()
-        if not forced:
-            return self._report(sequence, drawn.token_id, drawn, finish, progress)
-        sequence.unsent += len(forced)
-        self._report(sequence, drawn.token_id, drawn, None, progress)
-        for token_id in forced[:-1]:
-            self._report(sequence, token_id, None, None, progress)
-        return self._report(sequence, forced[-1], None, _finish(sequence), progress)
-
-    def _report(
-        self,
-        sequence: Sequence,
-        token_id: int | None,
-        drawn: Drawn | None,
-        finish: FinishReason | None,
-        progress: list[Progress],
-    ) -> bool:
-        """`drawn` None: the token was forced. True: the sequence is finished."""
-        self._forced_tokens += drawn is None
-        cached_tokens = None if sequence.reported else sequence.cached_tokens
-        sequence.reported = True
-        logprob: float | None = None
-        top: tuple[tuple[int, float], ...] = ()
-        if token_id is not None and drawn is not None:
-            logprob, top = drawn.logprob, drawn.top
-        error = sequence.guide.error if finish == "error" and sequence.guide is not None else None
-        progress.append(Progress(sequence.id, token_id, logprob, top, cached_tokens, finish, error))
-        if finish is None:
-            return False
-        self._completed[finish] += 1
-        del self._sequences[sequence.id]
-        return True
-
-
-def _finish(sequence: Sequence) -> FinishReason | None:
-    if sequence.guide is not None and sequence.guide.ended:
-        return "stop"
-    return "length" if len(sequence.tokens) == sequence.known_limit else None

@@ -40,17 +40,23 @@ class AppendTokens(msgspec.Struct, frozen=True):
 
 class Chunk(msgspec.Struct, frozen=True):
     """Compute tokens [start, start + length) of `row`. With `samples` the chunk ends at the last
-    known token, and the runtime draws the next one and appends it to the row."""
+    known token, and the runtime draws the next one and appends it to the row.
+
+    `draft`: guesses at what will be drawn, computed in the same step as if they were known. The
+    runtime draws after each of them too, as far as the draws so far are the draft's: what it
+    appends is what it would have drawn without.
+    """
 
     row: int
     start: int
     length: int
     samples: bool
+    draft: tuple[int, ...] = ()
 
 
 class StepPlan(msgspec.Struct, frozen=True):
     """Applied in this order: releases, admissions, blocks, forced, chunks. At most one chunk a row.
-    sum(length) <= the token budget. Never empty of chunks."""
+    num_tokens <= the token budget. Never empty of chunks."""
 
     step: int
     releases: tuple[int, ...]
@@ -61,7 +67,7 @@ class StepPlan(msgspec.Struct, frozen=True):
 
     @property
     def num_tokens(self) -> int:
-        return sum(chunk.length for chunk in self.chunks)
+        return sum(chunk.length + len(chunk.draft) for chunk in self.chunks)
 
 
 class Drawn(msgspec.Struct, frozen=True):
@@ -76,7 +82,8 @@ class Drawn(msgspec.Struct, frozen=True):
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """One `Drawn` for each chunk with `samples`, in the plan's order."""
+    """For each chunk with `samples`, in the plan's order: one `Drawn`, and one more for each token
+    of its draft that was confirmed."""
 
     step: int
     drawn: tuple[Drawn, ...]
