@@ -13,34 +13,9 @@ from typing import Any
 Schema = dict[str, Any]
 
 _WORDS = (
-    "name",
-    "title",
-    "id",
-    "kind",
-    "state",
-    "city",
-    "price",
-    "count",
-    "total",
-    "email",
-    "date",
-    "items",
-    "owner",
-    "address",
-    "street",
-    "tags",
-    "score",
-    "active",
-    "version",
-    "notes",
-    "size",
-    "colour",
-    "weight",
-    "author",
-    "rating",
-    "currency",
-    "quantity",
-    "country",
+    *("name", "title", "id", "kind", "state", "city", "price", "count", "total", "email", "date"),
+    *("items", "owner", "address", "street", "tags", "score", "active", "version", "notes"),
+    *("size", "colour", "weight", "author", "rating", "currency", "quantity", "country"),
 )
 _PATTERNS = (
     "^[A-Z]{2}-[0-9]{3,5}$",
@@ -131,7 +106,10 @@ class _Maker:
 
     def _number(self) -> Schema:
         low = round(self._draw.uniform(-50, 50), 2)
-        return {"type": "number", "minimum": low, "maximum": low + self._draw.randint(1, 99)}
+        made: Schema = {"type": "number", "minimum": low, "maximum": low + 70}
+        if self._draw.random() < 0.7:  # else as many digits as the model likes
+            made["multipleOf"] = 0.01
+        return made
 
     def _enum(self) -> Schema:
         values = [self._value() for _ in range(self._draw.randint(1, 6))]
