@@ -64,6 +64,8 @@ ENGINE_COUNTERS: Final = {
     "grammar_mask_seconds": "grammar_mask_seconds",
     "grammar_mask_wait_seconds": "grammar_mask_wait_seconds",
     "forced_tokens": "forced_tokens",
+    "speculation_drafted_tokens": "drafted_tokens",
+    "speculation_confirmed_tokens": "confirmed_tokens",
 }
 
 

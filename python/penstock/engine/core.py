@@ -63,6 +63,7 @@ class EngineCore:
             max_queue=settings.max_queue,
             prefix_caching=settings.prefix_cache_n > 0,
             no_kv_cache=settings.no_kv_cache,
+            speculation=not settings.no_speculation,
         )
         info = EngineInfo(
             model_id=facts.model_id,
@@ -134,7 +135,7 @@ class EngineCore:
         if plan is None:
             return chunks
         began = time.monotonic()
-        masks = self._masks.begin(self._scheduler.sampled_guides)
+        masks = self._masks.begin(self._scheduler.sampled)
         result = self._runtime.execute(plan, masks)
         now = time.monotonic()
         progress = self._scheduler.commit(result, now - began)

@@ -39,3 +39,12 @@ class GrammarGuide:
         if forced and not self.matcher.consume_tokens(forced):
             return ()
         return forced
+
+    def follow(self, draft: Sequence[int]) -> int:
+        tokens = list(draft)
+        del tokens[self.matcher.validate_tokens(tokens) :]
+        probe = self.matcher.deep_copy()
+        for index, token in enumerate(tokens):
+            if not probe.consume_token(token) or probe.is_stopped() or probe.compute_ff_tokens():
+                return index
+        return len(tokens)

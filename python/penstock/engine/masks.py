@@ -9,7 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 from llguidance import LLExecutor, LLMatcher
-from llguidance.numpy import fill_next_token_bitmask_par
+from llguidance.numpy import (
+    fill_next_token_bitmask_par,
+    fill_next_token_bitmask_par_with_draft_tokens,
+)
 
 from penstock.engine.guide import GrammarGuide
 from penstock.scheduler import Guide
@@ -30,33 +33,46 @@ class MaskFiller:
         self.fill_s = 0.0
         self.wait_s = 0.0
 
-    def begin(self, guides: Sequence[Guide | None]) -> StepMasks | None:
-        """Start to fill the masks of those sampled rows of a step that have a guide. None where
-        none has. Until `StepMasks.wait` returns, nobody may touch the guides."""
-        matchers: list[tuple[LLMatcher, int]] = []
-        mask_of = np.full(len(guides), -1, np.int32)
-        for index, guide in enumerate(guides):
+    def begin(self, sampled: Sequence[tuple[Guide | None, Sequence[int]]]) -> StepMasks | None:
+        """Start to fill the masks of those sampled rows of a step that have a guide: one for the
+        next token, and one after each token of the row's draft, which the guide can follow. None
+        where no row has a guide. Until `StepMasks.wait` returns, nobody may touch the guides."""
+        matchers: list[tuple[LLMatcher, int, list[int]]] = []
+        mask_of: list[int] = []
+        count = 0
+        for guide, draft in sampled:
+            places = 1 + len(draft)
             if isinstance(guide, GrammarGuide):
-                mask_of[index] = len(matchers)
-                matchers.append((guide.matcher, len(matchers)))
+                matchers.append((guide.matcher, count, list(draft)))
+                mask_of += range(count, count + places)
+                count += places
+            else:
+                mask_of += [-1] * places
         if not matchers:
             return None
         if self._starter is None:
             self._starter = ThreadPoolExecutor(1, thread_name_prefix="penstock-masks")
             self._executor = LLExecutor(self._threads)
-        if len(self._masks) < len(matchers):
-            self._masks = np.empty((len(matchers), self._words), np.uint32)
-        masks = self._masks[: len(matchers)]
-        return StepMasks(self, self._starter.submit(self._fill, matchers, masks), masks, mask_of)
+        if len(self._masks) < count:
+            self._masks = np.empty((count, self._words), np.uint32)
+        masks = self._masks[:count]
+        filling = self._starter.submit(self._fill, matchers, masks)
+        return StepMasks(self, filling, masks, np.array(mask_of, np.int32))
 
     def close(self) -> None:
         if self._starter is not None:
             self._starter.shutdown(wait=True)
 
-    def _fill(self, matchers: list[tuple[LLMatcher, int]], masks: Words) -> None:
+    def _fill(self, matchers: list[tuple[LLMatcher, int, list[int]]], masks: Words) -> None:
         assert self._executor is not None
         began = time.monotonic()
-        fill_next_token_bitmask_par(self._executor, matchers, masks.view(np.int32))
+        words = masks.view(np.int32)
+        plain = [(matcher, index) for matcher, index, draft in matchers if not draft]
+        drafted = [entry for entry in matchers if entry[2]]
+        if plain:
+            fill_next_token_bitmask_par(self._executor, plain, words)
+        if drafted:
+            fill_next_token_bitmask_par_with_draft_tokens(self._executor, drafted, words)
         self.fill_s += time.monotonic() - began
 
 

@@ -78,7 +78,8 @@ class EngineGauges(msgspec.Struct):
 
     `grammar_mask_seconds`: time in which masks were computed; `grammar_mask_wait_seconds`: the part
     of it for which a step had to wait after its forward pass. `forced_tokens`: tokens of answers
-    that a grammar left no choice about.
+    that a grammar left no choice about. `drafted_tokens`: guesses of speculation that were
+    computed; `confirmed_tokens`: those that were right.
     """
 
     sequences_running: int = 0
@@ -102,3 +103,5 @@ class EngineGauges(msgspec.Struct):
     grammar_mask_seconds: float = 0.0
     grammar_mask_wait_seconds: float = 0.0
     forced_tokens: int = 0
+    drafted_tokens: int = 0
+    confirmed_tokens: int = 0

@@ -6,12 +6,14 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.runtime.backend import Backend, Floats, Ints
 from penstock.runtime.protocol import Masks, RuntimeInfo
 from penstock.runtime.rows import RowTable
-from penstock.scheduler.types import Drawn, StepPlan, StepResult
+from penstock.scheduler.types import Chunk, Drawn, StepPlan, StepResult
 
+FilledMasks = tuple[npt.NDArray[np.uint32], Ints]
 Logprobs = tuple[float, tuple[tuple[int, float], ...]]
 
 
@@ -36,24 +38,94 @@ class CpuRuntime:
         """See `Runtime.execute`."""
         self._rows.apply(plan)
         logits = self._backend.logits(self._rows.inputs(plan.chunks))
-        sampled = [chunk.row for chunk in plan.chunks if chunk.samples]
-        assert len(logits) == len(sampled)
+        sampled = [chunk for chunk in plan.chunks if chunk.samples]
+        assert len(logits) == sum(1 + len(chunk.draft) for chunk in sampled)
         if not sampled:
             return StepResult(plan.step, ())
-        return StepResult(plan.step, self._draw(sampled, logits, masks))
+        found = None if masks is None else masks.wait()
+        if any(chunk.draft for chunk in sampled):
+            return StepResult(plan.step, self._verify(sampled, logits, found))
+        rows = [chunk.row for chunk in sampled]
+        return StepResult(plan.step, self._draw(rows, logits, found))
 
     def close(self) -> None:
         self._backend.close()
 
-    def _draw(self, sampled: list[int], logits: Floats, masks: Masks | None) -> tuple[Drawn, ...]:
+    def _verify(
+        self, chunks: list[Chunk], logits: Floats, masks: FilledMasks | None
+    ) -> tuple[Drawn, ...]:
+        """Draw at every place of chunks with drafts, and keep of each row what follows a draft that
+        the draws confirm."""
+        if any(self._rows.has_state(chunk.row) for chunk in chunks):
+            return self._verify_in_turn(chunks, logits, masks)
+        counts = [1 + len(chunk.draft) for chunk in chunks]
+        rows = [
+            chunk.row for chunk, count in zip(chunks, counts, strict=True) for _ in range(count)
+        ]
+        ahead = np.concatenate([np.arange(count) for count in counts])
+        token_ids = self._sample(rows, logits, masks, ahead)
+        kept: list[int] = []
+        begin = 0
+        for chunk, count in zip(chunks, counts, strict=True):
+            drawn = token_ids[begin : begin + count].tolist()
+            right = [token == guess for token, guess in zip(drawn, chunk.draft, strict=False)]
+            end = right.index(False) + 1 if False in right else count
+            self._rows.extend(chunk.row, drawn[:end])
+            kept += range(begin, begin + end)
+            begin += count
+        return self._drawn([rows[index] for index in kept], logits, token_ids[kept], kept)
+
+    def _verify_in_turn(
+        self, chunks: list[Chunk], logits: Floats, masks: FilledMasks | None
+    ) -> tuple[Drawn, ...]:
+        """Place i of all rows is drawn before place i + 1: a row carries state from one token to
+        the next."""
+        starts = np.cumsum([0, *(1 + len(chunk.draft) for chunk in chunks)])
+        drawn: list[list[Drawn]] = [[] for _ in chunks]
+        left, place = list(range(len(chunks))), 0
+        while left:
+            index = starts[left] + place
+            own = None if masks is None else (masks[0], masks[1][index])
+            rows = [chunks[chunk].row for chunk in left]
+            for chunk, one in zip(left, self._draw(rows, logits[index], own), strict=True):
+                drawn[chunk].append(one)
+            left = [
+                chunk
+                for chunk in left
+                if chunks[chunk].draft[place : place + 1] == (drawn[chunk][-1].token_id,)
+            ]
+            place += 1
+        return tuple(one for row in drawn for one in row)
+
+    def _draw(
+        self, sampled: list[int], logits: Floats, masks: FilledMasks | None
+    ) -> tuple[Drawn, ...]:
         """Draw a token for each of the rows `sampled` from `logits` and append it to the row."""
-        rows = self._rows.sampling(sampled)
-        if masks is not None:
-            words, mask_of = masks.wait()
-            rows = replace(rows, masks=words, mask_of=mask_of)
-        token_ids = self._backend.sample(logits, rows)
+        token_ids = self._sample(sampled, logits, masks)
         self._rows.append(sampled, token_ids)
-        logprobs = self._logprobs(sampled, logits, token_ids)
+        return self._drawn(sampled, logits, token_ids)
+
+    def _sample(
+        self,
+        sampled: list[int],
+        logits: Floats,
+        masks: FilledMasks | None,
+        ahead: npt.NDArray[np.intp] | None = None,
+    ) -> Ints:
+        rows = self._rows.sampling(sampled, ahead)
+        if masks is not None:
+            rows = replace(rows, masks=masks[0], mask_of=masks[1])
+        return self._backend.sample(logits, rows)
+
+    def _drawn(
+        self,
+        sampled: list[int],
+        logits: Floats,
+        token_ids: Ints,
+        places: list[int] | None = None,
+    ) -> tuple[Drawn, ...]:
+        """`token_ids[i]` of row `sampled[i]` from the logits at `places[i]`, or at i."""
+        logprobs = self._logprobs(sampled, logits, token_ids, places)
         drawn = []
         for index, (row, token_id) in enumerate(zip(sampled, token_ids.tolist(), strict=True)):
             if token_id < 0:  # the row is released before anyone reads what was appended
@@ -64,7 +136,9 @@ class CpuRuntime:
                 drawn.append(Drawn(row, token_id))
         return tuple(drawn)
 
-    def _logprobs(self, sampled: list[int], logits: Floats, token_ids: Ints) -> dict[int, Logprobs]:
+    def _logprobs(
+        self, sampled: list[int], logits: Floats, token_ids: Ints, places: list[int] | None
+    ) -> dict[int, Logprobs]:
         """Of the rows that ask for them and got a token, by index in `sampled`. A token that
         cannot be drawn is not among the best."""
         counts = {
@@ -75,8 +149,9 @@ class CpuRuntime:
         if not counts:
             return {}
         asked = np.array(list(counts), np.int32)
+        at = asked if places is None else np.array(places, np.int32)[asked]
         own, ids, values = self._backend.top_logprobs(
-            logits, asked, token_ids[asked], max(counts.values())
+            logits, at, token_ids[asked], max(counts.values())
         )
         best = [
             [pair for pair in zip(*row, strict=True) if pair[1] > -math.inf]

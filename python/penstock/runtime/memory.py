@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
 from penstock.models.spec import DecoderSpec
-from penstock.scheduler import step_token_budget
+from penstock.scheduler import MAX_DRAFT, step_token_budget
 
 MIB = 1 << 20
 FIXED_BYTES = 96 * MIB
@@ -166,7 +166,7 @@ def buffer_bytes(spec: DecoderSpec, step_tokens: int, max_seqs: int, context_tok
     """
     attention = 3 * spec.q_rows + 2 * spec.kv_rows
     per_token = 3 * spec.width + max(attention, 3 * spec.ff)
-    logits = min(max_seqs, step_tokens) * spec.vocab
+    logits = min(max_seqs + MAX_DRAFT, step_tokens) * spec.vocab
     return 4 * (step_tokens * per_token + logits + context_tokens * spec.rope.rotated)
 
 

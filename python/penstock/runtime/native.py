@@ -16,6 +16,7 @@ from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.host import available_cores
 from penstock.runtime.kv_pool import allocate_caches
 from penstock.runtime.memory import MemoryPlan
+from penstock.scheduler import MAX_DRAFT
 
 
 class NativeBackend:
@@ -85,7 +86,8 @@ class NativeBackend:
 
     def _record(self, memory: MemoryPlan, max_rows: int) -> Any:
         max_blocks = -(-memory.context_tokens // memory.cache.block_tokens)
-        recorder = self._ops.recorder(memory.step_tokens, max_rows, max_rows, max_blocks)
+        max_samples = min(max_rows + MAX_DRAFT, memory.step_tokens)
+        recorder = self._ops.recorder(memory.step_tokens, max_rows, max_samples, max_blocks)
         return recorder.finish(self._decoder.forward(recorder, recorder.inputs, self.caches))
 
 

@@ -6,6 +6,7 @@ are built by whole-array operations, whatever the number of tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,11 +95,7 @@ class RowTable:
             self._num_blocks[row] = end
             self._step = _StepRows()
         for forced in plan.forced:
-            row, count = forced.row, len(forced.token_ids)
-            begin = int(self._known[row])
-            self._tokens[row, begin : begin + count] = forced.token_ids
-            self._known[row] = begin + count
-            self._features.append([row] * count, np.array(forced.token_ids, np.int32))
+            self.extend(forced.row, forced.token_ids)
 
     def inputs(self, chunks: tuple[Chunk, ...]) -> StepInputs[Ints]:
         """The inputs of a step that computes `chunks`: C-contiguous arrays, to be read only."""
@@ -106,13 +103,17 @@ class RowTable:
         if self._step.rows != rows:
             self._step = _StepRows(rows, np.array(rows))
         starts = np.array([chunk.start for chunk in chunks], np.int32)
-        if all(chunk.length == 1 and chunk.samples for chunk in chunks):
+        drafted = [chunk for chunk in chunks if chunk.draft]
+        if not drafted and all(chunk.length == 1 and chunk.samples for chunk in chunks):
             count = len(rows)
             return self._inputs(
                 starts, self._step.index, starts + np.int32(1), self._counting[: count + 1],
                 self._counting[:count],
             )  # fmt: skip
-        lengths = np.array([chunk.length for chunk in chunks], np.int32)
+        for chunk in drafted:  # past the known tokens, where anything may stand
+            begin = chunk.start + chunk.length
+            self._tokens[chunk.row, begin : begin + len(chunk.draft)] = chunk.draft
+        lengths = np.array([chunk.length + len(chunk.draft) for chunk in chunks], np.int32)
         query_starts = np.zeros(len(chunks) + 1, np.int32)
         np.cumsum(lengths, out=query_starts[1:])
         shifts = np.repeat(starts - query_starts[:-1], lengths)
@@ -120,13 +121,19 @@ class RowTable:
         token_rows = np.repeat(self._step.index, lengths)
         samples = [index for index, chunk in enumerate(chunks) if chunk.samples]
         sample_rows = query_starts[1:][samples] - np.int32(1)
+        if drafted:
+            counts = np.array([1 + len(chunk.draft) for chunk in chunks if chunk.samples])
+            ends = np.repeat(sample_rows, counts)
+            sample_rows = (ends - _countdown(counts)).astype(np.int32)
         return self._inputs(positions, token_rows, starts + lengths, query_starts, sample_rows)
 
-    def sampling(self, rows: list[int]) -> SamplingRows:
-        """The sampling parameters of `rows`, for the token that follows their known ones."""
+    def sampling(self, rows: list[int], ahead: Index | None = None) -> SamplingRows:
+        """The sampling parameters of `rows`, for the token that follows their known ones, or for
+        the one that is so many places `ahead: [S]` of it."""
         kept = self._sampling_of(rows)
         temperature, top_k, top_p, min_p, seed = kept.parameters
-        position = self._known[kept.index].view(np.uint64)
+        known = self._known[kept.index]
+        position = (known if ahead is None else known + ahead).view(np.uint64)
         return SamplingRows(
             temperature,
             top_k,
@@ -151,6 +158,13 @@ class RowTable:
         self._tokens[index, known] = token_ids
         self._known[index] = known + 1
         self._features.append(rows, token_ids)
+
+    def extend(self, row: int, token_ids: Sequence[int]) -> None:
+        """Several tokens follow the known ones of one row."""
+        begin, count = int(self._known[row]), len(token_ids)
+        self._tokens[row, begin : begin + count] = token_ids
+        self._known[row] = begin + count
+        self._features.append([row] * count, np.array(token_ids, np.int32))
 
     def _inputs(
         self,
@@ -202,3 +216,9 @@ class RowTable:
         self._top_k[row] = max(sampling.top_k or 0, 0)
         self._top_p[row] = 1.0 if sampling.top_p is None else sampling.top_p
         self._min_p[row] = sampling.min_p or 0.0
+
+
+def _countdown(counts: Index) -> Index:
+    """For each count n: n - 1, ..., 1, 0."""
+    ends = np.cumsum(counts)
+    return np.repeat(ends, counts) - 1 - np.arange(ends[-1])

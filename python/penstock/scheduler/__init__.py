@@ -8,6 +8,7 @@ from penstock.scheduler.gauges import SchedulerGauges
 from penstock.scheduler.guide import Guide
 from penstock.scheduler.scheduler import Scheduler, step_token_budget
 from penstock.scheduler.sequence import FinishReason, Progress
+from penstock.scheduler.speculation import MAX_DRAFT
 from penstock.scheduler.types import (
     Admit,
     AppendBlocks,
@@ -19,6 +20,7 @@ from penstock.scheduler.types import (
 )
 
 __all__ = [
+    "MAX_DRAFT",
     "Admit",
     "AppendBlocks",
     "AppendTokens",

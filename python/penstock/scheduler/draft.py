@@ -21,19 +21,22 @@ class Draft:
     blocks: list[AppendBlocks] = field(default_factory=list)
     forced: list[AppendTokens] = field(default_factory=list)
     num_tokens: int = 0
+    num_guessed: int = 0
 
-    def compute(self, sequence: Sequence, length: int) -> None:
-        """Add the next `length` tokens of `sequence`."""
+    def compute(self, sequence: Sequence, length: int, guess: tuple[int, ...] = ()) -> None:
+        """Add the next `length` tokens of `sequence`, and a `guess` at those after them."""
         if sequence.unsent:
             unsent = tuple(sequence.tokens[-sequence.unsent :])
             self.forced.append(AppendTokens(sequence.row, unsent))
             sequence.unsent = 0
         start = sequence.computed
         samples = start + length == len(sequence.tokens)
-        self.chunks.append(Chunk(sequence.row, start, length, samples))
+        assert samples or not guess
+        self.chunks.append(Chunk(sequence.row, start, length, samples, guess))
         self.work.append(sequence)
-        self.num_tokens += length
-        self.budget -= length
+        self.num_guessed += len(guess)
+        self.num_tokens += length + len(guess)
+        self.budget -= length + len(guess)
 
     def limit_prompts(self, share: int) -> None:
         """Prompts may take `share` of what is left."""

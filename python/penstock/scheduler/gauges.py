@@ -27,3 +27,5 @@ class SchedulerGauges(msgspec.Struct):
     completed_abort: int
     completed_error: int
     forced_tokens: int
+    drafted_tokens: int
+    confirmed_tokens: int

@@ -22,3 +22,7 @@ class Guide(Protocol):
 
     def force(self, room: int) -> Sequence[int]:
         """The next tokens, at most `room`, if only they may follow; they count as accepted."""
+
+    def follow(self, draft: Sequence[int]) -> int:
+        """How many tokens of a draft could be drawn one after the other: each may follow, and after
+        none of them is anything forced or at its end. Changes nothing."""

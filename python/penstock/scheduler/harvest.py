@@ -17,6 +17,8 @@ class Harvest:
         self._keeps_cache = keeps_cache
         self.completed: dict[FinishReason, int] = {"stop": 0, "length": 0, "abort": 0, "error": 0}
         self.forced_tokens = 0
+        self.drafted_tokens = 0
+        self.confirmed_tokens = 0
 
     def take(
         self, sequence: Sequence, chunk: Chunk, drawn: List[Drawn], progress: list[Progress]
@@ -32,6 +34,8 @@ class Harvest:
         if not drawn:
             return False
         sequence.decoding = True
+        if chunk.draft:
+            self._learn(sequence, len(chunk.draft), len(drawn) - 1)
         for token_id in sequence.unreported:
             self._report(sequence, token_id, None, None, progress)
         sequence.unreported.clear()
@@ -44,6 +48,12 @@ class Harvest:
             if self._join(sequence, one, progress, last=one is drawn[-1]):
                 return True
         return False
+
+    def _learn(self, sequence: Sequence, drafted: int, confirmed: int) -> None:
+        assert sequence.speculation is not None and confirmed <= drafted
+        sequence.speculation.learn(drafted, confirmed)
+        self.drafted_tokens += drafted
+        self.confirmed_tokens += confirmed
 
     def _join(
         self, sequence: Sequence, drawn: Drawn, progress: list[Progress], *, last: bool

@@ -45,6 +45,14 @@ class StepPace:
         """Seconds of a step that do not depend on its tokens."""
         return max(0.0, self._mean_s - self._per_token_s * self._mean_tokens)
 
+    def price(self, rows: int) -> float:
+        """What a further token adds to a step of `rows` tokens, in parts of the time that each of
+        those takes; 1, as if nothing were shared, while it is not known."""
+        if self._per_token_s <= 0.0:
+            return 1.0
+        own_s = self._per_token_s * rows
+        return own_s / (self.fixed_s + own_s)
+
     def observe(self, tokens: int, duration_s: float) -> None:
         """A step of `tokens` tokens took `duration_s`. What took far longer than expected (the
         machine did something else) counts as `_OUTLIER` times the expectation only."""

@@ -24,6 +24,7 @@ from penstock.scheduler.guide import Guide
 from penstock.scheduler.harvest import Harvest
 from penstock.scheduler.pace import StepPace
 from penstock.scheduler.sequence import FinishReason, Progress, Sequence
+from penstock.scheduler.speculation import MAX_DRAFT, Speculation
 from penstock.scheduler.types import Admit, AppendBlocks, StepPlan, StepResult
 
 
@@ -40,7 +41,8 @@ class Scheduler:
     `num_blocks` blocks of `block_tokens` tokens; `max_seqs` rows; at most `max_queue` requests
     wait; no sequence has more than `context_tokens` tokens; no step more than
     `step_token_budget(...)`. `no_kv_cache`: every step recomputes the whole context of each
-    sequence in it. `secret` keys the prefix hash; None draws one.
+    sequence in it. `speculation`: guess tokens where it pays. `secret` keys the prefix hash; None
+    draws one.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Scheduler:
         max_queue: int = 1024,
         prefix_caching: bool = True,
         no_kv_cache: bool = False,
+        speculation: bool = False,
         secret: bytes | None = None,
     ) -> None:
         assert min(num_blocks, block_tokens, context_tokens, max_seqs, token_budget) > 0
@@ -68,6 +71,7 @@ class Scheduler:
         self._max_seqs = max_seqs
         self._max_queue = max_queue
         self._keeps_cache = not no_kv_cache
+        self._speculates = speculation and not no_kv_cache
         self._pace = StepPace(min_share=block_tokens)
         self._sequences: dict[str, Sequence] = {}
         self._held: dict[str, Sequence] = {}
@@ -177,12 +181,12 @@ class Scheduler:
         )
 
     @property
-    def sampled_guides(self) -> list[Guide | None]:
-        """Of the planned step: the guide of each chunk that samples, in the plan's order."""
+    def sampled(self) -> list[tuple[Guide | None, tuple[int, ...]]]:
+        """Of the planned step: guide and draft of each chunk that samples, in the plan's order."""
         draft = self._in_flight
         assert draft is not None, "no step is planned"
         pairs = zip(draft.work, draft.chunks, strict=True)
-        return [sequence.guide for sequence, chunk in pairs if chunk.samples]
+        return [(sequence.guide, chunk.draft) for sequence, chunk in pairs if chunk.samples]
 
     def commit(self, result: StepResult, duration_s: float | None = None) -> list[Progress]:
         """Take in what the planned step drew. `duration_s`: how long its execution took; it
@@ -229,6 +233,8 @@ class Scheduler:
             completed_abort=completed["abort"],
             completed_error=completed["error"],
             forced_tokens=self._harvest.forced_tokens,
+            drafted_tokens=self._harvest.drafted_tokens,
+            confirmed_tokens=self._harvest.confirmed_tokens,
         )
 
     def _checked_limit(self, prompt_tokens: int, max_tokens: int) -> int:
@@ -265,12 +271,42 @@ class Scheduler:
         """The missing tokens of the running sequences that draw: one, or those that their guides
         forced too. And the one of a prompt that misses one."""
         position = 0
+        price = self._pace.price(len(self._running)) if self._speculates else 1.0
         while position < len(self._running) and draft.budget > 0:
             sequence = self._running[position]
             missing = len(sequence.tokens) - sequence.computed
             if (missing == 1 or sequence.decoding) and self._grow(sequence, draft):
-                draft.compute(sequence, min(missing, draft.budget))
+                length = min(missing, draft.budget)
+                guess: tuple[int, ...] = ()
+                if price < 1.0 and sequence.decoding and length == missing:
+                    guess = self._guess(sequence, missing, draft, price)
+                draft.compute(sequence, length, guess)
             position += 1
+
+    def _guess(
+        self, sequence: Sequence, missing: int, draft: Draft, price: float
+    ) -> tuple[int, ...]:
+        """Tokens that may follow the known ones of a sequence, and that have room. The rows after
+        it keep the budget for a token each."""
+        known = len(sequence.tokens)
+        room = min(
+            draft.budget - missing - len(self._running),
+            sequence.known_limit - 1 - known,
+            MAX_DRAFT - draft.num_guessed,
+        )
+        if room <= 0:
+            return ()
+        if sequence.speculation is None:
+            sequence.speculation = Speculation()
+        guess = sequence.speculation.draft(sequence.tokens, room, price)
+        if guess and sequence.guide is not None:
+            guess = guess[: sequence.guide.follow(guess)]
+        cache = self._cache
+        while len(sequence.blocks) * cache.block_tokens < known + len(guess):
+            if cache.pool.num_free <= len(self._running):
+                return guess[: len(sequence.blocks) * cache.block_tokens - known]
+            draft.blocks.append(AppendBlocks(sequence.row, (cache.extend(sequence),)))
+        return guess
 
     def _plan_prompts(self, draft: Draft) -> None:
         """Chunks of the running sequences that miss more. Without a cache between steps these

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.dialog import Sampling
 from penstock.scheduler.guide import Guide
+from penstock.scheduler.speculation import Speculation
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -38,7 +39,7 @@ class Sequence:
     they were needed; `published`: how many of its blocks are, or need not be, in the prefix index.
     `decoding`: it drew a token since it got its row. `guide` steers what is drawn; `unreported`
     tokens it forced before the first draw, and as many of the known ones as `unsent` says are
-    still to be told to the runtime.
+    still to be told to the runtime. `speculation` guesses its next tokens, where that is on.
     """
 
     __slots__ = (
@@ -58,6 +59,7 @@ class Sequence:
         "salt",
         "sampling",
         "seed",
+        "speculation",
         "stop_token_ids",
         "tokens",
         "top_logprobs",
@@ -95,6 +97,7 @@ class Sequence:
         self.aborted = False
         self.decoding = False
         self.guide: Guide | None = None
+        self.speculation: Speculation | None = None
         self.unreported: list[int] = []
         self.unsent = 0
 

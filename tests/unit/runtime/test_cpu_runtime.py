@@ -15,6 +15,7 @@ from penstock.runtime.rows import RowTable
 from penstock.scheduler import (
     Admit,
     AppendBlocks,
+    AppendTokens,
     Chunk,
     Progress,
     Scheduler,
@@ -168,3 +169,48 @@ def test_close_closes_the_backend() -> None:
     setup = Setup()
     setup.runtime.close()
     assert setup.backend.closed
+
+
+STATEFUL = Sampling(temperature=0.0, presence_penalty=0.5)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), STATEFUL], ids=["plain", "state"])
+@pytest.mark.parametrize("right", range(5))
+def test_a_draft_gives_the_tokens_that_would_have_been_drawn(
+    sampling: Sampling, right: int
+) -> None:
+    """Of a draft of four tokens the first `right` are so; another row of the step has none."""
+    setup, prompt, other = Setup(), [1, 2, 3], [4, 5]
+    answer, beside = answer_alone(prompt, 9), answer_alone(other, 2)
+    draft = [*answer[1 : 1 + right], *((token + 1) % 64 for token in answer[1 + right : 5])]
+    admissions = (
+        Admit(0, tuple(prompt), 3, sampling, 7, None),
+        Admit(1, tuple(other), 2, Sampling(temperature=0.0), 7, 1),
+    )
+    blocks = (AppendBlocks(0, (0, 1, 2, 3)), AppendBlocks(1, (4, 5)))
+    first = (Chunk(0, 0, 3, True), Chunk(1, 0, 2, True))
+    execute = setup.runtime.execute
+    drawn = execute(StepPlan(1, (), admissions, blocks, first)).drawn
+    assert [one.token_id for one in drawn] == [answer[0], beside[0]]
+    second = (Chunk(0, 3, 1, True, tuple(draft)), Chunk(1, 2, 1, True))
+    drawn = execute(StepPlan(2, (), (), (), second)).drawn
+    of_row = [one.token_id for one in drawn if one.row == 0]
+    assert of_row == answer[1 : 2 + right]
+    assert [(one.row, one.token_id) for one in drawn][-1] == (1, beside[1])
+    assert drawn[-1].logprob is not None and drawn[-1].top[0][0] == beside[1]
+    third = (Chunk(0, 4 + right, 1, True),)
+    (last,) = execute(StepPlan(3, (), (), (), third)).drawn
+    assert last.token_id == answer[2 + right]
+
+
+def test_forced_tokens_are_computed_with_the_next_chunk() -> None:
+    setup, prompt = Setup(), [1, 2, 3]
+    execute = setup.runtime.execute
+    admission = Admit(0, tuple(prompt), 3, STATEFUL, 7, None)
+    blocks = AppendBlocks(0, (0, 1, 2))
+    (drawn,) = execute(StepPlan(1, (), (admission,), (blocks,), (Chunk(0, 0, 3, True),))).drawn
+    known = [*prompt, drawn.token_id, 9, 8, 7]
+    forced = AppendTokens(0, (9, 8, 7))
+    plan = StepPlan(2, (), (), (), (Chunk(0, 3, 4, True),), (forced,))
+    (drawn,) = execute(plan).drawn
+    assert [drawn.token_id] == answer_alone(known, 1)

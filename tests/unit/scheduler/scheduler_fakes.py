@@ -48,12 +48,20 @@ class ScriptedGuide:
         forced, self._forced = self._forced[:room], self._forced[room:]
         return forced
 
+    def follow(self, draft: Sequence[int]) -> int:
+        for index, token in enumerate(draft):
+            probe = ScriptedGuide()
+            if not probe.accept(token) or probe.ended or probe.force(1):
+                return index
+        return len(draft)
+
 
 def answer_alone(
     prompt: Sequence[int],
     max_tokens: int,
     stops: frozenset[int],
     guide: ScriptedGuide | None = None,
+    vocab: int = VOCAB,
 ) -> list[int]:
     """What a request must answer, computed without any scheduler."""
     state = b""
@@ -65,7 +73,7 @@ def answer_alone(
         for token in answer:
             state = digest(state, token)
     while len(answer) < max_tokens:
-        token = token_of(state)
+        token = token_of(state, vocab)
         if token in stops or (guide is not None and not guide.accept(token)):
             break
         new = [token]
@@ -89,15 +97,24 @@ class FakeRuntime:
     """Executes plans over a cache of digests, and checks every rule of `StepPlan`."""
 
     def __init__(
-        self, num_blocks: int, block_tokens: int, token_budget: int, *, forgets: bool = False
+        self,
+        num_blocks: int,
+        block_tokens: int,
+        token_budget: int,
+        *,
+        forgets: bool = False,
+        vocab: int = VOCAB,
     ) -> None:
         self.cache: list[list[bytes | None]] = [[None] * block_tokens for _ in range(num_blocks)]
         self.block_tokens = block_tokens
         self.token_budget = token_budget
         self.forgets = forgets
+        self.vocab = vocab
         self.rows: dict[int, Row] = {}
         self.fails: Callable[[int], bool] = lambda row: False
         self.max_step_tokens = 0
+        self.drafted = 0
+        self.draws: Callable[[int], int] | None = None
 
     def execute(self, plan: StepPlan) -> StepResult:
         for row in plan.releases:
@@ -121,17 +138,26 @@ class FakeRuntime:
         for (block, offset), state in written.items():
             self.cache[block][offset] = state
         drawn = []
-        for chunk, state in zip(plan.chunks, states, strict=True):
+        for chunk, after in zip(plan.chunks, states, strict=True):
             row = self.rows[chunk.row]
             assert chunk.samples == (chunk.start + chunk.length == len(row.tokens))
-            if chunk.samples:
-                row.tokens.append(token_of(state))
+            assert chunk.samples or not chunk.draft
+            self.drafted += len(chunk.draft)
+            for place, state in enumerate(after[chunk.length - 1 :] if chunk.samples else []):
+                row.tokens.append(self._draw(state, row.tokens[-1]))
                 drawn.append(Drawn(chunk.row, row.tokens[-1], failed=self.fails(chunk.row)))
+                if chunk.draft[place : place + 1] != (row.tokens[-1],):
+                    break
         return StepResult(plan.step, tuple(drawn))
 
-    def _compute(self, chunk: Chunk, written: dict[tuple[int, int], bytes]) -> bytes:
+    def _draw(self, state: bytes, before: int) -> int:
+        return token_of(state, self.vocab) if self.draws is None else self.draws(before)
+
+    def _compute(self, chunk: Chunk, written: dict[tuple[int, int], bytes]) -> list[bytes]:
         """All chunks of a step read the cache as it was before the step, but for their own."""
         row = self.rows[chunk.row]
+        tokens = [*row.tokens[: chunk.start + chunk.length], *chunk.draft]
+        after = []
         assert chunk.length > 0
         state = b""
         if chunk.start:
@@ -139,13 +165,14 @@ class FakeRuntime:
             before = self.cache[row.blocks[block]][offset]
             assert before is not None, "reads a place that nothing was written to"
             state = before
-        for position in range(chunk.start, chunk.start + chunk.length):
+        for position in range(chunk.start, len(tokens)):
             block, offset = divmod(position, self.block_tokens)
-            state = digest(state, row.tokens[position])
+            state = digest(state, tokens[position])
+            after.append(state)
             place = (row.blocks[block], offset)
             assert place not in written, "two chunks write to one place"
             written[place] = state
-        return state
+        return after
 
 
 @dataclass
@@ -160,6 +187,8 @@ class Harness:
     max_queue: int = 1000
     prefix_caching: bool = True
     no_kv_cache: bool = False
+    speculation: bool = False
+    vocab: int = VOCAB
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(
@@ -171,11 +200,16 @@ class Harness:
             max_queue=self.max_queue,
             prefix_caching=self.prefix_caching,
             no_kv_cache=self.no_kv_cache,
+            speculation=self.speculation,
             secret=b"test",
         )
         budget = max(self.token_budget, self.context_tokens if self.no_kv_cache else 0)
         self.runtime = FakeRuntime(
-            self.num_blocks, self.block_tokens, budget, forgets=self.no_kv_cache
+            self.num_blocks,
+            self.block_tokens,
+            budget,
+            forgets=self.no_kv_cache,
+            vocab=self.vocab,
         )
         self.answers: dict[str, list[int]] = {}
         self.finishes: dict[str, str] = {}

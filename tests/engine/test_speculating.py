@@ -1,0 +1,90 @@
+"""With guesses and without, every request gets the same tokens with the same log-probabilities."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from constrained import core_of, regex, schema, start_model, tokenizer_and_vocabulary
+from tiny_text import IM_END
+
+from penstock.dialog import Sampling
+from penstock.engine.types import TokenDelta, TokenRequest
+from penstock.runtime import CpuRuntime
+from penstock.scheduler.pace import StepPace
+
+_, VOCABULARY = tokenizer_and_vocabulary()
+COPIED = tuple(b"one two three one two three one two ")
+SAMPLINGS = {
+    "greedy": Sampling(temperature=0.0),
+    "cold": Sampling(temperature=0.3),
+    "narrow": Sampling(temperature=1.0, top_k=3, top_p=0.9, min_p=0.05),
+    "biased": Sampling(temperature=0.4, logit_bias={32: 4.0, 101: 4.0}),
+    "penalized": Sampling(temperature=0.3, presence_penalty=0.2, repetition_penalty=1.05),
+    "dry": Sampling(temperature=0.3, dry_multiplier=0.2, dry_base=1.2, dry_allowed_length=4),
+}
+GRAMMARS = {
+    "free": None,
+    "words": regex("(the |thing |in ){40}"),
+    "rows": schema({"type": "array", "items": {"enum": ["the thing", "other"]}, "minItems": 99}),
+}
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuRuntime]:
+    started = start_model(tmp_path_factory.mktemp("model") / "small")
+    yield started
+    started.close()
+
+
+def requests() -> list[TokenRequest]:
+    ways = itertools.product(SAMPLINGS.items(), GRAMMARS.items(), (None, 2))
+    return [
+        TokenRequest(
+            id=f"{name}, {grammar_name}, {top}",
+            token_ids=COPIED,
+            sampling=sampling,
+            seed=5,
+            max_tokens=90,
+            stop_token_ids=frozenset({IM_END}),
+            top_logprobs=top,
+            constraint=grammar,
+        )
+        for (name, sampling), (grammar_name, grammar), top in ways
+    ]
+
+
+def answers(
+    runtime: CpuRuntime, wanted: list[TokenRequest], **options: int | bool
+) -> tuple[dict[str, list[TokenDelta]], int]:
+    """The tokens of each request, and how many of them were guessed."""
+    core = core_of(runtime, **options)
+    core.teach(VOCABULARY)
+    found: dict[str, list[TokenDelta]] = {request.id: [] for request in wanted}
+    for request in wanted:
+        core.submit(request)
+    open_requests = len(wanted)
+    while open_requests:
+        for chunk in core.step():
+            assert chunk.finish != "error", chunk.error
+            found[chunk.id] += chunk.tokens
+            open_requests -= chunk.finish is not None
+    return found, core.gauges().confirmed_tokens
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"token_budget": 20}, {"num_blocks": 25}, {"max_seqs": 2}],
+    ids=["batched", "chunked", "preempted", "by twos"],
+)
+def test_guesses_change_nothing(
+    runtime: CpuRuntime, monkeypatch: pytest.MonkeyPatch, options: dict[str, int]
+) -> None:
+    plain, guessed = answers(runtime, requests(), prefix_caching=False)
+    assert guessed == 0
+    monkeypatch.setattr(StepPace, "price", lambda self, rows: 0.05)
+    speculated, guessed = answers(runtime, requests(), speculation=True, **options)
+    assert guessed > 100
+    for id, tokens in plain.items():
+        assert speculated[id] == tokens, id

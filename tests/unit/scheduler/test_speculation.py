@@ -1,0 +1,140 @@
+"""Guesses are made where text repeats and they pay; answers are the same with and without."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scheduler_fakes import Harness, ScriptedGuide, answer_alone
+
+from penstock.scheduler.pace import StepPace
+from penstock.scheduler.speculation import MAX_DRAFT, RunIndex, Speculation
+
+CHEAP, DEAR = 0.1, 0.95
+
+
+def run(harness: Harness) -> int:
+    """Steps until all is done, on a machine where a token costs a tenth of the rest."""
+    steps = 0
+    while (plan := harness.scheduler.plan()) is not None:
+        harness.commit(plan, 0.010 + 0.001 * plan.num_tokens)
+        steps += 1
+    return steps
+
+
+def repeating(harness: Harness) -> Harness:
+    """A runtime that says 0, 1, 2, ..., 9 over and over, whatever stands before."""
+    harness.runtime.draws = lambda before: (before + 1) % 10
+    return harness
+
+
+def test_the_index_finds_what_followed_the_last_occurrence() -> None:
+    index = RunIndex()
+    assert index.guess(array("i", [1, 2, 3, 4, 5, 1, 2]), 4) == ()
+    assert index.guess(array("i", [1, 2, 3, 4, 5, 1, 2, 3]), 4) == (4, 5, 1, 2)
+    assert index.guess(array("i", [1, 2, 3, 4, 5, 1, 2, 3, 9, 1, 2, 3]), 2) == (9, 1)
+
+
+def test_a_guess_that_runs_into_the_end_repeats_itself() -> None:
+    assert RunIndex().guess(array("i", [7, 8, 7, 8, 7]), 5) == (8, 7, 8, 7, 8)
+
+
+@given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 6))
+def test_the_index_does_not_depend_on_how_the_text_came(tokens: list[int], piece: int) -> None:
+    grown, index, guess = array("i"), RunIndex(), ()
+    for start in range(0, len(tokens), piece):
+        grown.extend(tokens[start : start + piece])
+        guess = index.guess(grown, 5)
+    if tokens:
+        assert guess == RunIndex().guess(array("i", tokens), 5)
+
+
+def learned(right: float) -> Speculation:
+    speculation = Speculation()
+    for count in range(400):
+        speculation.learn(1, int((count + 1) * right) - int(count * right))
+    return speculation
+
+
+def test_a_sequence_that_repeats_is_guessed_far_and_one_that_does_not_is_left_alone() -> None:
+    tokens = array("i", [1, 2, 3] * 20)
+    assert len(learned(1.0).draft(tokens, 99, CHEAP)) == MAX_DRAFT
+    assert 2 <= len(learned(0.7).draft(tokens, 99, CHEAP)) < MAX_DRAFT
+    assert learned(0.0).draft(tokens, 99, CHEAP) == ()
+
+
+def test_what_is_dear_is_guessed_less() -> None:
+    tokens = array("i", [1, 2, 3] * 20)
+    assert learned(0.9).draft(tokens, 99, DEAR) == ()
+    assert learned(0.9).draft(tokens, 99, 0.5) < learned(0.9).draft(tokens, 99, CHEAP)
+
+
+def test_a_sequence_that_began_to_repeat_is_found_again() -> None:
+    speculation, tokens = learned(0.0), array("i", [1, 2, 3] * 20)
+    drafts = [speculation.draft(tokens, 99, CHEAP) for _ in range(100)]
+    assert 1 <= sum(map(bool, drafts)) <= 5
+    assert max(map(len, drafts)) == 1
+
+
+def test_the_price_of_a_token_is_known_once_steps_differ() -> None:
+    pace = StepPace(min_share=4)
+    assert pace.price(1) == 1.0
+    for tokens in (40, 1, 1, 8, 1, 20, 1):
+        pace.observe(tokens, 0.009 + 0.001 * tokens)
+    assert pace.price(1) == pytest.approx(0.1, abs=0.02)
+    assert pace.price(9) == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("guided", [False, True])
+@pytest.mark.parametrize("vocab", [3, 4, 50])
+def test_answers_are_the_same_as_without(vocab: int, guided: bool) -> None:
+    prompts = [[seed % 3, seed // 3 % 3, *[1, 2] * seed, 1] for seed in range(12)]
+    harness = Harness(
+        speculation=True, vocab=vocab, context_tokens=200, num_blocks=400, token_budget=64
+    )
+
+    def guide() -> ScriptedGuide | None:
+        return ScriptedGuide((1, 2)) if guided else None
+
+    for index, prompt in enumerate(prompts):
+        harness.submit(f"r{index}", prompt, 40 + index, frozenset({49}), guide=guide())
+    run(harness)
+    for index, prompt in enumerate(prompts):
+        right = answer_alone(prompt, 40 + index, frozenset({49}), guide(), vocab)
+        assert harness.answers[f"r{index}"] == right
+    if vocab < 50 and not guided:
+        assert harness.scheduler.gauges().confirmed_tokens > 20
+
+
+def test_a_repeating_answer_takes_fewer_steps() -> None:
+    plain, guessing = repeating(Harness()), repeating(Harness(speculation=True))
+    for harness in (plain, guessing):
+        harness.submit("a", [*range(20), 1, 2, 3], 100)
+    assert 3 * run(guessing) < run(plain)
+    assert plain.answers == guessing.answers
+    assert guessing.scheduler.gauges().confirmed_tokens > 60
+
+
+def test_nothing_is_guessed_where_it_is_off_or_nothing_is_kept() -> None:
+    for options in ({}, {"speculation": True, "no_kv_cache": True}):
+        harness = repeating(Harness(**options))
+        harness.submit("a", [*range(20), 1, 2, 3], 60)
+        run(harness)
+        assert harness.runtime.drafted == 0
+
+
+def test_drafts_leave_room_for_the_other_rows() -> None:
+    harness = repeating(Harness(speculation=True, token_budget=24, max_seqs=4, context_tokens=100))
+    for index in range(4):
+        harness.submit(f"r{index}", [*range(20), 1, 2, index], 60)
+    while (plan := harness.scheduler.plan()) is not None:
+        running = harness.scheduler.gauges().sequences_running
+        assert plan.num_tokens <= 24
+        if any(chunk.draft for chunk in plan.chunks):
+            assert len(plan.chunks) == running
+        assert sum(len(chunk.draft) for chunk in plan.chunks) <= MAX_DRAFT
+        harness.commit(plan, 0.010 + 0.001 * plan.num_tokens)
+    assert set(harness.finishes.values()) == {"length"}
+    assert harness.runtime.drafted > 0
