@@ -1,0 +1,162 @@
+"""Speculation on text that copies and on text that does not: speed with it over speed without.
+
+`python -m bench.speculation --model M`: one process, no HTTP, one stream at a time and batches;
+the two engines alternate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.machine import facts
+from penstock.config import EngineSettings, read_environment
+from penstock.dialog import Sampling
+from penstock.engine.core import EngineCore
+from penstock.engine.types import TokenRequest
+from penstock.models.loading import load_text_parts
+from penstock.models.sources import resolve_model
+from penstock.text import Tokenizer, load_tokenizer
+
+PASSAGE = """The river rises in the hills north of the town and runs for forty miles to the sea.
+In spring it floods the lower meadows, and the farmers move their sheep to the ridge. The old mill
+at the bridge was built in 1784 by a family of weavers; it burned down twice and was rebuilt both
+times with stone from the quarry. Since 1920 it has held a small museum of looms, letters and maps.
+Visitors come by the narrow railway, which stops at the bridge on request from May to October."""
+CODE = '''def read_table(path, separator=",", header=True):
+    """Rows of a table as dictionaries."""
+    rows = []
+    with open(path, encoding="utf-8") as file:
+        lines = [line.rstrip("\\n") for line in file if line.strip()]
+    names = lines[0].split(separator) if header else None
+    for line in lines[1 if header else 0 :]:
+        cells = line.split(separator)
+        if names is None:
+            names = [f"column_{index}" for index in range(len(cells))]
+        if len(cells) != len(names):
+            raise ValueError(f"{path}: a row has {len(cells)} cells instead of {len(names)}")
+        rows.append(dict(zip(names, cells)))
+    return rows
+'''
+COPYING = {
+    "passage": f"Repeat this text word for word:\n\n{PASSAGE}",
+    "code edit": f"Rename the function to load_table and give back all of the code:\n\n{CODE}",
+    "quotes": f"Summarize this by quoting its most important sentences:\n\n{PASSAGE}",
+}
+FRESH = {
+    "story": "Write a short story about a lighthouse keeper who finds a map.",
+    "plan": "How would you plan a garden for a school? Think of everything.",
+    "letter": "Write a letter to a friend about a day in an unknown city.",
+}
+
+
+def measure(model: str, new: int, repeats: int) -> dict[str, Any]:
+    files = resolve_model(model, read_environment().home)
+    tokenizer = load_tokenizer(load_text_parts(files))
+    cores = {
+        on: EngineCore.load(EngineSettings(model=model, no_speculation=not on))
+        for on in (False, True)
+    }
+    for core in cores.values():
+        _seconds(core, [_request(tokenizer, FRESH["plan"], 1.0, 0, "warm", 24)])
+    result: dict[str, Any] = {"machine": facts(), "new_tokens": new}
+    greedy, free = 0.0, 1.0
+    for name, prompts, temperature, streams in (
+        ("copying, 1 stream", COPYING, greedy, 1),
+        ("copying at temperature 0.7, 1 stream", COPYING, 0.7, 1),
+        ("fresh, 1 stream", FRESH, free, 1),
+        ("copying, 8 streams", COPYING, greedy, 8),
+        ("fresh, 8 streams", FRESH, free, 8),
+    ):
+        result[name] = _compare(cores, tokenizer, prompts, temperature, streams, new, repeats)
+    for core in cores.values():
+        core.close()
+    return result
+
+
+def _compare(
+    cores: dict[bool, EngineCore],
+    tokenizer: Tokenizer,
+    prompts: dict[str, str],
+    temperature: float,
+    streams: int,
+    new: int,
+    repeats: int,
+) -> dict[str, Any]:
+    """Tokens a second without and with, and the median ratio of the pairs of runs."""
+    figures: dict[str, Any] = {}
+    ratios = []
+    before = cores[True].gauges()
+    for name, prompt in prompts.items():
+        speeds: dict[bool, list[float]] = {False: [], True: []}
+        for repeat in range(repeats):
+            for on, core in cores.items():
+                requests = [
+                    _request(tokenizer, prompt, temperature, 10 * repeat + row, f"{row}", new)
+                    for row in range(streams)
+                ]
+                tokens, seconds = _seconds(core, requests)
+                speeds[on].append(tokens / seconds)
+        pairs = zip(speeds[True], speeds[False], strict=True)
+        ratios.append(statistics.median(with_it / without for with_it, without in pairs))
+        figures[name] = {
+            "without": round(statistics.median(speeds[False]), 1),
+            "with": round(statistics.median(speeds[True]), 1),
+            "ratio": round(ratios[-1], 3),
+        }
+    after = cores[True].gauges()
+    drafted = after.drafted_tokens - before.drafted_tokens
+    confirmed = after.confirmed_tokens - before.confirmed_tokens
+    figures["ratio"] = round(statistics.geometric_mean(ratios), 3)
+    figures["drafted"], figures["confirmed"] = drafted, confirmed
+    return figures
+
+
+def _request(
+    tokenizer: Tokenizer, prompt: str, temperature: float, seed: int, id: str, new: int
+) -> TokenRequest:
+    text = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+    return TokenRequest(
+        id=id,
+        token_ids=tuple(tokenizer.encode(text)),
+        sampling=Sampling(temperature=temperature),
+        seed=seed,
+        max_tokens=new,
+        stop_token_ids=tokenizer.stop_ids,
+    )
+
+
+def _seconds(core: EngineCore, requests: list[TokenRequest]) -> tuple[int, float]:
+    """Tokens after each request's first, and the seconds from the last of those firsts on."""
+    for request in requests:
+        core.submit(request)
+    waiting, tokens, began = {request.id for request in requests}, 0, 0.0
+    while core.has_work:
+        chunks = core.step()
+        if waiting:
+            waiting -= {chunk.id for chunk in chunks}
+            began = time.perf_counter()
+        else:
+            tokens += sum(len(chunk.tokens) for chunk in chunks)
+    return tokens, time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench.speculation", description=__doc__)
+    parser.add_argument("--model", default="smollm2-135m-instruct")
+    parser.add_argument("--new", type=int, default=120)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    result = json.dumps(measure(arguments.model, arguments.new, arguments.repeats), indent=1)
+    print(result)
+    if arguments.out:
+        arguments.out.write_text(result + "\n")
+
+
+if __name__ == "__main__":
+    main()
