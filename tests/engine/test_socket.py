@@ -41,6 +41,9 @@ class CountingTokenSource:
         self.active: dict[str, list[int]] = {}
         self.aborted: list[str] = []
         self.taught: list[Vocabulary] = []
+        self.hold = False
+        self.held: dict[str, list[int]] = {}
+        self.wake: Callable[[], None] = lambda: None
         self.gate = threading.Event()
 
     @property
@@ -48,7 +51,7 @@ class CountingTokenSource:
         return bool(self.active)
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
-        """Its work always comes with a submit."""
+        self.wake = wake
 
     def teach(self, vocabulary: Vocabulary) -> None:
         self.taught.append(vocabulary)
@@ -56,7 +59,8 @@ class CountingTokenSource:
     def submit(self, request: TokenRequest) -> None:
         if len(self.active) >= 4:
             raise Overloaded("the queue is full", retry_after_s=3)
-        self.active[request.id] = [0, request.max_tokens]
+        target = self.held if self.hold else self.active
+        target[request.id] = [0, request.max_tokens]
 
     def abort(self, request_id: str) -> None:
         if self.active.pop(request_id, None) is not None:
@@ -231,3 +235,35 @@ def test_frames_survive_any_cut_of_the_stream() -> None:
 def test_oversized_frame_is_refused_before_it_is_stored() -> None:
     with pytest.raises(ValueError):
         FrameReader().feed((MAX_FRAME_BYTES + 1).to_bytes(4, "little"))
+
+
+async def test_a_restarted_engine_is_taught_again(tmp_path: Path) -> None:
+    client = EngineClient(str(tmp_path / "s"))
+    vocabulary = Vocabulary("{}", (1, 2))
+    async with serving(tmp_path / "s") as (source, _):
+        await client.wait_ready()
+        client.teach(vocabulary)
+        client.teach(vocabulary)
+        await tokens(client.generate(request("after the teaching")))
+        assert source.taught == [vocabulary]
+    await until(lambda: not client.serving)
+    async with serving(tmp_path / "s") as (source, _):
+        await client.wait_ready()
+        await tokens(client.generate(request("again")))
+        assert source.taught == [vocabulary]
+        await client.close()
+
+
+async def test_work_that_comes_without_a_frame_wakes_the_engine(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s") as (source, _):
+        client = EngineClient(str(tmp_path / "s"))
+        await client.wait_ready()
+        stream = client.generate(request("late"))
+        source.hold = True
+        waiting = asyncio.ensure_future(tokens(stream))
+        await until(lambda: source.held)
+        source.hold = False
+        source.active.update(source.held)
+        source.wake()
+        assert await waiting == [1, 2, 3, 4, 5]
+        await client.close()
