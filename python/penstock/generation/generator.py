@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final
 
-from penstock.base.errors import InvalidRequest, ModelError
+from penstock.base.errors import InvalidRequest
 from penstock.base.ids import new_id
 from penstock.dialog import Event, GenerateRequest, RunEnded, RunStarted, Sampling
 from penstock.engine.protocol import Engine
 from penstock.engine.types import Grammar, TokenRequest
 from penstock.generation.answer_grammars import AnswerGrammars
 from penstock.generation.breakers import Breakers
+from penstock.generation.chat_form import chat_form
 from penstock.generation.checks import check_bias, check_request
 from penstock.generation.choice import Choice
 from penstock.generation.constraints import Constraints
@@ -25,9 +25,7 @@ from penstock.generation.prompt import Prompt, PromptBuilder, prompt_chars
 from penstock.generation.sampling import resolve_sampling, seeds, uses_dry
 from penstock.models.tokenizer_data import TextParts
 from penstock.text import ChatTemplate, Tokenizer, load_tokenizer
-from penstock.text.channels import Channels, detect_channels
-
-log = logging.getLogger(__name__)
+from penstock.text.channels import Channels
 
 LONG_PROMPT_CHARS: Final = 8192
 """A longer prompt is rendered and tokenized in a thread; about 2 ms of work."""
@@ -62,20 +60,12 @@ class Generator:
         """For a loaded engine and the text parts of its model. `tool_syntax`: how it writes calls,
         None to find that out.
 
-        A chat template that cannot be used is reported, and leaves completions. Raises ModelError
-        for a tokenizer that cannot be used.
+        A chat template that cannot be used is reported and replaced by one that fits the model, if
+        there is one; else completions are left. Raises ModelError for a tokenizer that cannot be
+        used.
         """
-        template = None
-        if parts.chat_template is not None:
-            try:
-                template = ChatTemplate(
-                    parts.chat_template, bos_token=parts.bos_token, eos_token=parts.eos_token
-                )
-            except ModelError as error:
-                log.warning("%s: no chat, only completions: %s", parts.model_id, error)
         tokenizer = load_tokenizer(parts)
-        source = parts.chat_template if template is not None else None
-        channels = detect_channels(source, tokenizer.added_tokens, tool_syntax)
+        template, channels = chat_form(parts, tokenizer, tool_syntax)
         return cls(engine, tokenizer, template, parts.generation_defaults, channels)
 
     @property

@@ -10,6 +10,8 @@ import msgspec
 from penstock.dialog import FunctionTool, Message, Reasoning, Text, ToolCall, ToolResult
 
 TemplateMessage = dict[str, Any]
+"""`role`, `content` (a string), and where there is one `name`, `reasoning_content`, `tool_calls`,
+`tool_call_id`."""
 
 
 def template_messages(

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import jinja2
 
 from penstock.base.errors import InvalidRequest, ModelError
 from penstock.dialog import FunctionTool, Message, ReasoningPolicy
+from penstock.text.adapt import adapted
 from penstock.text.budget import Budget, TemplateLimit, measure
+from penstock.text.channels.families import HERMES
+from penstock.text.channels.syntax import ToolSyntax
 from penstock.text.conversation import template_messages, template_tools
 from penstock.text.sandbox import BUDGET, ChatEnvironment, Refusal
+from penstock.text.template_traits import TemplateTraits, traits_of
 from penstock.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -31,10 +35,18 @@ class ChatTemplate:
     A control token that a request writes into a message ("<|im_end|>" in a user's text) reaches the
     model as plain text: `encode` breaks it in two before the text is tokenized. Control tokens of
     the template itself count as such.
+
+    What the template cannot show (tools, calls, results, a system message) is said in messages that
+    it can, calls in the syntax `calls` (None: Hermes's).
     """
 
     def __init__(
-        self, source: str, *, bos_token: str | None = None, eos_token: str | None = None
+        self,
+        source: str,
+        *,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+        calls: ToolSyntax | None = None,
     ) -> None:
         if len(source) > MAX_TEMPLATE_CHARS:
             raise ModelError(
@@ -43,7 +55,20 @@ class ChatTemplate:
             )
         self._template = _compile(source)
         self._knows_developer = "developer" in source
+        self._wants_thinking = "message.thinking" in source
+        self._calls = calls if calls is not None else HERMES
         self._globals = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
+
+    @cached_property
+    def traits(self) -> TemplateTraits:
+        """What the template can show; found out at the first use, some milliseconds."""
+        return traits_of(self.render_plain)
+
+    def render_plain(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+    ) -> str:
+        """Messages and tools in the template's own terms, shown as they are. Raises as `render`."""
+        return self._render({"messages": messages, "tools": tools})
 
     def render(
         self,
@@ -84,14 +109,19 @@ class ChatTemplate:
         tools: Sequence[FunctionTool],
         reasoning: ReasoningPolicy,
     ) -> dict[str, Any]:
-        variables: dict[str, Any] = {
-            "messages": template_messages(messages, knows_developer=self._knows_developer),
-            "tools": template_tools(tools),
-        }
+        shown = template_messages(messages, knows_developer=self._knows_developer)
+        defined = template_tools(tools)
+        roles = {message["role"] for message in shown}
+        if defined or "tool" in roles or "system" in roles or any("tool_calls" in m for m in shown):
+            shown, defined = adapted(shown, defined, self.traits, self._calls)
+        if self._wants_thinking:
+            shown = [_with_thinking(message) for message in shown]
+        variables: dict[str, Any] = {"messages": shown, "tools": defined}
         if reasoning.enabled is not None:
-            variables["enable_thinking"] = reasoning.enabled
+            variables["enable_thinking"] = variables["thinking"] = reasoning.enabled
         if reasoning.effort is not None:
             variables["reasoning_effort"] = reasoning.effort
+            variables["reasoning_strength"] = reasoning.effort
         return variables
 
     def _render(self, variables: dict[str, Any]) -> str:
@@ -116,6 +146,13 @@ class ChatTemplate:
             ) from error
         finally:
             BUDGET.reset(token)
+
+
+def _with_thinking(message: dict[str, Any]) -> dict[str, Any]:
+    """The reasoning before calls under the name that gpt-oss's template has for it."""
+    if "reasoning_content" not in message or "tool_calls" not in message or message["content"]:
+        return message
+    return {**message, "thinking": message["reasoning_content"]}
 
 
 @lru_cache(maxsize=8)

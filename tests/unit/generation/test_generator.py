@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from scripted_engine import INFO, RowError, ScriptedEngine
-from tiny_text import CHATML, END_OF_TEXT, IM_END, tiny_template, tiny_tokenizer
+from tiny_text import CHATML, END_OF_TEXT, IM_END, tiny_data, tiny_template, tiny_tokenizer
 
 from penstock.base.errors import ContextLengthExceeded, EngineFault, InvalidRequest, Overloaded
 from penstock.dialog import (
@@ -419,16 +419,27 @@ async def test_bias_and_penalties_reach_the_engine_resolved() -> None:
     assert (260,) in sent.dry_breakers and sent.dry_sequence_breakers is None
 
 
-def parts(chat_template: str | None) -> TextParts:
-    from tiny_text import tiny_data
+def parts(chat_template: str | None, mark: str = "<|im_start|>") -> TextParts:
+    tokens = [mark if token == "<|im_start|>" else token for token in tiny_data().tokens]
+    data = tiny_data(tokens=tokens)
+    return TextParts("m", "f", data, chat_template, None, None, (), Sampling(), 128, 264)
 
-    return TextParts("m", "f", tiny_data(), chat_template, None, None, (), Sampling(), 128, 264)
+
+@pytest.mark.parametrize("template", [None, "{% for %}", "{{ raise_exception('no') }}", "shows it"])
+async def test_a_template_that_fits_the_tokens_stands_in_for_one_that_does_not_work(
+    template: str | None,
+) -> None:
+    engine = ScriptedEngine([])
+    loaded = Generator.load(engine, parts(template))
+    _ = [event async for event in loaded.run(GenerateRequest(messages=HI))]
+    expected = TOKENIZER.encode(ChatTemplate(CHATML).render(HI))
+    assert engine.requests[0].token_ids == tuple(expected)
 
 
 @pytest.mark.parametrize("template", [None, "{% for %}"])
 async def test_without_a_usable_template_completions_still_work(template: str | None) -> None:
     engine = ScriptedEngine(ids("a"))
-    loaded = Generator.load(engine, parts(template))
+    loaded = Generator.load(engine, parts(template, mark="<|other|>"))
     with pytest.raises(InvalidRequest, match="no chat template") as caught:
         _ = [event async for event in loaded.run(GenerateRequest(messages=HI))]
     assert caught.value.code == "no_chat_template"

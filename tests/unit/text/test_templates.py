@@ -103,7 +103,7 @@ def test_rendering_equals_transformers(name: str) -> None:
         eos_token="</s>",
     )
     template = ChatTemplate(TEMPLATES[name], bos_token="<s>", eos_token="</s>")
-    assert template.render(TALK, tools=[TOOL]) == expected
+    assert template.render_plain(messages, template_tools([TOOL])) == expected
 
 
 def test_messages_become_plain_dictionaries() -> None:
@@ -134,9 +134,9 @@ def test_arguments_that_are_no_object_stay_as_the_model_wrote_them() -> None:
 
 def test_developer_is_system_unless_the_template_knows_it() -> None:
     message = [Message("developer", (Text("x"),))]
-    assert ChatTemplate("{{ messages[0].role }}").render(message) == "system"
-    knows = "{{ messages[0].role if 'developer' }}"
-    assert ChatTemplate(knows).render(message) == "developer"
+    source = "{{ messages[0].role }}{{ messages[0].content }}"
+    assert ChatTemplate(source).render(message) == "systemx"
+    assert ChatTemplate(source + "{# developer #}").render(message) == "developerx"
 
 
 @pytest.mark.parametrize(

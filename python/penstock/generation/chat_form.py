@@ -1,0 +1,52 @@
+"""Which chat template a model is served with, and which channels it writes."""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.base.errors import ModelError
+from penstock.models.tokenizer_data import TextParts
+from penstock.text import ChatTemplate, Tokenizer
+from penstock.text.channels import Channels, ToolSyntax, detect_channels
+from penstock.text.known_templates import known_template
+
+log = logging.getLogger(__name__)
+
+
+def chat_form(
+    parts: TextParts, tokenizer: Tokenizer, tool_syntax: str | None
+) -> tuple[ChatTemplate | None, Channels]:
+    """The model's own template if it works, else one that fits its control tokens, else none.
+    `tool_syntax`: how the model writes calls, None to find that out."""
+    tokens = tokenizer.added_tokens
+    if parts.chat_template is not None:
+        channels = detect_channels(parts.chat_template, tokens, tool_syntax)
+        template = _working(parts, parts.chat_template, channels)
+        if template is not None:
+            return template, channels
+    channels = detect_channels(None, tokens, tool_syntax)
+    known = known_template(tokens, parts.model_id)
+    if known is None:
+        log.warning("%s: no chat template, only completions", parts.model_id)
+        return None, channels
+    log.info("%s: a chat template that fits its control tokens is used", parts.model_id)
+    return _working(parts, known, channels), channels
+
+
+def _working(parts: TextParts, source: str, channels: Channels) -> ChatTemplate | None:
+    """The template, if it shows a conversation."""
+    calls = channels.calls
+    try:
+        template = ChatTemplate(
+            source,
+            bos_token=parts.bos_token,
+            eos_token=parts.eos_token,
+            calls=calls if isinstance(calls, ToolSyntax) else None,
+        )
+    except ModelError as error:
+        log.warning("%s: its chat template cannot be used: %s", parts.model_id, error)
+        return None
+    if not template.traits.users:
+        log.warning("%s: its chat template shows no conversation", parts.model_id)
+        return None
+    return template

@@ -1,0 +1,170 @@
+"""Templates that lack something, and those that stand in for missing ones."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from channel_examples import PING, TOOLS, WEATHER
+
+from penstock.dialog import Message, Reasoning, ReasoningPolicy, Text, ToolCall, ToolResult
+from penstock.text import ChatTemplate
+from penstock.text.adapt import short_id
+from penstock.text.channels import SYNTAXES, Harmony
+from penstock.text.known_templates import known_template
+
+SYSTEM = Message("system", (Text("Be brief."),))
+USER = Message("user", (Text("Weather?"),))
+ASSISTANT = Message("assistant", (Text("Fine."),))
+ARGUMENTS = '{"city": "Oslo", "days": 2}'
+CALLED = Message(
+    "assistant", (Text("I look."), ToolCall("call_0123456789", "get_weather", ARGUMENTS))
+)
+RESULT = Message("tool", (ToolResult("call_0123456789", "rain", "get_weather"),))
+PINGED = Message("tool", (ToolResult("call_1", "pong", "ping"),))
+THANKS = Message("user", (Text("Thanks!"),))
+
+SIGNS = {
+    "chatml": ("<|im_start|>", "<|im_end|>"),
+    "phi4": ("<|im_start|>", "<|im_end|>", "<|im_sep|>"),
+    "llama3": ("<|start_header_id|>", "<|end_header_id|>"),
+    "gemma": ("<start_of_turn>", "<end_of_turn>"),
+    "granite": ("<|start_of_role|>", "<|end_of_role|>"),
+    "deepseek": ("<｜User｜>", "<｜Assistant｜>"),
+    "phi3": ("<|user|>", "<|assistant|>", "<|end|>"),
+    "mistral": ("[INST]", "[/INST]"),
+    "zephyr": ("<|user|>", "<|assistant|>"),
+}
+TALK = [SYSTEM, USER, ASSISTANT, THANKS]
+SHOWN = {
+    "chatml": (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWeather?<|im_end|>\n"
+        "<|im_start|>assistant\nFine.<|im_end|>\n<|im_start|>user\nThanks!<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    ),
+    "phi4": (
+        "<|im_start|>system<|im_sep|>Be brief.<|im_end|><|im_start|>user<|im_sep|>Weather?"
+        "<|im_end|><|im_start|>assistant<|im_sep|>Fine.<|im_end|><|im_start|>user<|im_sep|>Thanks!"
+        "<|im_end|><|im_start|>assistant<|im_sep|>"
+    ),
+    "llama3": (
+        "<s><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|><|start_header_id|>"
+        "user<|end_header_id|>\n\nWeather?<|eot_id|><|start_header_id|>assistant<|end_header_id|>"
+        "\n\nFine.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nThanks!<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    ),
+    "gemma": (
+        "<s><start_of_turn>user\nBe brief.\n\nWeather?<end_of_turn>\n<start_of_turn>model\nFine."
+        "<end_of_turn>\n<start_of_turn>user\nThanks!<end_of_turn>\n<start_of_turn>model\n"
+    ),
+    "granite": (
+        "<|start_of_role|>system<|end_of_role|>Be brief.<|end_of_text|>\n<|start_of_role|>user"
+        "<|end_of_role|>Weather?<|end_of_text|>\n<|start_of_role|>assistant<|end_of_role|>Fine."
+        "<|end_of_text|>\n<|start_of_role|>user<|end_of_role|>Thanks!<|end_of_text|>\n"
+        "<|start_of_role|>assistant<|end_of_role|>"
+    ),
+    "deepseek": (
+        "<s>Be brief.<｜User｜>Weather?<｜Assistant｜>Fine.<｜end▁of▁sentence｜><｜User｜>Thanks!"
+        "<｜Assistant｜>"
+    ),
+    "phi3": (
+        "<|system|>\nBe brief.<|end|>\n<|user|>\nWeather?<|end|>\n<|assistant|>\nFine.<|end|>\n"
+        "<|user|>\nThanks!<|end|>\n<|assistant|>\n"
+    ),
+    "mistral": "<s>[INST] Be brief.\n\nWeather? [/INST] Fine.</s>[INST] Thanks! [/INST]",
+    "zephyr": (
+        "<|system|>\nBe brief.</s>\n<|user|>\nWeather?</s>\n<|assistant|>\nFine.</s>\n<|user|>\n"
+        "Thanks!</s>\n<|assistant|>\n"
+    ),
+}  # fmt: skip
+
+
+def known(name: str, syntax: str = "hermes") -> ChatTemplate:
+    source = known_template(SIGNS[name], "m")
+    assert source is not None
+    calls = SYNTAXES[syntax]
+    assert not isinstance(calls, Harmony)
+    return ChatTemplate(source, bos_token="<s>", eos_token="</s>", calls=calls)
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_each_family_is_shown_a_conversation_as_it_was_trained_on(name: str) -> None:
+    assert known(name).render(TALK) == SHOWN[name]
+
+
+def test_families_without_tokens_are_known_by_name() -> None:
+    source = known_template((), "Llama-2-7b-chat.Q4_0")
+    assert source is not None
+    assert ChatTemplate(source, bos_token="<s>", eos_token="</s>").render(TALK) == (
+        "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nWeather? [/INST] Fine. </s><s>[INST] Thanks!"
+        " [/INST]"
+    )
+    assert known_template((), "some-base-model") is None
+
+
+@pytest.mark.parametrize("syntax", sorted(set(SYNTAXES) - {"harmony"}))
+@pytest.mark.parametrize("name", SIGNS)
+def test_tools_calls_and_results_are_shown_in_any_template(name: str, syntax: str) -> None:
+    calls = SYNTAXES[syntax]
+    assert not isinstance(calls, Harmony)
+    shown = known(name, syntax).render([SYSTEM, USER, CALLED, RESULT, PINGED, THANKS], tools=TOOLS)
+    assert '"name": "get_weather"' in shown and '"Weather of a place"' in shown
+    assert calls.write([("function_name", {"argument": "value"})]) in shown
+    assert "I look.\n" + calls.write([("get_weather", json.loads(ARGUMENTS))]) in shown
+    assert "rain\n</tool_response>\n<tool_response>\npong\n</tool_response>\nThanks!" in shown
+    assert shown.index("get_weather") < shown.index("Weather?") < shown.index("rain")
+
+
+def test_a_template_that_knows_tools_shows_them_itself() -> None:
+    source = (
+        "{% for t in tools or [] %}{{ t.function.name }};{% endfor %}"
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}"
+        "{% for c in m.tool_calls or [] %}<{{ c.function.name }}"
+        " {{ c.function.arguments | tojson }}>{% endfor %}|{% endfor %}"
+    )
+    template = ChatTemplate(source)
+    assert template.traits.tools and template.traits.calls and template.traits.results
+    assert template.render([USER, CALLED, RESULT], tools=[WEATHER, PING]) == (
+        "get_weather;ping;user:Weather?|assistant:I look.<get_weather " + ARGUMENTS + ">|tool:rain|"
+    )
+
+
+def test_arguments_are_text_where_the_template_writes_them_as_they_are() -> None:
+    source = (
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+        "{{ '<' + c.function.name + c.function.arguments + '>' }}{% endfor %}{% endfor %}"
+    )
+    assert ChatTemplate(source).traits.text_arguments
+    assert f"<get_weather{ARGUMENTS}>" in ChatTemplate(source).render([USER, CALLED, RESULT])
+
+
+def test_ids_are_short_where_the_template_wants_nine_characters() -> None:
+    source = (
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+        "{% if c.id | length != 9 %}{{ raise_exception('nine') }}{% endif %}"
+        "{{ c.function.name }}{{ c.function.arguments | tojson }}{{ c.id }}{% endfor %}"
+        "{% if m.tool_call_id is defined and m.tool_call_id | length != 9 %}"
+        "{{ raise_exception('nine') }}{% endif %}{{ m.tool_call_id }};{% endfor %}"
+    )
+    template = ChatTemplate(source)
+    assert template.traits.short_ids
+    shown = template.render([USER, CALLED, RESULT])
+    assert shown.count(short_id("call_0123456789")) == 2
+
+
+def test_effort_and_thinking_reach_the_template_under_all_their_names() -> None:
+    source = (
+        "{{ messages[0].content }}{{ enable_thinking }} {{ thinking }} {{ reasoning_effort }}"
+        " {{ reasoning_strength }}"
+    )
+    policy = ReasoningPolicy(enabled=True, effort="high")
+    assert ChatTemplate(source).render([USER], reasoning=policy) == "Weather?True True high high"
+
+
+def test_reasoning_before_calls_has_the_name_that_harmony_gives_it() -> None:
+    source = (
+        "{% for message in messages %}{{ message.thinking }}{{ message.content }}"
+        "{% for c in message.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}{% endfor %}"
+    )
+    thought = Message("assistant", (Reasoning("hm"), ToolCall("c", "ping", "{}")))
+    assert "hm" in ChatTemplate(source).render([USER, thought])
