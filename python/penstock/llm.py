@@ -30,7 +30,9 @@ from penstock.base.errors import InvalidRequest, Unavailable
 from penstock.config import EngineSettings, read_environment
 from penstock.config.limits import check_engine
 from penstock.dialog import (
+    Constraint,
     Event,
+    FunctionTool,
     GenerateRequest,
     Limits,
     Message,
@@ -38,6 +40,7 @@ from penstock.dialog import (
     RunFailed,
     Sampling,
     Text,
+    ToolPolicy,
 )
 from penstock.dialog.fold import Answer, FailedRun, Fold
 from penstock.engine.local import LocalEngine
@@ -66,6 +69,9 @@ class Options(TypedDict, total=False):
     top_logprobs: int | None
     ignore_eos: bool
     reasoning: ReasoningPolicy
+    tools: Sequence[FunctionTool]
+    tool_policy: ToolPolicy
+    constraint: Constraint | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +351,8 @@ def _options(options: Options) -> dict[str, Any]:
         raise TypeError(f"unknown option {sorted(unknown)[0]!r}")
     fields: dict[str, Any] = {**options}
     fields["limits"] = Limits(max_tokens=fields.pop("max_tokens", None))
+    if "tools" in fields:
+        fields["tools"] = tuple(fields["tools"])
     stop = fields.get("stop", ())
     fields["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
     return fields
