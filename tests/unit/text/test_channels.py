@@ -211,6 +211,12 @@ def test_a_call_cut_off_by_the_end_keeps_what_was_written() -> None:
     assert "".join(p.text for p in pieces if isinstance(p, ArgumentsPiece)) == '{"city": "Pa'
 
 
+def test_json_that_is_no_call_is_shown_as_it_comes() -> None:
+    parser = ChannelParser(Channels(SYNTAXES["hermes"]), TOOLS)
+    assert text_in(parser.push('{"joke": ')) == '{"joke":'
+    assert text_in(parser.push('"long')) == ' "long'
+
+
 def test_ids_that_the_model_makes_are_kept() -> None:
     ((text, _),) = EXAMPLES["kimi"]
     ids = [p.call_id for p in pieces_of("kimi", [text]) if isinstance(p, CallStart)]

@@ -20,6 +20,7 @@ from penstock.text.channels.lark import LarkGrammar
 from penstock.text.channels.reader import Malformed, Reading
 
 ARGUMENT_KEYS: Final = ("arguments", "parameters")
+OTHER_KEYS: Final = ("type", "id", "index", "name", "function")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ def _object(io: CallReader) -> Reading[None]:
     while True:
         yield from reader.spaces()
         key = yield from read_string(reader)
+        call.check(key)
         yield from reader.spaces()
         yield from reader.expect(":")
         yield from reader.spaces()
@@ -124,6 +126,12 @@ class _Call:
         self._kept: str | None = None  # arguments that came before the name
         self._nested = False
         self.started = False
+
+    def check(self, key: str) -> None:
+        """Raises Malformed where no call has such a key: at once, so that JSON that is no call is
+        not held back to its end."""
+        if not self.started and key not in ARGUMENT_KEYS + OTHER_KEYS:
+            raise Malformed(f"no call has {key!r}")
 
     def field(self, key: str) -> Reading[None]:
         reader = self._io.reader
