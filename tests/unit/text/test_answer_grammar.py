@@ -133,6 +133,16 @@ def test_a_call_is_bound_however_it_is_wrapped() -> None:
         assert not follows("apart", channels, rules, text % '{"town": 1}')
 
 
+def test_a_model_may_choose_the_form_of_calls_that_must_be() -> None:
+    rules = AnswerRules(TOOLS, "must")
+    channels = Channels(SYNTAXES["hermes"])
+    fenced = '```json\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n```'
+    assert follows("apart", channels, rules, fenced)
+    assert follows("apart", channels, rules, fenced + "\n" + fenced)
+    assert not follows("apart", channels, rules, fenced.replace("city", "town"))
+    assert not follows("apart", channels, rules, fenced + " and words")
+
+
 def test_strict_schemas_are_kept_in_full() -> None:
     schema = {
         "type": "object",

@@ -10,7 +10,13 @@ from typing import Any, Final, Literal
 from penstock.dialog import FunctionTool
 from penstock.text.channels.calls import arguments_schema
 from penstock.text.channels.lark import ANY_TEXT, LarkGrammar
-from penstock.text.channels.syntax import Channels, Harmony, ReasoningSyntax, ToolSyntax
+from penstock.text.channels.syntax import (
+    Channels,
+    Harmony,
+    ReasoningSyntax,
+    Section,
+    ToolSyntax,
+)
 
 ANSWER: Final = "answer"
 """Name of the grammar that is the client's own, as the first one refers to it."""
@@ -61,9 +67,15 @@ def _answer(grammar: LarkGrammar, syntax: ToolSyntax | Harmony | None, rules: An
 
 
 def _calls(grammar: LarkGrammar, syntax: ToolSyntax, rules: AnswerRules) -> str:
-    """Calls and nothing else."""
-    opening = _opening(syntax)
-    first, end = _call(grammar, syntax, rules, opening), _ending(grammar, syntax)
+    """Calls and nothing else, in the first form that the model begins."""
+    return grammar.one_of(_calls_in(grammar, syntax, s, rules) for s in syntax.forms)
+
+
+def _calls_in(
+    grammar: LarkGrammar, syntax: ToolSyntax, section: Section, rules: AnswerRules
+) -> str:
+    opening = _opening(syntax, section)
+    first, end = _call(grammar, syntax, rules, opening), _ending(grammar, syntax, section)
     if rules.calls == "one":
         return f"{first} {end}"
     if syntax.one_each:
@@ -78,13 +90,13 @@ def _call(grammar: LarkGrammar, syntax: ToolSyntax, rules: AnswerRules, lead: st
     return grammar.one_of(syntax.body.rule(grammar, tool, lead) for tool in rules.tools)
 
 
-def _opening(syntax: ToolSyntax) -> str:
+def _opening(syntax: ToolSyntax, section: Section) -> str:
     """What the model writes before the first call of a section."""
-    return syntax.section.open + syntax.section.space + syntax.body.around[0]
+    return section.open + section.space + syntax.body.around[0]
 
 
-def _ending(grammar: LarkGrammar, syntax: ToolSyntax) -> str:
-    return grammar.literal(syntax.body.around[1] + syntax.section.space + syntax.section.close)
+def _ending(grammar: LarkGrammar, syntax: ToolSyntax, section: Section) -> str:
+    return grammar.literal(syntax.body.around[1] + section.space + section.close)
 
 
 def _text_or_calls(grammar: LarkGrammar, syntax: ToolSyntax, rules: AnswerRules) -> str:
@@ -102,10 +114,11 @@ def _text_or_calls(grammar: LarkGrammar, syntax: ToolSyntax, rules: AnswerRules)
     if not syntax.section.open:  # a call begins with the first character, or there is none
         first = grammar.rule(r"/[^\[](.|\n)*/")
         return grammar.one_of([f"{first}?", _calls(grammar, syntax, rules)])
-    first = f"{grammar.up_to(_opening(syntax))} {_call(grammar, syntax, rules, '')}"
+    section = syntax.section
+    first = f"{grammar.up_to(_opening(syntax, section))} {_call(grammar, syntax, rules, '')}"
     between = "" if syntax.one_each else _call(grammar, syntax, rules, syntax.body.between)
     more = f"({between})*" if between else ""
-    part = grammar.rule(f"{first} {more} {_ending(grammar, syntax)}")
+    part = grammar.rule(f"{first} {more} {_ending(grammar, syntax, section)}")
     return f"{part}* {grammar.rule(ANY_TEXT)}"
 
 

@@ -29,7 +29,8 @@ HERMES: Final = ToolSyntax(
         Section("<tool_call>", "</tool_call>", space="\n"),
         Section("<tools>", "</tools>"),
         Section("<function_call>", "</function_call>"),
-        Section("```json", "```"),
+        # What models write that were trained more on code than on calls.
+        Section("```json", "```", space="\n", offered=True),
     ),
     JsonCalls(),
     bare="{[",

@@ -12,12 +12,14 @@ from penstock.text.channels.calls import CallBody
 @dataclass(frozen=True, slots=True)
 class Section:
     """A stretch of calls. `open` begins it, and `close` may end it; `inside`: the opening belongs
-    to the first call. `space` is written behind the opening and before the end."""
+    to the first call. `space` is written behind the opening and before the end. `offered`: where
+    calls must be made, the model may choose this form too."""
 
     open: str
     close: str = ""
     inside: bool = False
     space: str = ""
+    offered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,11 @@ class ToolSyntax:
     def section(self) -> Section:
         """What the model writes around calls."""
         return self.written if self.written is not None else self.sections[0]
+
+    @property
+    def forms(self) -> tuple[Section, ...]:
+        """The sections in which a model may be made to write calls."""
+        return (self.section, *(s for s in self.sections if s.offered))
 
     def write(self, calls: Sequence[tuple[str, dict[str, Any]]]) -> str:
         """Calls, (name, arguments) each, as the model would write them."""
