@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from bench.targets import HttpTarget, Target, WorkerTarget
@@ -29,10 +30,6 @@ def llama_server(
         extra={"cache_prompt": False},
         env={"LD_LIBRARY_PATH": str(binaries)},
     )
-
-
-def _llama(folder: Path, port: int, gguf: Path) -> Target:
-    return llama_server(folder, port, gguf)
 
 
 def _vllm(folder: Path, port: int, gguf: Path) -> Target:
@@ -71,7 +68,8 @@ def _mistralrs(folder: Path, port: int, gguf: Path) -> Target:
 
 
 MAKERS: dict[str, Callable[[Path, int, Path], Target]] = {
-    "llama.cpp": _llama,
+    "llama.cpp": llama_server,
+    "llama.cpp-long": partial(llama_server, parallel=1, context_tokens=8192),
     "openvino-fp16": _openvino("fp16"),
     "openvino-int8": _openvino("int8"),
     "openvino-int4": _openvino("int4"),
