@@ -7,5 +7,5 @@ PYBIND11_MODULE(_native, module) {
     penstock::bind::bind_weights(module);
     penstock::bind::bind_plan(module);
     penstock::bind::bind_attention(module);
-    penstock::bind::bind_repetitions(module);
+    penstock::bind::bind_histories(module);
 }

@@ -209,7 +209,7 @@ void top_logprobs_run(const Arguments& call, int, int64_t task, Workspace& works
             ids[i] = -1, logprobs[i] = own;
         return;
     }
-    const double total = __builtin_log(weigh(row, {highest, kLog2e}, 0.0f));
+    const double total = __builtin_log(mass_of(row, {highest, kLog2e}));
     const auto logprob = [&](float logit) {
         return static_cast<float>(static_cast<double>(logit) - highest - total);
     };

@@ -154,6 +154,20 @@ PENSTOCK_INLINE double weigh(const Row& row, Scale scale, float least) {
     return total;
 }
 
+// The sum of all weights, which are not kept.
+PENSTOCK_INLINE double mass_of(const Row& row, Scale scale) {
+    const float nothing = scale.logit(-127.0f);
+    double total = 0.0;
+    for (int64_t chunk = 0; chunk < row.chunks(); ++chunk) {
+        if (row.maxima[chunk] < nothing)
+            continue;
+        F32 sum = broadcast(0.0f);
+        each_vector(row, chunk, [&](int64_t, int, F32 x) { sum = sum + scale.weight(x); });
+        total += static_cast<double>(reduce_add(sum));
+    }
+    return total;
+}
+
 } // namespace sampling
 } // namespace
 } // namespace penstock::cpu::PENSTOCK_LEVEL

@@ -59,13 +59,30 @@ class Repetitions:
     """
 
     def __init__(self, breakers: Sequence[Sequence[int]], longest: int) -> None: ...
-    def append(self, token: int) -> None:
-        """The next token of the sequence."""
     def extend(self, tokens: Ints) -> None:
         """The next tokens of the sequence, [n] int32."""
-    def matches(self, least: int) -> tuple[Ints, Ints]:
-        """Tokens, ascending, that would prolong a repetition of at least `least` >= 1 tokens, and
-        the length of the longest that each would. Single-token breakers are left out."""
+    @staticmethod
+    def append_each(states: list[Repetitions | None], tokens: Ints) -> None:
+        """tokens[i] follows in states[i]; a negative one is none."""
+    @staticmethod
+    def lists(states: list[Repetitions | None], least: Ints) -> tuple[Ints, Ints, Ints]:
+        """Starts [S + 1], tokens [N] and lengths [N]: for each state the tokens, ascending, that
+        would prolong a repetition of at least least[i] >= 1 tokens, and the length of the longest
+        that each would. Single-token breakers are left out."""
+
+class TokenCounts:
+    """The distinct tokens of one sequence, and how often its answer has each. Those of `prompt`
+    are seen before the answer has any."""
+
+    def __init__(self, prompt: Ints) -> None: ...
+    def extend(self, tokens: Ints) -> None:
+        """The next tokens of the answer, [n] int32."""
+    @staticmethod
+    def append_each(states: list[TokenCounts | None], tokens: Ints) -> None:
+        """tokens[i] follows in states[i]; a negative one is none."""
+    @staticmethod
+    def lists(states: list[TokenCounts | None]) -> tuple[Ints, Ints, Ints]:
+        """Starts [S + 1], tokens [N] and counts [N] of each state, in order of appearance."""
 
 class MatrixSource:
     """One matrix to pack; borrows its C-contiguous arrays. See `kernels.weights`."""

@@ -23,7 +23,12 @@ def matches(
 ) -> dict[int, int]:
     repetitions = native.Repetitions(breakers, longest)
     repetitions.extend(np.array(tokens, np.int32))
-    found, lengths = repetitions.matches(least)
+    return listed(repetitions, least)
+
+
+def listed(repetitions: object, least: int = 1) -> dict[int, int]:
+    starts, found, lengths = native.Repetitions.lists([repetitions], [least])
+    assert starts.tolist() == [0, len(found)]
     assert found.tolist() == sorted(set(found.tolist()))
     return dict(zip(found.tolist(), lengths.tolist(), strict=True))
 
@@ -71,11 +76,8 @@ def test_a_sequence_may_come_in_any_parts(first, second, breakers):
     repetitions = native.Repetitions(breakers, MANY)
     repetitions.extend(np.array(first, np.int32))
     for at, token in enumerate(second):
-        repetitions.append(token)
-        found, lengths = repetitions.matches(1)
-        so_far = first + second[: at + 1]
-        wanted = by_definition(so_far, breakers)
-        assert dict(zip(found.tolist(), lengths.tolist(), strict=True)) == wanted
+        native.Repetitions.append_each([None, repetitions], [9, token])
+        assert listed(repetitions) == by_definition(first + second[: at + 1], breakers)
 
 
 @pytest.mark.parametrize("kind", ["periodic", "one token", "words"])
@@ -106,4 +108,36 @@ def test_wrong_arguments_are_named():
     with pytest.raises(ValueError, match="longest"):
         native.Repetitions([], 0)
     with pytest.raises(ValueError, match="least"):
-        native.Repetitions([], 5).matches(0)
+        native.Repetitions.lists([native.Repetitions([], 5)], [0])
+    with pytest.raises(ValueError, match="least"):
+        native.Repetitions.lists([None], [1, 1])
+    with pytest.raises(ValueError, match="tokens"):
+        native.Repetitions.append_each([None], [1, 1])
+
+
+def test_the_lists_of_a_batch_follow_each_other():
+    rows = [native.Repetitions([], MANY) for _ in range(3)]
+    rows[0].extend(np.array([1, 2, 1], np.int32))
+    rows[2].extend(np.array([5, 5], np.int32))
+    starts, tokens, lengths = native.Repetitions.lists([rows[0], None, rows[1], rows[2]], [1] * 4)
+    assert starts.tolist() == [0, 1, 1, 1, 2]
+    assert (tokens.tolist(), lengths.tolist()) == ([2, 5], [1, 1])
+
+
+def test_a_negative_token_is_none():
+    row = native.Repetitions([], MANY)
+    row.extend(np.array([4, 4], np.int32))
+    native.Repetitions.append_each([row], [-1])
+    assert listed(row) == {4: 1}
+
+
+@given(SMALL, SMALL)
+def test_counts_are_of_the_answer_and_tokens_of_both(prompt, answer):
+    counts = native.TokenCounts(np.array(prompt, np.int32))
+    counts.extend(np.array(answer, np.int32))
+    native.TokenCounts.append_each([counts, None], [2, 3])
+    starts, tokens, numbers = native.TokenCounts.lists([None, counts])
+    assert starts.tolist() == [0, 0, len(tokens)]
+    answer = [*answer, 2]
+    assert tokens.tolist() == list(dict.fromkeys(prompt + answer))
+    assert numbers.tolist() == [answer.count(token) for token in tokens.tolist()]

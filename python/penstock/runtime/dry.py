@@ -9,12 +9,14 @@ sampler of text-generation-webui and llama.cpp over the whole context.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock import _native
 from penstock.dialog import Sampling
+from penstock.kernels.sampling import TokenValues
 
 LARGEST = float(np.finfo(np.float32).max)
 MOST_TOKENS = 2**31 - 1
@@ -23,30 +25,38 @@ MOST_TOKENS = 2**31 - 1
 class DryState:
     """The repetitions of one sequence. `sampling` is resolved: it has all numbers of DRY."""
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, tokens: npt.NDArray[np.int32], sampling: Sampling) -> None:
         assert sampling.dry_multiplier is not None and sampling.dry_base is not None
         assert sampling.dry_allowed_length is not None
-        self._multiplier = sampling.dry_multiplier
-        self._base = sampling.dry_base
-        self._allowed = min(sampling.dry_allowed_length, MOST_TOKENS)
-        longest = _longest_that_counts(self._multiplier, self._base, self._allowed)
-        self._repetitions = _native.Repetitions(sampling.dry_breakers, longest)
+        self.multiplier = sampling.dry_multiplier
+        self.base = sampling.dry_base
+        self.allowed = min(sampling.dry_allowed_length, MOST_TOKENS)
+        longest = _longest_that_counts(self.multiplier, self.base, self.allowed)
+        self.repetitions = _native.Repetitions(sampling.dry_breakers, longest)
+        self.repetitions.extend(tokens)
 
-    def extend(self, tokens: npt.NDArray[np.int32]) -> None:
-        """The next tokens of the sequence."""
-        self._repetitions.extend(tokens)
 
-    def append(self, token: int) -> None:
-        """The next token of the sequence."""
-        self._repetitions.append(token)
+class DryRows:
+    """Rows of a batch of which at least one uses DRY; None for those that do not."""
 
-    def costs(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """Tokens, and what each costs now; at most the largest float32."""
-        tokens, lengths = self._repetitions.matches(max(self._allowed, 1))
+    def __init__(self, states: Sequence[DryState | None]) -> None:
+        numbers = [(s.multiplier, s.base, s.allowed) if s else (0.0, 1.0, 1) for s in states]
+        self._repetitions = [state.repetitions if state else None for state in states]
+        self._multiplier, self._base, self._allowed = np.array(numbers, np.float64).T.copy()
+        self._least = np.maximum(self._allowed, 1).astype(np.int32)
+
+    def append(self, token_ids: npt.NDArray[np.int32]) -> None:
+        """One token follows in each row; a negative one is none."""
+        _native.Repetitions.append_each(self._repetitions, token_ids)
+
+    def costs(self) -> TokenValues:
+        """What tokens of each row cost now; at most the largest float32."""
+        starts, tokens, lengths = _native.Repetitions.lists(self._repetitions, self._least)
+        row = np.repeat(np.arange(len(self._least)), np.diff(starts))
         with np.errstate(over="ignore"):
-            growth = np.power(self._base, lengths.astype(np.float64) - self._allowed)
-            costs = np.minimum(self._multiplier * growth, LARGEST)
-        return tokens, costs.astype(np.float32)
+            growth = np.power(self._base[row], lengths - self._allowed[row])
+            costs = np.minimum(self._multiplier[row] * growth, LARGEST)
+        return TokenValues(starts, tokens, costs.astype(np.float32))
 
 
 def _longest_that_counts(multiplier: float, base: float, allowed: int) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.dialog import Sampling
-from penstock.kernels.sampling import SamplingRows, TokenValues
+from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import StepInputs
 from penstock.runtime.features import FeatureTable
 from penstock.scheduler.types import Admit, Chunk, StepPlan
@@ -40,7 +40,6 @@ class _SampledRows:
     rows: list[int] = field(default_factory=list)
     index: Index = field(default_factory=lambda: np.empty(0, np.intp))
     parameters: tuple[npt.NDArray[Any], ...] = ()
-    bias: TokenValues | None = None
 
 
 class RowTable:
@@ -134,6 +133,7 @@ class RowTable:
         temperature, top_k, top_p, min_p, seed = kept.parameters
         known = self._known[kept.index]
         position = (known if ahead is None else known + ahead).view(np.uint64)
+        bias, seen, dry = self._features.lists(rows)
         return SamplingRows(
             temperature,
             top_k,
@@ -141,9 +141,9 @@ class RowTable:
             min_p,
             seed,
             position,
-            bias=kept.bias,
-            seen=self._features.seen(rows),
-            dry=self._features.dry(rows),
+            bias=bias,
+            seen=seen,
+            dry=dry,
         )
 
     def has_state(self, row: int) -> bool:
@@ -164,7 +164,7 @@ class RowTable:
         begin, count = int(self._known[row]), len(token_ids)
         self._tokens[row, begin : begin + count] = token_ids
         self._known[row] = begin + count
-        self._features.append([row] * count, np.array(token_ids, np.int32))
+        self._features.extend(row, self._tokens[row, begin : begin + count])
 
     def _inputs(
         self,
@@ -196,7 +196,7 @@ class RowTable:
             index = np.array(rows)
             columns = (self._temperature, self._top_k, self._top_p, self._min_p, self._seed)
             parameters = tuple(column[index] for column in columns)
-            self._sampled = _SampledRows(rows, index, parameters, self._features.bias(rows))
+            self._sampled = _SampledRows(rows, index, parameters)
         return self._sampled
 
     def _admit(self, admit: Admit) -> None:

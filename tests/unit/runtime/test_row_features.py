@@ -11,7 +11,7 @@ from runtime_fakes import VOCAB, FakeBackend
 from penstock.dialog import Sampling
 from penstock.kernels.sampling import SamplingRows
 from penstock.runtime.cpu import CpuRuntime
-from penstock.runtime.dry import DryState
+from penstock.runtime.dry import DryRows, DryState
 from penstock.runtime.protocol import RuntimeInfo
 from penstock.runtime.rows import RowTable
 from penstock.scheduler import Admit, AppendBlocks, Chunk, Drawn, StepPlan
@@ -181,11 +181,10 @@ def dry_costs(tokens: list[int], **changes: object) -> dict[int, float]:
         "dry_allowed_length": 2,
         "dry_breakers": (),
     }
-    state = DryState(Sampling(**(fields | changes)))  # type: ignore[arg-type]
-    state.extend(np.array(tokens, np.int32))
-    found, values = state.costs()
-    assert np.isfinite(values).all()
-    return dict(zip(found.tolist(), values.tolist(), strict=True))
+    state = DryState(np.array(tokens, np.int32), Sampling(**(fields | changes)))  # type: ignore[arg-type]
+    found = DryRows([state]).costs()
+    assert np.isfinite(found.values).all()
+    return dict(zip(found.tokens.tolist(), found.values.tolist(), strict=True))
 
 
 @pytest.mark.parametrize(

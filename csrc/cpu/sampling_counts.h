@@ -1,0 +1,37 @@
+// How often a sequence's answer has each token: what presence, frequency and repetition penalties
+// are of. Not a kernel: it grows with its sequence.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace penstock::cpu {
+
+class TokenCounts {
+  public:
+    // A token of the prompt: seen, but not counted.
+    void see(int32_t token) { place_of(token); }
+
+    // The next token of the answer.
+    void append(int32_t token) { ++counts_[place_of(token)]; }
+
+    // Each token once, in order of appearance, and its count.
+    const std::vector<int32_t>& tokens() const { return tokens_; }
+    const std::vector<int32_t>& counts() const { return counts_; }
+
+  private:
+    size_t place_of(int32_t token) {
+        const auto [entry, is_new] = places_.try_emplace(token, tokens_.size());
+        if (is_new) {
+            tokens_.push_back(token);
+            counts_.push_back(0);
+        }
+        return entry->second;
+    }
+
+    std::unordered_map<int32_t, size_t> places_;
+    std::vector<int32_t> tokens_, counts_;
+};
+
+} // namespace penstock::cpu
