@@ -17,9 +17,12 @@ from bench.machine import facts
 from penstock.config import EngineSettings, read_environment
 from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
-from penstock.engine.types import TokenRequest
+from penstock.engine.types import EngineInfo, TokenRequest
 from penstock.models.loading import load_text_parts
 from penstock.models.sources import resolve_model
+from penstock.runtime.load import load_runtime
+from penstock.runtime.protocol import Runtime
+from penstock.scheduler import Scheduler
 from penstock.text import Tokenizer, load_tokenizer
 
 PASSAGE = """The river rises in the hills north of the town and runs for forty miles to the sea.
@@ -57,10 +60,9 @@ FRESH = {
 def measure(model: str, new: int, repeats: int) -> dict[str, Any]:
     files = resolve_model(model, read_environment().home)
     tokenizer = load_tokenizer(load_text_parts(files))
-    cores = {
-        on: EngineCore.load(EngineSettings(model=model, no_speculation=not on))
-        for on in (False, True)
-    }
+    settings = EngineSettings(model=model, max_seqs=8)
+    runtime = load_runtime(settings)
+    cores = {on: _core(runtime, settings, on) for on in (False, True)}
     for core in cores.values():
         _seconds(core, [_request(tokenizer, FRESH["plan"], 1.0, 0, "warm", 24)])
     result: dict[str, Any] = {"machine": facts(), "new_tokens": new}
@@ -73,9 +75,33 @@ def measure(model: str, new: int, repeats: int) -> dict[str, Any]:
         ("fresh, 8 streams", FRESH, free, 8),
     ):
         result[name] = _compare(cores, tokenizer, prompts, temperature, streams, new, repeats)
-    for core in cores.values():
-        core.close()
+    runtime.close()
     return result
+
+
+def _core(runtime: Runtime, settings: EngineSettings, speculation: bool) -> EngineCore:
+    """Both engines share the weights, the cache and the threads, and take turns."""
+    facts = runtime.info
+    scheduler = Scheduler(
+        num_blocks=facts.cache_blocks,
+        block_tokens=facts.block_tokens,
+        context_tokens=facts.context_tokens,
+        max_seqs=settings.max_seqs,
+        token_budget=settings.token_budget,
+        prefix_caching=False,
+        speculation=speculation,
+    )
+    info = EngineInfo(
+        model_id=facts.model_id,
+        context_tokens=facts.context_tokens,
+        vocab_size=facts.vocab_size,
+        max_seqs=settings.max_seqs,
+        cache_blocks=facts.cache_blocks,
+        block_tokens=facts.block_tokens,
+        weight_bytes=facts.weight_bytes,
+        fingerprint=facts.fingerprint,
+    )
+    return EngineCore(runtime, scheduler, info)
 
 
 def _compare(
@@ -94,7 +120,8 @@ def _compare(
     for name, prompt in prompts.items():
         speeds: dict[bool, list[float]] = {False: [], True: []}
         for repeat in range(repeats):
-            for on, core in cores.items():
+            for on in (False, True) if repeat % 2 else (True, False):
+                core = cores[on]
                 requests = [
                     _request(tokenizer, prompt, temperature, 10 * repeat + row, f"{row}", new)
                     for row in range(streams)

@@ -17,7 +17,10 @@ MAX_DRAFT: Final = 15
 _MARGIN: Final = 1.25
 """A guessed token must be this many times worth what it costs."""
 _FORGETTING: Final = 1 / 12
-_FIRST_GUESS: Final = 0.6
+_MATCHES: Final = ((16, 0.9), (8, 0.8), (5, 0.65), (RUN, 0.5))
+"""How likely a guess is right at first, by how many tokens before it are the same: a passage that
+is being copied is told from three words that occur again."""
+_OUTLIER: Final = 4.0
 _PROBE_EVERY: Final = 24
 """Where guesses do not pay, one of so many chances is taken, to see whether that has changed."""
 
@@ -29,22 +32,30 @@ class RunIndex:
         self._after: dict[int, int] = {}
         self._indexed = RUN
 
-    def guess(self, tokens: array[int], most: int) -> tuple[int, ...]:
-        """Up to `most` tokens that followed the last tokens the time before. `tokens` is what it
-        was at the call before, and perhaps more."""
+    def guess(self, tokens: array[int], most: int) -> tuple[tuple[int, ...], int]:
+        """Up to `most` tokens that followed the last tokens the time before, and how many tokens
+        before them are the same, as far as that matters. `tokens` is what it was at the call
+        before, and perhaps more."""
         after = self._after
         for end in range(self._indexed, len(tokens)):
             after[_key(tokens, end)] = end
         self._indexed = max(self._indexed, len(tokens))
-        if len(tokens) < RUN:
-            return ()
-        start = after.get(_key(tokens, len(tokens)))
+        start = after.get(_key(tokens, len(tokens))) if len(tokens) >= RUN else None
         if start is None:
-            return ()
+            return (), 0
         found = tokens[start : start + most]
         while 0 < len(found) < most:  # the guess runs into the end: it repeats itself
             found += found[: most - len(found)]
-        return tuple(found)
+        return tuple(found), _same_before(tokens, start)
+
+
+def _same_before(tokens: array[int], start: int) -> int:
+    """How many tokens before `start` are those at the end, up to the most that is asked for."""
+    most = min(start, _MATCHES[0][0])
+    count = RUN
+    while count < most and tokens[start - count - 1] == tokens[len(tokens) - count - 1]:
+        count += 1
+    return count
 
 
 def _key(tokens: array[int], end: int) -> int:
@@ -57,20 +68,23 @@ class Speculation:
 
     def __init__(self) -> None:
         self._index = RunIndex()
-        self._right = _FIRST_GUESS
+        self._right = [right for _, right in _MATCHES]
+        self._class = 0
         self._passed = 0
 
     def draft(self, tokens: array[int], most: int, price: float) -> tuple[int, ...]:
         """Up to `most` tokens that may follow `tokens`. `price`: the time of a step's further token
         in parts of the time that a token takes without it. A guess at distance i is right with the
         i-th power of the measured probability, and made while that is above the price."""
-        guess = self._index.guess(tokens, min(most, MAX_DRAFT))
+        guess, same = self._index.guess(tokens, min(most, MAX_DRAFT))
         if not guess:
             return ()
-        length, likely = 0, self._right
+        self._class = next(i for i, (least, _) in enumerate(_MATCHES) if same >= least)
+        right = self._right[self._class]
+        length, likely = 0, right
         while length < len(guess) and likely > price * _MARGIN:
             length += 1
-            likely *= self._right
+            likely *= right
         if length == 0:
             self._passed += 1
             if self._passed < _PROBE_EVERY:
@@ -79,9 +93,39 @@ class Speculation:
         return guess[:length]
 
     def learn(self, drafted: int, confirmed: int) -> None:
-        """`confirmed` of `drafted` guesses were right. Those after the first wrong one say
+        """`confirmed` of the tokens drafted last were right. Those after the first wrong one say
         nothing."""
+        right = self._right[self._class]
         for _ in range(confirmed):
-            self._right += _FORGETTING * (1.0 - self._right)
+            right += _FORGETTING * (1.0 - right)
         if confirmed < drafted:
-            self._right -= _FORGETTING * self._right
+            right -= _FORGETTING * right
+        self._right[self._class] = right
+
+
+class DraftPrice:
+    """What a guessed token costs, from the steps that had only rows which draw: their time with
+    guesses and without. Pure arithmetic on durations that it is given."""
+
+    def __init__(self) -> None:
+        self._plain_s: dict[int, float] = {}
+        self._guess_s: float | None = None
+
+    def observe(self, rows: int, guessed: int, duration_s: float) -> None:
+        """A step of `rows` rows that draw and `guessed` tokens on top took `duration_s`."""
+        plain_s = self._plain_s.get(rows)
+        if guessed == 0:
+            known_s = duration_s if plain_s is None else plain_s
+            duration_s = min(duration_s, _OUTLIER * known_s)
+            self._plain_s[rows] = known_s + _FORGETTING * (duration_s - known_s)
+        elif plain_s is not None:
+            own_s = max(0.0, duration_s - plain_s) / guessed
+            known_s = own_s if self._guess_s is None else self._guess_s
+            self._guess_s = known_s + _FORGETTING * (min(own_s, _OUTLIER * known_s) - known_s)
+
+    def of(self, rows: int) -> float | None:
+        """In parts of the time that a token of a step of `rows` rows takes; None while unknown."""
+        plain_s = self._plain_s.get(rows)
+        if plain_s is None or self._guess_s is None:
+            return None
+        return self._guess_s * rows / plain_s

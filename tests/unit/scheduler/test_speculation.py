@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scheduler_fakes import Harness, ScriptedGuide, answer_alone
 
 from penstock.scheduler.pace import StepPace
-from penstock.scheduler.speculation import MAX_DRAFT, RunIndex, Speculation
+from penstock.scheduler.speculation import MAX_DRAFT, DraftPrice, RunIndex, Speculation
 
 CHEAP, DEAR = 0.1, 0.95
 
@@ -32,18 +32,25 @@ def repeating(harness: Harness) -> Harness:
 
 def test_the_index_finds_what_followed_the_last_occurrence() -> None:
     index = RunIndex()
-    assert index.guess(array("i", [1, 2, 3, 4, 5, 1, 2]), 4) == ()
-    assert index.guess(array("i", [1, 2, 3, 4, 5, 1, 2, 3]), 4) == (4, 5, 1, 2)
-    assert index.guess(array("i", [1, 2, 3, 4, 5, 1, 2, 3, 9, 1, 2, 3]), 2) == (9, 1)
+    assert index.guess(array("i", [1, 2, 3, 4, 5, 1, 2]), 4) == ((), 0)
+    assert index.guess(array("i", [1, 2, 3, 4, 5, 1, 2, 3]), 4) == ((4, 5, 1, 2), 3)
+    assert index.guess(array("i", [1, 2, 3, 4, 5, 1, 2, 3, 9, 1, 2, 3]), 2) == ((9, 1), 3)
+
+
+def test_the_index_tells_how_much_is_the_same() -> None:
+    passage = list(range(40))
+    for same in (3, 5, 9, 16):
+        assert RunIndex().guess(array("i", [*passage, 99, *passage[:same]]), 1) == ((same,), same)
+    assert RunIndex().guess(array("i", [*passage, 99, *passage[:30]]), 1) == ((30,), 16)
 
 
 def test_a_guess_that_runs_into_the_end_repeats_itself() -> None:
-    assert RunIndex().guess(array("i", [7, 8, 7, 8, 7]), 5) == (8, 7, 8, 7, 8)
+    assert RunIndex().guess(array("i", [7, 8, 7, 8, 7]), 5)[0] == (8, 7, 8, 7, 8)
 
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 6))
 def test_the_index_does_not_depend_on_how_the_text_came(tokens: list[int], piece: int) -> None:
-    grown, index, guess = array("i"), RunIndex(), ()
+    grown, index, guess = array("i"), RunIndex(), ((), 0)
     for start in range(0, len(tokens), piece):
         grown.extend(tokens[start : start + piece])
         guess = index.guess(grown, 5)
@@ -53,6 +60,7 @@ def test_the_index_does_not_depend_on_how_the_text_came(tokens: list[int], piece
 
 def learned(right: float) -> Speculation:
     speculation = Speculation()
+    speculation.draft(array("i", [1, 2, 3] * 20), 1, CHEAP)
     for count in range(400):
         speculation.learn(1, int((count + 1) * right) - int(count * right))
     return speculation
@@ -76,6 +84,27 @@ def test_a_sequence_that_began_to_repeat_is_found_again() -> None:
     drafts = [speculation.draft(tokens, 99, CHEAP) for _ in range(100)]
     assert 1 <= sum(map(bool, drafts)) <= 5
     assert max(map(len, drafts)) == 1
+
+
+def test_a_guess_costs_what_steps_with_guesses_take_more() -> None:
+    price = DraftPrice()
+    price.observe(1, 3, 0.007)
+    assert price.of(1) is None
+    for _ in range(3):
+        price.observe(1, 0, 0.004)
+        price.observe(1, 3, 0.007)
+    assert price.of(1) == pytest.approx(0.25)
+    assert price.of(2) is None
+    price.observe(2, 0, 0.005)
+    assert price.of(2) == pytest.approx(0.4)
+
+
+def test_a_stall_of_the_machine_is_no_price() -> None:
+    price = DraftPrice()
+    for duration_s in (0.004, 0.004, 1.0, 0.004):
+        price.observe(1, 0, duration_s)
+        price.observe(1, 1, duration_s + 0.001)
+    assert 0.1 < (price.of(1) or 0.0) < 0.3
 
 
 def test_the_price_of_a_token_is_known_once_steps_differ() -> None:
