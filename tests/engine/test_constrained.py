@@ -200,7 +200,7 @@ def test_a_grammar_is_compiled_once_for_all_requests(core: EngineCore) -> None:
 
 
 def test_compiled_grammars_are_kept_within_their_budget() -> None:
-    grammars = Grammars(269, cache_bytes=300_000)
+    grammars = Grammars(269, cache_bytes=180_000)
     grammars.teach(VOCABULARY)
     first = grammars.compile(regex("a+"))
     for count in range(1, 5):

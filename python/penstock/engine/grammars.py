@@ -21,10 +21,10 @@ from penstock.models.vocabulary import GrammarError, Vocabulary, compile_grammar
 
 CACHE_BYTES: Final = 64 * 1024 * 1024
 _THREADS: Final = 2
-_FIXED_BYTES: Final = 128 * 1024
-_BYTES_PER_CHARACTER: Final = 64
-"""What a compiled grammar is taken to weigh: the library does not say. Measured on schemas of 0.3
-to 140 kB: 40 kB and 15 to 50 bytes a character; lexer states that answers add come on top."""
+_FIXED_BYTES: Final = 64 * 1024
+_BYTES_PER_CHARACTER: Final = 128
+"""What a compiled grammar is taken to weigh: the library does not say. Measured: 230 kB for schemas
+of 1,300 characters, 460 kB for 6,200, 1.6 MB for 27,000."""
 
 
 class Grammars:
