@@ -18,6 +18,7 @@ from typing import BinaryIO, Final
 import msgspec
 from llguidance import LLTokenizer
 
+from penstock.base.errors import ModelError
 from penstock.models.vocabulary import GrammarError, Vocabulary, compile_grammar
 
 STACK_BYTES: Final = 1024 * 1024
@@ -46,7 +47,10 @@ def main() -> None:
     if first is None:
         return
     taught = msgspec.msgpack.decode(first, type=Taught)
-    tokenizer = taught.vocabulary.grammar_tokenizer(taught.vocab_size)
+    try:
+        tokenizer: LLTokenizer | ModelError = taught.vocabulary.grammar_tokenizer(taught.vocab_size)
+    except ModelError as error:
+        tokenizer = error
     _limit_memory()
     threading.stack_size(STACK_BYTES)
     worker = threading.Thread(target=_serve, args=(source, sink, tokenizer))
@@ -54,16 +58,20 @@ def main() -> None:
     worker.join()
 
 
-def _serve(source: BinaryIO, sink: BinaryIO, tokenizer: LLTokenizer) -> None:
+def _serve(source: BinaryIO, sink: BinaryIO, tokenizer: LLTokenizer | ModelError) -> None:
     while (body := _read(source)) is not None:
-        try:
-            compile_grammar(tokenizer, msgspec.msgpack.decode(body, type=str))
-        except GrammarError as error:
-            answer = str(error) or "it cannot be compiled"
-        else:
-            answer = ""
-        sink.write(frame(answer))
+        sink.write(frame(_error_of(tokenizer, msgspec.msgpack.decode(body, type=str))))
         sink.flush()
+
+
+def _error_of(tokenizer: LLTokenizer | ModelError, grammar: str) -> str:
+    if isinstance(tokenizer, ModelError):
+        return str(tokenizer)
+    try:
+        compile_grammar(tokenizer, grammar)
+    except GrammarError as error:
+        return str(error) or "it cannot be compiled"
+    return ""
 
 
 def _limit_memory() -> None:

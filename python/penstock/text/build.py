@@ -57,6 +57,10 @@ def _sentencepiece(data: TokenizerData) -> Backend:
         raise ModelError("tokenizer.ggml.scores is missing or not as long as tokenizer.ggml.tokens")
     unknown = data.tokens[data.unknown_id] if data.unknown_id is not None else None
     backend = Backend(_bpe(vocab, merges, byte_fallback=True, unknown=unknown))
+    # As tokenizer.json files of such models have it: the grammar library reads bytes off it.
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     spaces = normalizers.Replace(" ", SPACE)
     if adds_space_prefix(data):
         backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces])

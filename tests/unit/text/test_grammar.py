@@ -11,7 +11,7 @@ from tiny_text import tiny_tokenizer
 
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import Constraint
-from penstock.models.vocabulary import compile_grammar
+from penstock.models.vocabulary import Vocabulary, compile_grammar
 from penstock.text import grammar_trial
 from penstock.text.grammar import MAX_GRAMMAR_CHARS, GrammarCompiler, serialize, vocabulary_of
 
@@ -203,3 +203,32 @@ def test_a_grammar_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 
 def test_serialized_forms_need_no_child() -> None:
     assert json.loads(serialize(Constraint("regex", "a")))["grammars"]
+
+
+def test_a_sentencepiece_vocabulary_is_read_byte_by_byte() -> None:
+    words = ["\u2581", "t", "h", "e", "th", "the", "\u2581the", "k", "i", "n", "g", "\u2581k"]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
+    types = [2, 3, 3] + [6] * 256 + [1] * len(words)
+    tokenizer = tiny_tokenizer(
+        model="llama",
+        pre=None,
+        tokens=tokens,
+        token_types=types,
+        scores=[0.0] * 259 + [-float(rank) for rank in range(len(words))],
+        merges=[],
+        bos_id=1,
+        eos_id=2,
+        unknown_id=0,
+    )
+    known = vocabulary_of(tokenizer).grammar_tokenizer(len(tokens))
+    matcher = compile_grammar(known, serialize(Constraint("regex", "the king\u00fc")))
+    forced = matcher.compute_ff_tokens()
+    assert b"".join(tokenizer.token_bytes(token) for token in forced) == "the king\u00fc".encode()
+    assert tokens.index("\u2581k") in forced
+
+
+def test_a_tokenizer_that_no_grammar_can_use_is_said_to_be_so() -> None:
+    compiler = GrammarCompiler(Vocabulary("{}", ()), SIZE)
+    with pytest.raises(InvalidRequest, match="tokenizer cannot be used"):
+        compiler.compile(Constraint("regex", "a"))
+    compiler.close()
