@@ -15,6 +15,7 @@ from penstock.base.errors import InvalidRequest, ServiceError, Unavailable
 from penstock.config import SettingsError
 from penstock.dialog import (
     Event,
+    FunctionTool,
     GenerateRequest,
     Message,
     RunEnded,
@@ -22,10 +23,13 @@ from penstock.dialog import (
     Sampling,
     Text,
     TextDelta,
+    ToolCall,
+    ToolPolicy,
 )
 from penstock.dialog.fold import Answer, FailedRun
 from penstock.generation import Generator
 from penstock.llm import LLM, Host
+from penstock.text.channels import detect_channels
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -39,8 +43,9 @@ class Opened:
         self.llm = LLM.hosted(self._start)
 
     async def _start(self) -> Host:
-        loop = AgentLoop(Generator(self.engine, tiny_tokenizer(), tiny_template()))
-        return Host(loop, 2, self._close)
+        channels = detect_channels(None, ())
+        generator = Generator(self.engine, tiny_tokenizer(), tiny_template(), channels=channels)
+        return Host(AgentLoop(generator), 2, self._close)
 
     async def _close(self) -> None:
         self.closed.set()
@@ -101,6 +106,19 @@ def test_options_reach_the_engine(echoing: Opened) -> None:
 def test_a_chat_takes_messages_or_dictionaries(echoing: Opened) -> None:
     answers = [echoing.llm.chat(HI), echoing.llm.chat([Message("user", (Text("hi"),))])]
     assert text(answers[0]) == text(answers[1]) == "user\nhi\nassistant\n"
+
+
+def test_calls_of_functions_are_parts() -> None:
+    opened = Opened(ids('<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>'))
+    tools = [FunctionTool("f", "does f", {"type": "object"})]
+    answer = opened.llm.chat([{"role": "user", "content": "do f"}], tools=tools)
+    (call,) = answer.choices[0].parts
+    assert isinstance(call, ToolCall)
+    assert (call.name, call.arguments, answer.choices[0].finish) == ("f", '{"x": 1}', "tool_calls")
+    policy = ToolPolicy("none")
+    answer = opened.llm.chat([{"role": "user", "content": "do f"}], tools=tools, tool_policy=policy)
+    assert isinstance(answer.choices[0].parts[0], Text)
+    opened.llm.close()
 
 
 def test_a_stream_gives_the_events_as_they_happen() -> None:
