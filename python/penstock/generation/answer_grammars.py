@@ -40,17 +40,18 @@ class AnswerGrammars:
     async def of(self, request: GenerateRequest, form: AnswerForm) -> Grammar | None:
         """What binds the answers; None where nothing does. Reasoning is never bound. Raises
         InvalidRequest naming the field."""
-        prepare, constraint = self._constraints.prepare, request.constraint
+        prepare = self._constraints.prepare
         calls = self._calls(request, form.tools)
-        if constraint is not None:
-            own = await prepare(constraint)
+        own: Grammar | None = None
+        if request.constraint is not None:
+            own = await prepare(request.constraint)
             if calls == "none" and form.thinking == "none":
                 return own
-            rules = AnswerRules(form.tools, calls, own.value, form.thinking)
-        elif calls == "none" or not (calls != "may" or any(t.strict for t in form.tools)):
+        binds_calls = calls in ("must", "one") or any(tool.strict for tool in form.tools)
+        if own is None and (calls == "none" or not binds_calls):
             return None
-        else:
-            rules = AnswerRules(form.tools, calls, None, form.thinking)
+        answer = own.value if own is not None else None
+        rules = AnswerRules(form.tools, calls, answer, form.thinking)
         try:
             return await prepare(self._composed(rules))
         except InvalidRequest:
