@@ -47,8 +47,8 @@ class StepPace:
 
     def price(self, rows: int) -> float:
         """What a further token adds to a step of `rows` tokens, in parts of the time that each of
-        those takes; 1, as if nothing were shared, while it is not known."""
-        if self._per_token_s <= 0.0:
+        those takes; 1, as if nothing were shared, while it is not known or there are none."""
+        if self._per_token_s <= 0.0 or rows == 0:
             return 1.0
         own_s = self._per_token_s * rows
         return own_s / (self.fixed_s + own_s)

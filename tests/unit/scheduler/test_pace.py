@@ -61,3 +61,13 @@ def test_a_slow_machine_keeps_the_smallest_share() -> None:
 
 def test_before_any_measurement_the_share_is_a_guess_of_some_blocks() -> None:
     assert StepPace(min_share=16).prompt_share(1, 1) == 64
+
+
+def test_a_step_without_rows_that_decode_has_a_price_too() -> None:
+    """Also where all of a step's time is its tokens'."""
+    pace = StepPace(16)
+    for tokens in (512, 1, 512, 1):
+        pace.observe(tokens, tokens * 1e-3)
+    assert pace.fixed_s == pytest.approx(0.0, abs=1e-6)
+    assert pace.price(0) == 1.0
+    assert 0.0 < pace.price(4) <= 1.0
