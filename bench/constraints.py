@@ -69,7 +69,7 @@ def first_masks(parts: Parts) -> dict[str, Any]:
         began = time.perf_counter()
         compiled = grammars.compile(parts.grammar(schema))
         compiled.result()
-        step = masks.begin([guide_of(compiled)])
+        step = masks.begin([(guide_of(compiled), ())])
         assert step is not None
         step.wait()
         times.append(1000 * (time.perf_counter() - began))

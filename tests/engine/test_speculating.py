@@ -12,7 +12,7 @@ from tiny_text import IM_END
 from penstock.dialog import Sampling
 from penstock.engine.types import TokenDelta, TokenRequest
 from penstock.runtime import CpuRuntime
-from penstock.scheduler.speculation import DraftPrice
+from penstock.scheduler.pace import StepPace
 
 _, VOCABULARY = tokenizer_and_vocabulary()
 COPIED = tuple(b"one two three one two three one two ")
@@ -83,7 +83,7 @@ def test_guesses_change_nothing(
 ) -> None:
     plain, guessed = answers(runtime, requests(), prefix_caching=False)
     assert guessed == 0
-    monkeypatch.setattr(DraftPrice, "of", lambda self, rows: 0.05)
+    monkeypatch.setattr(StepPace, "price", lambda self, rows: 0.05)
     speculated, guessed = answers(runtime, requests(), speculation=True, **options)
     assert guessed > 100
     for id, tokens in plain.items():

@@ -113,7 +113,7 @@ ENGINE_OPTIONS: Final = (
         "no_kv_cache", ("--no-kv-cache",), bool, "Compute everything anew each step.", ENGINE_PANEL
     ),
     SettingOption(
-        "no_speculation", ("--no-speculation",), bool, "Never guess next tokens.", ENGINE_PANEL
+        "speculation", ("--speculation",), bool, "Guess next tokens where it pays.", ENGINE_PANEL
     ),
     SettingOption(
         "threads", ("--threads",), int, "Threads that compute.", ENGINE_PANEL, "one a core"

@@ -44,7 +44,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     enough for `max_seqs` sequences of 1,024 tokens and for one of the full context. `threads`
     None: the cores this process may use. `prefix_cache_n` 0 turns prefix caching off.
     `tool_syntax`: how the model writes calls of functions, None: as its chat template tells.
-    `no_speculation`: never guess next tokens from a request's own, which is done where it pays.
+    `speculation`: guess next tokens from a request's own where that pays; answers stay the same.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -58,7 +58,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     token_budget: int = 512
     prefix_cache_n: int = 16
     no_kv_cache: bool = False
-    no_speculation: bool = False
+    speculation: bool = False
     threads: int | None = None
     kernels: Literal["auto", "native", "reference"] = "auto"
     tool_syntax: ToolSyntaxName | None = None

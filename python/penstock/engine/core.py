@@ -63,7 +63,7 @@ class EngineCore:
             max_queue=settings.max_queue,
             prefix_caching=settings.prefix_cache_n > 0,
             no_kv_cache=settings.no_kv_cache,
-            speculation=not settings.no_speculation,
+            speculation=settings.speculation,
         )
         info = EngineInfo(
             model_id=facts.model_id,

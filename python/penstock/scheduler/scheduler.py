@@ -24,7 +24,7 @@ from penstock.scheduler.guide import Guide
 from penstock.scheduler.harvest import Harvest
 from penstock.scheduler.pace import StepPace
 from penstock.scheduler.sequence import FinishReason, Progress, Sequence
-from penstock.scheduler.speculation import MAX_DRAFT, DraftPrice, Speculation
+from penstock.scheduler.speculation import MAX_DRAFT, Speculation
 from penstock.scheduler.types import Admit, AppendBlocks, StepPlan, StepResult
 
 
@@ -73,7 +73,6 @@ class Scheduler:
         self._keeps_cache = not no_kv_cache
         self._speculates = speculation and not no_kv_cache
         self._pace = StepPace(min_share=block_tokens)
-        self._price = DraftPrice()
         self._sequences: dict[str, Sequence] = {}
         self._held: dict[str, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
@@ -197,8 +196,6 @@ class Scheduler:
         self._tokens_processed += draft.num_tokens
         if duration_s is not None:
             self._pace.observe(draft.num_tokens, duration_s)
-            if draft.num_tokens - draft.num_guessed == len(draft.chunks):
-                self._price.observe(len(draft.chunks), draft.num_guessed, duration_s)
         progress: list[Progress] = []
         drawn = {row: list(group) for row, group in groupby(result.drawn, attrgetter("row"))}
         vacated = False
@@ -274,7 +271,7 @@ class Scheduler:
         """The missing tokens of the running sequences that draw: one, or those that their guides
         forced too. And the one of a prompt that misses one."""
         position = 0
-        price = self._guess_price() if self._speculates else 1.0
+        price = self._pace.price(len(self._running)) if self._speculates else 1.0
         while position < len(self._running) and draft.budget > 0:
             sequence = self._running[position]
             missing = len(sequence.tokens) - sequence.computed
@@ -285,12 +282,6 @@ class Scheduler:
                     guess = self._guess(sequence, missing, draft, price)
                 draft.compute(sequence, length, guess)
             position += 1
-
-    def _guess_price(self) -> float:
-        """What a guess costs in a step of all running rows, in parts of what a token costs."""
-        rows = len(self._running)
-        known = self._price.of(rows)
-        return self._pace.price(rows) if known is None else known
 
     def _guess(
         self, sequence: Sequence, missing: int, draft: Draft, price: float

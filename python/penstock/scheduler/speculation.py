@@ -20,7 +20,6 @@ _FORGETTING: Final = 1 / 12
 _MATCHES: Final = ((16, 0.9), (8, 0.8), (5, 0.65), (RUN, 0.5))
 """How likely a guess is right at first, by how many tokens before it are the same: a passage that
 is being copied is told from three words that occur again."""
-_OUTLIER: Final = 4.0
 _PROBE_EVERY: Final = 24
 """Where guesses do not pay, one of so many chances is taken, to see whether that has changed."""
 
@@ -101,31 +100,3 @@ class Speculation:
         if confirmed < drafted:
             right -= _FORGETTING * right
         self._right[self._class] = right
-
-
-class DraftPrice:
-    """What a guessed token costs, from the steps that had only rows which draw: their time with
-    guesses and without. Pure arithmetic on durations that it is given."""
-
-    def __init__(self) -> None:
-        self._plain_s: dict[int, float] = {}
-        self._guess_s: float | None = None
-
-    def observe(self, rows: int, guessed: int, duration_s: float) -> None:
-        """A step of `rows` rows that draw and `guessed` tokens on top took `duration_s`."""
-        plain_s = self._plain_s.get(rows)
-        if guessed == 0:
-            known_s = duration_s if plain_s is None else plain_s
-            duration_s = min(duration_s, _OUTLIER * known_s)
-            self._plain_s[rows] = known_s + _FORGETTING * (duration_s - known_s)
-        elif plain_s is not None:
-            own_s = max(0.0, duration_s - plain_s) / guessed
-            known_s = own_s if self._guess_s is None else self._guess_s
-            self._guess_s = known_s + _FORGETTING * (min(own_s, _OUTLIER * known_s) - known_s)
-
-    def of(self, rows: int) -> float | None:
-        """In parts of the time that a token of a step of `rows` rows takes; None while unknown."""
-        plain_s = self._plain_s.get(rows)
-        if plain_s is None or self._guess_s is None:
-            return None
-        return self._guess_s * rows / plain_s

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scheduler_fakes import Harness, ScriptedGuide, answer_alone
 
 from penstock.scheduler.pace import StepPace
-from penstock.scheduler.speculation import MAX_DRAFT, DraftPrice, RunIndex, Speculation
+from penstock.scheduler.speculation import MAX_DRAFT, RunIndex, Speculation
 
 CHEAP, DEAR = 0.1, 0.95
 
@@ -84,27 +84,6 @@ def test_a_sequence_that_began_to_repeat_is_found_again() -> None:
     drafts = [speculation.draft(tokens, 99, CHEAP) for _ in range(100)]
     assert 1 <= sum(map(bool, drafts)) <= 5
     assert max(map(len, drafts)) == 1
-
-
-def test_a_guess_costs_what_steps_with_guesses_take_more() -> None:
-    price = DraftPrice()
-    price.observe(1, 3, 0.007)
-    assert price.of(1) is None
-    for _ in range(3):
-        price.observe(1, 0, 0.004)
-        price.observe(1, 3, 0.007)
-    assert price.of(1) == pytest.approx(0.25)
-    assert price.of(2) is None
-    price.observe(2, 0, 0.005)
-    assert price.of(2) == pytest.approx(0.4)
-
-
-def test_a_stall_of_the_machine_is_no_price() -> None:
-    price = DraftPrice()
-    for duration_s in (0.004, 0.004, 1.0, 0.004):
-        price.observe(1, 0, duration_s)
-        price.observe(1, 1, duration_s + 0.001)
-    assert 0.1 < (price.of(1) or 0.0) < 0.3
 
 
 def test_the_price_of_a_token_is_known_once_steps_differ() -> None:
