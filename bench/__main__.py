@@ -37,7 +37,7 @@ def main() -> None:
         workloads = [share.DECODE]
         result = share.measure(_ours(arguments), arguments.repeats)
     elif arguments.what == "arrivals":
-        workloads = [arrivals.REQUESTS]
+        workloads = [arrivals.STREAMS]
         servers = [t for t in _targets(arguments) if isinstance(t, HttpTarget)]
         result = arrivals.measure(servers, arguments.repeats)
     else:

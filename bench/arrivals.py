@@ -1,4 +1,4 @@
-"""How even the tokens of open streams come while prompts arrive."""
+"""How even the tokens of open streams come while prompts arrive beside them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.compare import medians
-from bench.load import figures
+from bench.load import figures, percentile
 from bench.machine import facts
 from bench.targets import HttpTarget
 from bench.workloads import Prompts, Workload
 
-REQUESTS = Workload("arrivals", 40, 512, 64, "out_tok_s")
-BURST = 16
-LOAD = 0.7
-"""Requests arrive at this share of the rate at which the target answers a burst."""
+STREAMS = Workload("arrivals", 8, 32, 320, "out_tok_s")
+PROMPTS = Workload("prompts", 64, 512, 1, "prompt_tok_s")
+LOAD = 0.5
+"""Prompts arrive at this share of the rate at which the target computes them alone."""
 
 
 def measure(targets: Sequence[HttpTarget], repeats: int) -> dict[str, Any]:
-    """Poisson arrivals at 70 % of each target's own capacity. `itl_ratio`: p99 / p50 of the times
-    between tokens, all streams together."""
+    """Eight streams, and prompts of 512 tokens at Poisson times until those end.
+
+    `itl_ratio`: p99 / p50 of the times between the streams' tokens. `prompts` and `ttft_*`: how
+    many prompts were answered meanwhile, and how soon.
+    """
     result: dict[str, Any] = {"machine": facts(), "targets": {}}
     for target in targets:
         target.start()
@@ -31,14 +34,27 @@ def measure(targets: Sequence[HttpTarget], repeats: int) -> dict[str, Any]:
         result["targets"][target.name] = {
             "startup_s": round(target.startup_s, 2),
             "itl_ratio": row.pop("itl_ratio"),
-            REQUESTS.name: row,
+            STREAMS.name: row,
         }
     return result
 
 
 def _arrivals(target: HttpTarget, seed: int) -> dict[str, float]:
-    drawn = Prompts(seed).take(REQUESTS)
-    answered = figures(target.burst(drawn[:BURST], REQUESTS.new), REQUESTS.prompt)
-    rate = LOAD * answered["out_tok_s"] / REQUESTS.new
-    row = figures(target.arrivals(Prompts(seed + 1).take(REQUESTS), REQUESTS.new, rate), 512)
-    return row | {"rate_per_s": rate, "itl_ratio": row["itl_p99_ms"] / row["itl_p50_ms"]}
+    prompts = Prompts(seed)
+    alone = figures(target.burst(prompts.take(PROMPTS)[:2], PROMPTS.new), PROMPTS.prompt)
+    rate = LOAD * alone["prompt_tok_s"] / PROMPTS.prompt
+    streams, answered = target.beside(
+        prompts.take(STREAMS), STREAMS.new, prompts.take(PROMPTS), rate
+    )
+    row = figures(streams, STREAMS.prompt)
+    first = [trace.ttft for trace in answered]
+    return {
+        "out_tok_s": row["out_tok_s"],
+        "itl_p50_ms": row["itl_p50_ms"],
+        "itl_p99_ms": row["itl_p99_ms"],
+        "itl_ratio": row["itl_p99_ms"] / row["itl_p50_ms"],
+        "rate_per_s": rate,
+        "prompts": len(answered),
+        "ttft_p50_ms": 1e3 * percentile(first, 0.5),
+        "ttft_p99_ms": 1e3 * percentile(first, 0.99),
+    }

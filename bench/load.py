@@ -1,8 +1,8 @@
 """The load client: streamed requests to any server that speaks the reference completions API.
 
 One thread, raw sockets, one connection a request, so that the client takes little of the two cores
-it shares with the server. `burst` starts all requests at once (closed loop); `open_loop` starts
-them at Poisson times whatever the server does.
+it shares with the server. `burst` starts all requests at once; `beside` has further prompts arrive
+at Poisson times meanwhile, whatever the server does.
 """
 
 from __future__ import annotations
@@ -76,17 +76,26 @@ class Client:
         start = time.perf_counter()
         return await asyncio.gather(*(self.request(p, new, start) for p in prompts))
 
-    async def open_loop(
-        self, prompts: Sequence[list[int] | str], new: int, rate_per_s: float, seed: int = 0
-    ) -> list[Trace]:
-        """Prompts start at Poisson times of the given rate."""
+    async def beside(
+        self,
+        prompts: Sequence[list[int]],
+        new: int,
+        arriving: Sequence[list[int]],
+        rate_per_s: float,
+        seed: int = 0,
+    ) -> tuple[list[Trace], list[Trace]]:
+        """A burst, and as long as it lasts prompts of one answer token at Poisson times of the
+        given rate. The traces of both."""
         draws = random.Random(seed)
         start = time.perf_counter()
+        burst = [asyncio.create_task(self.request(p, new, start)) for p in prompts]
         tasks = []
-        for prompt in prompts:
-            tasks.append(asyncio.create_task(self.request(prompt, new, start)))
+        for prompt in arriving:
             await asyncio.sleep(draws.expovariate(rate_per_s))
-        return await asyncio.gather(*tasks)
+            if all(task.done() for task in burst):
+                break
+            tasks.append(asyncio.create_task(self.request(prompt, 1, start)))
+        return await asyncio.gather(*burst), await asyncio.gather(*tasks)
 
     async def request(self, prompt: list[int] | str, new: int, start: float) -> Trace:
         """One streamed request. Raises Refused when no token comes back."""

@@ -70,9 +70,11 @@ class HttpTarget:
     def burst(self, prompts: list[list[int]], new: int) -> list[Trace]:
         return asyncio.run(self._client.burst(prompts, new))
 
-    def arrivals(self, prompts: list[list[int]], new: int, rate_per_s: float) -> list[Trace]:
-        """Requests that start at Poisson times, whatever the server does."""
-        return asyncio.run(self._client.open_loop(prompts, new, rate_per_s))
+    def beside(
+        self, prompts: list[list[int]], new: int, arriving: list[list[int]], rate_per_s: float
+    ) -> tuple[list[Trace], list[Trace]]:
+        """Streams, and prompts that arrive while they run: the traces of both."""
+        return asyncio.run(self._client.beside(prompts, new, arriving, rate_per_s))
 
     def memory_mib(self) -> int:
         assert self._process is not None
