@@ -7,7 +7,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -21,6 +21,7 @@ from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, ServerSettings
 from penstock.engine.server import EngineServer
 from penstock.engine.types import EngineGauges, TokenChunk, TokenDelta, TokenRequest
+from penstock.models.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.slow
 
@@ -38,6 +39,12 @@ class EchoCore:
     @property
     def has_work(self) -> bool:
         return bool(self._left)
+
+    def call_when_ready(self, wake: Callable[[], None]) -> None:
+        """Nothing here becomes ready by itself."""
+
+    def teach(self, vocabulary: Vocabulary) -> None:
+        """Echoes need no tokenizer."""
 
     def submit(self, request: TokenRequest) -> None:
         self._left[request.id] = list(request.token_ids)
