@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -25,6 +24,7 @@ from penstock.engine.types import (
     TokenRequest,
 )
 from penstock.models.vocabulary import Vocabulary
+from penstock.runtime.host import available_cores
 from penstock.runtime.load import load_runtime
 from penstock.runtime.protocol import Runtime
 from penstock.scheduler import Progress, Scheduler
@@ -75,7 +75,7 @@ class EngineCore:
             weight_bytes=facts.weight_bytes,
             fingerprint=facts.fingerprint,
         )
-        return cls(runtime, scheduler, info, settings.threads or len(os.sched_getaffinity(0)))
+        return cls(runtime, scheduler, info, settings.threads or available_cores())
 
     @property
     def report(self) -> str:
