@@ -106,3 +106,20 @@ class CallReader:
             self._open = False
             self._report(CallEnd())
         self.reader.rewind()
+
+
+def read_calls(
+    io: CallReader, begin: str, read_one: Callable[[CallReader], Reading[None]]
+) -> Reading[None]:
+    """Read calls that each follow `begin`, one or more; where that is empty there is one."""
+    found = 0
+    while True:
+        if begin and not (yield from io.reader.literal(begin)):
+            break
+        yield from read_one(io)
+        found += 1
+        if not begin:
+            break
+        yield from io.reader.spaces()
+    if not found:
+        raise Malformed("no call")

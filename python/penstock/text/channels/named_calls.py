@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.dialog import FunctionTool
-from penstock.text.channels.calls import MAX_NAME_CHARS, CallReader, arguments_schema
+from penstock.text.channels.calls import (
+    MAX_NAME_CHARS,
+    CallReader,
+    arguments_schema,
+    read_calls,
+)
 from penstock.text.channels.json_text import dump, pass_container
 from penstock.text.channels.lark import LarkGrammar
 from penstock.text.channels.reader import Malformed, Reading
@@ -72,18 +77,7 @@ class NamedCalls:
         return None
 
     def read(self, io: CallReader) -> Reading[None]:
-        reader = io.reader
-        found = 0
-        while True:
-            if self.begin and not (yield from reader.literal(self.begin)):
-                break
-            yield from self._call(io)
-            found += 1
-            if not self.begin:
-                break
-            yield from reader.spaces()
-        if not found:
-            raise Malformed("no call")
+        yield from read_calls(io, self.begin, self._call)
 
     def _call(self, io: CallReader) -> Reading[None]:
         reader = io.reader

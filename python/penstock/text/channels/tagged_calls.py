@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.dialog import FunctionTool
-from penstock.text.channels.calls import MAX_NAME_CHARS, CallReader, arguments_schema
+from penstock.text.channels.calls import (
+    MAX_NAME_CHARS,
+    CallReader,
+    arguments_schema,
+    read_calls,
+)
 from penstock.text.channels.json_text import dump, escaped
 from penstock.text.channels.lark import LarkGrammar
-from penstock.text.channels.reader import Malformed, Reading, pass_text
+from penstock.text.channels.reader import Reading, pass_text
 from penstock.text.channels.typed import property_of, resolved, to_json, types_of
 
 MAX_VALUE_CHARS = 1 << 22
@@ -101,18 +106,7 @@ class TaggedCalls:
         return None
 
     def read(self, io: CallReader) -> Reading[None]:
-        reader = io.reader
-        found = 0
-        while True:
-            if self.call_open and not (yield from reader.literal(self.call_open)):
-                break
-            yield from self._call(io)
-            found += 1
-            if not self.call_open:
-                break
-            yield from reader.spaces()
-        if not found:
-            raise Malformed("no call")
+        yield from read_calls(io, self.call_open, self._call)
 
     def _call(self, io: CallReader) -> Reading[None]:
         reader = io.reader
