@@ -13,16 +13,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from bench.machine import facts
 from penstock.config import EngineSettings, read_environment
 from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
-from penstock.engine.types import EngineInfo, TokenRequest
+from penstock.engine.types import TokenRequest
 from penstock.models.loading import load_text_parts
 from penstock.models.sources import resolve_model
 from penstock.runtime.load import load_runtime
 from penstock.runtime.protocol import Runtime
-from penstock.scheduler import Scheduler
 from penstock.text import Tokenizer, load_tokenizer
 
 PASSAGE = """The river rises in the hills north of the town and runs for forty miles to the sea.
@@ -81,27 +82,8 @@ def measure(model: str, new: int, repeats: int) -> dict[str, Any]:
 
 def _core(runtime: Runtime, settings: EngineSettings, speculation: bool) -> EngineCore:
     """Both engines share the weights, the cache and the threads, and take turns."""
-    facts = runtime.info
-    scheduler = Scheduler(
-        num_blocks=facts.cache_blocks,
-        block_tokens=facts.block_tokens,
-        context_tokens=facts.context_tokens,
-        max_seqs=settings.max_seqs,
-        token_budget=settings.token_budget,
-        prefix_caching=False,
-        speculation=speculation,
-    )
-    info = EngineInfo(
-        model_id=facts.model_id,
-        context_tokens=facts.context_tokens,
-        vocab_size=facts.vocab_size,
-        max_seqs=settings.max_seqs,
-        cache_blocks=facts.cache_blocks,
-        block_tokens=facts.block_tokens,
-        weight_bytes=facts.weight_bytes,
-        fingerprint=facts.fingerprint,
-    )
-    return EngineCore(runtime, scheduler, info)
+    own = msgspec.structs.replace(settings, prefix_cache_n=0, speculation=speculation)
+    return EngineCore.over(runtime, own)
 
 
 def _compare(

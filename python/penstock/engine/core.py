@@ -52,7 +52,11 @@ class EngineCore:
     @classmethod
     def load(cls, settings: EngineSettings) -> EngineCore:
         """Load the model that `settings` names. Raises ModelError."""
-        runtime = load_runtime(settings)
+        return cls.over(load_runtime(settings), settings)
+
+    @classmethod
+    def over(cls, runtime: Runtime, settings: EngineSettings) -> EngineCore:
+        """An engine over a loaded model."""
         facts = runtime.info
         scheduler = Scheduler(
             num_blocks=facts.cache_blocks,
