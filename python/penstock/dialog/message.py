@@ -26,13 +26,50 @@ class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
 
 
 class ToolResult(msgspec.Struct, frozen=True, tag="tool_result"):
+    """`is_error`: the call failed, and `text` says how."""
+
     call_id: str
     text: str
     name: str | None = None
+    is_error: bool = False
 
 
-# Image, Audio, Video and File join with the media runtimes that read them.
-Part = Text | Reasoning | ToolCall | ToolResult
+class Image(msgspec.Struct, frozen=True, tag="image"):
+    """A picture: its bytes, or the address they are fetched from."""
+
+    url: str | None = None
+    data: bytes | None = None
+    mime_type: str | None = None
+
+
+class Audio(msgspec.Struct, frozen=True, tag="audio"):
+    """A sound: its bytes, or the address they are fetched from."""
+
+    url: str | None = None
+    data: bytes | None = None
+    mime_type: str | None = None
+
+
+class Video(msgspec.Struct, frozen=True, tag="video"):
+    """A film: its bytes, or the address they are fetched from."""
+
+    url: str | None = None
+    data: bytes | None = None
+    mime_type: str | None = None
+
+
+class File(msgspec.Struct, frozen=True, tag="file"):
+    """A file of the client. Exactly one of `file_id` (in the store), `data` (decoded, never
+    base64) and `url` is given."""
+
+    file_id: str | None = None
+    name: str | None = None
+    data: bytes | None = None
+    url: str | None = None
+    mime_type: str | None = None
+
+
+Part = Text | Reasoning | ToolCall | ToolResult | Image | Audio | Video | File
 
 
 class Message(msgspec.Struct, frozen=True):

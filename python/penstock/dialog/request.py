@@ -43,11 +43,59 @@ class FunctionTool(msgspec.Struct, frozen=True):
     strict: bool = False
 
 
+class SearchTool(msgspec.Struct, frozen=True, tag="search"):
+    """Web search that the server runs. `location`: approximate, keys city, country, region,
+    timezone. Domains include their subdomains."""
+
+    context_size: Literal["low", "medium", "high"] | None = None
+    location: dict[str, str] | None = None
+    allowed_domains: tuple[str, ...] = ()
+    blocked_domains: tuple[str, ...] = ()
+
+
+class PythonTool(msgspec.Struct, frozen=True, tag="python"):
+    """Python that the server runs."""
+
+
+class SkillReference(msgspec.Struct, frozen=True):
+    """An uploaded skill. `version` None: the latest."""
+
+    skill_id: str
+    version: int | None = None
+
+
+class ShellTool(msgspec.Struct, frozen=True, tag="shell"):
+    """A shell that the server runs, with skills mounted."""
+
+    skills: tuple[SkillReference, ...] = ()
+
+
+HostedTool = SearchTool | PythonTool | ShellTool
+Permission = Literal["auto", "ask", "deny"]
+
+
+class Permissions(msgspec.Struct, frozen=True):
+    """How far a request tightens what server-side tools may do; None: as the server is set."""
+
+    agent: Permission | None = None
+    code_execution: Permission | None = None
+
+
+class RequestedFile(msgspec.Struct, frozen=True):
+    """A file that server-side tools must produce. `format`: from the name's suffix if None."""
+
+    name: str
+    format: str | None = None
+    description: str | None = None
+
+
 class ToolPolicy(msgspec.Struct, frozen=True):
-    """Which tools may or must be called; `names` empty means all of them."""
+    """Which functions may or must be called; `names` empty means all of them. `parallel` False: at
+    most one call an answer."""
 
     mode: Literal["auto", "none", "required"] = "auto"
     names: tuple[str, ...] = ()
+    parallel: bool = True
 
 
 class Constraint(msgspec.Struct, frozen=True):
@@ -80,7 +128,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     are numbered prompt by prompt. `suffix`: what comes after the answer, which fills the gap.
     `best_of`: so many answers are made of each prompt, and the `n` likeliest given.
     `top_logprobs` None: no logprobs; 0: of the chosen token only. `echo`: completions only, the
-    prompt precedes the answer.
+    prompt precedes the answer. `tools` are the client's own; `hosted` run on the server, where they
+    are enabled. `session`: id of the session that the conversation goes on in.
     """
 
     model: str | None = None
@@ -90,6 +139,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompts: tuple[str | tuple[int, ...], ...] = ()
     suffix: str | None = None
     tools: tuple[FunctionTool, ...] = ()
+    hosted: tuple[HostedTool, ...] = ()
+    permissions: Permissions = Permissions()
+    files: tuple[RequestedFile, ...] = ()
+    session: str | None = None
     tool_policy: ToolPolicy = ToolPolicy()
     sampling: Sampling = Sampling()
     constraint: Constraint | None = None

@@ -10,7 +10,7 @@ import math
 from typing import Final
 
 from penstock.base.errors import InvalidRequest
-from penstock.dialog import GenerateRequest, Sampling
+from penstock.dialog import Audio, File, GenerateRequest, Image, Message, Sampling, Video
 
 MAX_CHOICES: Final = 128
 MAX_SEQUENCES: Final = 2048
@@ -48,6 +48,7 @@ def check_request(request: GenerateRequest) -> None:
     _check_counts(request)
     _check_stops(request.stop)
     _check_served(request)
+    _check_media(request.messages or ())
 
 
 def _check_sampling(sampling: Sampling) -> None:
@@ -122,12 +123,29 @@ def _check_stops(stops: tuple[str, ...]) -> None:
 def _check_served(request: GenerateRequest) -> None:
     if request.adapter is not None:
         raise _unsupported("adapter")
+    if request.hosted:
+        raise _unavailable("tools", "no tools run on this server")
+    if request.files:
+        raise _unavailable("files", "output files need tools that run on this server; none do")
     if request.echo and request.messages is not None:
         raise InvalidRequest("echo goes with a prompt, not with messages", field="echo")
     if request.suffix and request.messages is not None:
         raise InvalidRequest("suffix goes with a prompt, not with messages", field="suffix")
     if request.echo and request.top_logprobs is not None:
         raise _unsupported("echo", "together with logprobs")
+
+
+def _check_media(messages: tuple[Message, ...]) -> None:
+    """Files are text by now (`agent` shows them as previews); the rest needs a model that sees."""
+    for index, message in enumerate(messages):
+        for part in message.parts:
+            if isinstance(part, Image | Audio | Video | File):
+                kind = type(part).__name__.lower()
+                raise InvalidRequest(
+                    f"messages[{index}]: {kind} parts cannot be used: the model reads text only",
+                    field=f"messages[{index}]",
+                    code="unsupported_value",
+                )
 
 
 def _check_tools(request: GenerateRequest) -> None:
@@ -137,6 +155,10 @@ def _check_tools(request: GenerateRequest) -> None:
     for name in policy.names:
         if all(tool.name != name for tool in request.tools):
             raise InvalidRequest(f"tool_choice names no tool: {name[:80]!r}", field="tool_choice")
+
+
+def _unavailable(field: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"{field} cannot be used: {why}", field=field, code="unsupported_value")
 
 
 def _unsupported(field: str, how: str = "") -> InvalidRequest:
