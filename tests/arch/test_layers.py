@@ -38,9 +38,10 @@ ONLY = {
     "dialog": {"base"},
     "kernels": set(),
     "scheduler": {"base", "dialog"},
+    "store": {"base", "config", "dialog"},
 }
 NO_TORCH = ["base", "config", "dialog", "quant", "models", "scheduler", "engine", "text",
-            "generation", "agent", "llm", "api", "cli"]  # fmt: skip
+            "generation", "store", "agent", "llm", "api", "cli"]  # fmt: skip
 
 
 def sources() -> list[tuple[str, Path]]:

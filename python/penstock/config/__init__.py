@@ -3,13 +3,14 @@ specification fixes. The only room that reads the environment."""
 
 from penstock.config.environment import Environment, child_environment, read_environment
 from penstock.config.limits import SettingsError
-from penstock.config.settings import EngineSettings, ServerSettings
+from penstock.config.settings import EngineSettings, ServerSettings, StoreSettings
 
 __all__ = [
     "EngineSettings",
     "Environment",
     "ServerSettings",
     "SettingsError",
+    "StoreSettings",
     "child_environment",
     "read_environment",
 ]

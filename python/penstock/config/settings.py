@@ -1,4 +1,4 @@
-"""The settings of one engine and of the server."""
+"""The settings of one engine, of the server and of its store."""
 
 from __future__ import annotations
 
@@ -62,6 +62,22 @@ class EngineSettings(msgspec.Struct, frozen=True):
     threads: int | None = None
     kernels: Literal["auto", "native", "reference"] = "auto"
     tool_syntax: ToolSyntaxName | None = None
+
+
+class StoreSettings(msgspec.Struct, frozen=True):
+    """Of what outlives a request: responses, files, sessions.
+
+    `url`: of the database, sqlite:///FILE or postgresql://USER@HOST/DATABASE; None: `penstock.db`
+    under PENSTOCK_HOME. `blobs`: a folder, or a URL that fsspec knows, for the bodies of files;
+    None: `blobs` under PENSTOCK_HOME. `..._expiry_s`: how long things are kept, in seconds, from
+    their creation (sessions: their last change) on; responses None: until they are deleted.
+    """
+
+    url: str | None = None
+    blobs: str | None = None
+    response_expiry_s: int | None = 30 * 24 * 3600
+    file_expiry_s: int = 30 * 60
+    max_files: int = 4096
 
 
 class ServerSettings(msgspec.Struct, frozen=True):

@@ -1,0 +1,144 @@
+"""The database: one SQLAlchemy engine, called in threads of its own.
+
+SQLite takes one writer at a time, so each process writes from one thread: its own writes queue
+here, fairly, and only those of other processes wait for SQLite's lock. A commit is on the disk
+when it returns (`synchronous=FULL`): what was acknowledged survives a loss of power.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from penstock.config import SettingsError
+from penstock.store.faults import translated_faults
+
+READERS: Final = 4
+# How long a write waits for the other processes' writes, or for a connection.
+LOCK_TIMEOUT_S: Final = 10.0
+WAL_PAUSE_S: Final = 0.02
+WRITES: Final = "penstock_writes"
+DRIVERS: Final = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
+
+_T = TypeVar("_T")
+
+
+class Database:
+    """Runs functions of a Connection in one transaction each."""
+
+    def __init__(self, url: str, *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
+        """Raises SettingsError for a URL of another kind than SQLite or PostgreSQL."""
+        parsed = parse_url(url)
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        self.engine = _engine(parsed, lock_timeout_s)
+        writers = 1 if self.is_sqlite else READERS
+        self._readers = ThreadPoolExecutor(READERS, "penstock-store-read")
+        self._writers = ThreadPoolExecutor(writers, "penstock-store-write")
+
+    async def read(self, work: Callable[[Connection], _T]) -> _T:
+        """What `work` returns, which only reads. Raises StorageUnavailable."""
+        return await self._call(self._readers, self._read, work)
+
+    async def write(self, work: Callable[[Connection], _T]) -> _T:
+        """What `work` returns; on return its changes are committed. If the caller is cancelled,
+        they may be or not. Raises StorageUnavailable, StorageFull: then nothing is changed."""
+        return await self._call(self._writers, self._write, work)
+
+    def close(self) -> None:
+        """Wait for what is being written, and let go of the connections."""
+        for threads in (self._writers, self._readers):
+            threads.shutdown()
+        self.engine.dispose()
+
+    async def _call(
+        self,
+        threads: ThreadPoolExecutor,
+        method: Callable[[Callable[[Connection], _T]], _T],
+        work: Callable[[Connection], _T],
+    ) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(threads, method, work)
+
+    def _read(self, work: Callable[[Connection], _T]) -> _T:
+        with translated_faults(), self.engine.connect() as connection:
+            return work(connection)
+
+    def _write(self, work: Callable[[Connection], _T]) -> _T:
+        with translated_faults(), self.engine.connect() as connection:
+            return write_in(connection, work)
+
+
+def write_in(connection: Connection, work: Callable[[Connection], _T]) -> _T:
+    """Run `work` in a transaction that may write from its start."""
+    connection.execution_options(**{WRITES: True})
+    with connection.begin():
+        return work(connection)
+
+
+def parse_url(text: str) -> URL:
+    """A database's URL with our driver for it. Raises SettingsError."""
+    try:
+        url = make_url(text)
+        return url.set(drivername=DRIVERS[url.get_backend_name()])
+    except (ArgumentError, KeyError):
+        raise SettingsError(
+            "[store] url must be sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+        ) from None
+
+
+def _engine(url: URL, lock_timeout_s: float) -> Engine:
+    if url.get_backend_name() != "sqlite":
+        return create_engine(
+            url,
+            pool_size=2 * READERS,
+            max_overflow=0,
+            pool_timeout=lock_timeout_s,
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": int(lock_timeout_s)},
+        )
+    if url.database:
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    engine = create_engine(
+        url,
+        pool_size=READERS + 1,
+        max_overflow=0,
+        pool_timeout=lock_timeout_s,
+        connect_args={"timeout": lock_timeout_s},
+    )
+    event.listen(engine, "connect", _prepare)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _prepare(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
+    connection.isolation_level = None  # transactions are begun by `_begin`, not by the driver
+    _enter_wal(connection)
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _enter_wal(connection: sqlite3.Connection) -> None:
+    """A new database changes its mode once, and SQLite does not wait for a lock to do it."""
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(WAL_PAUSE_S)
+
+
+def _begin(connection: Connection) -> None:
+    """A write takes the lock at its start: a transaction that reads first could lose it later."""
+    writes = connection.get_execution_options().get(WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

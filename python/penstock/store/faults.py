@@ -1,0 +1,67 @@
+"""Faults of database and disk as the errors that clients see; what was behind them is logged."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from penstock.base.errors import ServiceError, Unavailable
+
+log = logging.getLogger(__name__)
+
+FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
+# SQLite's and PostgreSQL's words, and PostgreSQL's code, for a full disk.
+FULL_TEXTS: Final = ("database or disk is full", "No space left on device")
+FULL_SQLSTATE: Final = "53100"
+RETRY_AFTER_S: Final = 5
+
+
+class StorageFull(ServiceError):
+    """507: nothing was stored, and nothing stored before is lost."""
+
+    status = 507
+    code = "storage_full"
+
+    def __init__(self) -> None:
+        super().__init__("the server's storage is full; delete what is not needed, or try later")
+
+
+class StorageUnavailable(Unavailable):
+    """503: the database is locked, or cannot be reached."""
+
+    code = "storage_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the server's storage does not answer; try again", retry_after_s=RETRY_AFTER_S
+        )
+
+
+@contextmanager
+def translated_faults() -> Iterator[None]:
+    """Raise StorageFull or StorageUnavailable for what database and disk raise inside."""
+    try:
+        yield
+    except DBAPIError as error:
+        log.warning("database: %s", error.orig)
+        raise _of_database(error) from None
+    except SQLAlchemyError as error:  # no connection was free in time
+        log.warning("database: %s", error)
+        raise StorageUnavailable from None
+    except OSError as error:
+        log.warning("blobs: %s", error)
+        full = error.errno in FULL_ERRNOS
+        raise (StorageFull() if full else StorageUnavailable()) from None
+
+
+def _of_database(error: DBAPIError) -> ServiceError:
+    text = str(error.orig)
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    if sqlstate == FULL_SQLSTATE or any(full in text for full in FULL_TEXTS):
+        return StorageFull()
+    return StorageUnavailable()

@@ -1,0 +1,237 @@
+"""Stored files: rows in the database, bodies beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import mimetypes
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select
+
+from penstock.base.errors import NotFound, ServiceError
+from penstock.base.ids import new_id
+from penstock.store.blobs import Blobs, BlobWriter
+from penstock.store.clock import Clock
+from penstock.store.database import Database
+from penstock.store.faults import translated_faults
+from penstock.store.records import FileSource, NewFile, StoredFile
+from penstock.store.retention import Retention, drop_oldest
+from penstock.store.schema import files
+
+log = logging.getLogger(__name__)
+
+FOLDER: Final = "files"
+BINARY_TYPE: Final = "application/octet-stream"
+BINARY_FORMAT: Final = "bin"
+MAX_SHOWN_CHARS: Final = 80
+
+_TABLE: Final = files.c
+
+
+class FileElided(ServiceError):
+    """410: the file is known, its body is not kept."""
+
+    status = 410
+    kind = "invalid_request_error"
+    code = "file_elided"
+
+
+class FileFailed(ServiceError):
+    """422: the file is an error placeholder."""
+
+    status = 422
+    kind = "invalid_request_error"
+    code = "file_error"
+
+
+class Files:
+    """Files of clients and tools."""
+
+    def __init__(
+        self, database: Database, blobs: Blobs, clock: Clock, retention: Retention
+    ) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._clock = clock
+        self._retention = retention
+
+    async def create(self, new: NewFile) -> StoredFile:
+        """Keep a file; beyond the quota the oldest ones go. Raises StorageFull,
+        StorageUnavailable."""
+        stored = self.record(new, new.id or new_id("file-"))
+        if new.data is not None:
+            await asyncio.to_thread(self._write, stored.id, new.data)
+        return await self.insert(stored)
+
+    async def begin(self) -> Upload:
+        """A file whose body comes in pieces."""
+        id = new_id("file-")
+        return Upload(self, id, await asyncio.to_thread(self._begin, id))
+
+    async def get(self, id: str) -> StoredFile | None:
+        """What is known of a file; None: unknown, deleted or expired."""
+        wanted = select(files).where(_TABLE.id == id, self._alive())
+        row = await self._database.read(lambda c: c.execute(wanted).one_or_none())
+        return None if row is None else _stored(row)
+
+    async def read(self, id: str) -> bytes:
+        """The body of a file. Raises NotFound (`file_not_found`), FileElided, FileFailed."""
+        stored = await self.get(id)
+        if stored is None:
+            raise file_not_found(id)
+        if stored.code is not None:
+            raise FileFailed(stored.message or "the file was not made", code=stored.code)
+        body = None if stored.elided else await asyncio.to_thread(self._read, id)
+        if body is None:
+            raise FileElided(f"the body of file '{id}' is not kept")
+        return body
+
+    async def list(self, container: str | None = None) -> list[StoredFile]:
+        """All files, or those of a container; the newest first."""
+        wanted = select(files).where(self._alive())
+        if container is not None:
+            wanted = wanted.where(_TABLE.container_id == container)
+        wanted = wanted.order_by(_TABLE.sequence.desc())
+        rows = await self._database.read(lambda c: c.execute(wanted).all())
+        return [_stored(row) for row in rows]
+
+    async def delete(self, id: str) -> bool:
+        """Whether there was one to delete."""
+        change = delete(files).where(_TABLE.id == id, self._alive())
+        if not await self._database.write(lambda c: c.execute(change).rowcount > 0):
+            return False
+        await asyncio.to_thread(self._forget, [id])
+        return True
+
+    async def insert(self, stored: StoredFile) -> StoredFile:
+        """Keep the row of a file whose body is in place."""
+        values = _values(stored)
+        retention = self._retention
+
+        def work(connection: Connection) -> list[str]:
+            connection.execute(insert(files).values(values))
+            return drop_oldest(connection, retention)
+
+        try:
+            dropped = await self._database.write(work)
+        except ServiceError:
+            await asyncio.to_thread(self._forget, [stored.id])
+            raise
+        if dropped:
+            await asyncio.to_thread(self._forget, dropped)
+        return stored
+
+    def record(self, new: NewFile, id: str) -> StoredFile:
+        """What will be known of a new file."""
+        now = self._clock()
+        assert self._retention.expiry_s is not None, "files expire"
+        return StoredFile(
+            id=id,
+            name=new.name,
+            format=new.format or format_of(new.name),
+            mime_type=new.mime_type or mimetypes.guess_type(new.name)[0] or BINARY_TYPE,
+            size_bytes=new.size_bytes if new.data is None else len(new.data),
+            created_at=now,
+            expires_at=now + self._retention.expiry_s,
+            purpose=new.purpose,
+            source=new.source,
+            container_id=new.container_id,
+            session=new.session,
+            elided=new.data is None and new.code is None,
+            code=new.code,
+            message=new.message,
+        )
+
+    def _begin(self, id: str) -> BlobWriter:
+        with translated_faults():
+            return self._blobs.begin(blob_name(id))
+
+    def _write(self, id: str, body: bytes) -> None:
+        with translated_faults():
+            self._blobs.write(blob_name(id), body)
+
+    def _read(self, id: str) -> bytes | None:
+        with translated_faults():
+            try:
+                return self._blobs.read(blob_name(id))
+            except FileNotFoundError:
+                return None
+
+    def _forget(self, ids: Iterable[str]) -> None:
+        """Delete bodies whose rows are gone. What cannot be deleted now, a sweep will."""
+        for id in ids:
+            try:
+                self._blobs.delete(blob_name(id))
+            except OSError as error:
+                log.warning("blobs: %s", error)
+
+    def _alive(self) -> ColumnElement[bool]:
+        return _TABLE.expires_at > self._clock()
+
+
+class Upload:
+    """A file that arrives in pieces. Ends with `finish` or with `abort`."""
+
+    def __init__(self, owner: Files, id: str, writer: BlobWriter) -> None:
+        self._owner = owner
+        self._id = id
+        self._writer = writer
+
+    @property
+    def size_bytes(self) -> int:
+        return self._writer.size_bytes
+
+    async def write(self, chunk: bytes) -> None:
+        """Append to the body. Raises StorageFull, StorageUnavailable."""
+        await asyncio.to_thread(self._guarded, lambda: self._writer.write(chunk))
+
+    async def finish(self, new: NewFile) -> StoredFile:
+        """Keep the file, which `new` describes; its `data` is None."""
+        await asyncio.to_thread(self._guarded, self._writer.commit)
+        stored = self._owner.record(new, self._id)
+        whole = msgspec.structs.replace(stored, size_bytes=self.size_bytes, elided=False)
+        return await self._owner.insert(whole)
+
+    async def abort(self) -> None:
+        """Leave nothing behind."""
+        await asyncio.to_thread(self._writer.abort)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        with translated_faults():
+            work()
+
+
+def file_not_found(id: str) -> NotFound:
+    """The answer for a file that is unknown, deleted or expired."""
+    shown = id if len(id) <= MAX_SHOWN_CHARS else id[:MAX_SHOWN_CHARS] + "..."
+    return NotFound(f"File '{shown}' not found or expired", code="file_not_found")
+
+
+def format_of(name: str) -> str:
+    """The format that a name's suffix tells: `notes.MD` -> `md`."""
+    stem, dot, suffix = name.rpartition(".")
+    return suffix.lower() if stem and dot and suffix.isalnum() else BINARY_FORMAT
+
+
+def blob_name(id: str) -> str:
+    return f"{FOLDER}/{id}"
+
+
+def _values(stored: StoredFile) -> dict[str, Any]:
+    values = {name: getattr(stored, name) for name in stored.__struct_fields__ if name != "source"}
+    source = stored.source
+    return values | {
+        "source_tool": source.tool,
+        "source_round": source.round,
+        "source_turn": source.turn,
+    }
+
+
+def _stored(row: Row[Any]) -> StoredFile:
+    values = dict(row._mapping)
+    values.pop("sequence")
+    tool, round, turn = (values.pop(f"source_{name}") for name in ("tool", "round", "turn"))
+    return StoredFile(source=FileSource(tool, round, turn), **values)

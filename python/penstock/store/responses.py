@@ -1,0 +1,112 @@
+"""Stored responses. Any process may read, delete or cancel one; its owner works on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Row, delete, insert, or_, select, update
+
+from penstock.store.clock import Clock
+from penstock.store.database import Database
+from penstock.store.records import UNFINISHED, ResponseStatus, StoredResponse
+from penstock.store.schema import responses
+
+_TABLE: Final = responses.c
+
+
+class Responses:
+    """`expiry_s`: how long a response is kept from its creation on; None: until it is deleted."""
+
+    def __init__(self, database: Database, clock: Clock, expiry_s: int | None) -> None:
+        self._database = database
+        self._clock = clock
+        self._expiry_s = expiry_s
+
+    async def create(self, response: StoredResponse) -> None:
+        """Keep a new response."""
+        values = {name: getattr(response, name) for name in response.__struct_fields__}
+        values["heartbeat_at"] = response.heartbeat_at or self._clock()
+        if response.expires_at is None and self._expiry_s is not None:
+            values["expires_at"] = response.created_at + self._expiry_s
+        await self._database.write(lambda c: c.execute(insert(responses).values(values)))
+
+    async def update(
+        self, id: str, *, status: ResponseStatus, body: bytes, conversation: bytes | None = None
+    ) -> bool:
+        """Go on with an unfinished response; False: it is deleted, or has finished already."""
+        values: dict[str, Any] = {"status": status, "body": body, "heartbeat_at": self._clock()}
+        if conversation is not None:
+            values["conversation"] = conversation
+        change = update(responses).where(_TABLE.id == id, _unfinished()).values(values)
+        return await self._database.write(lambda c: c.execute(change).rowcount > 0)
+
+    async def get(self, id: str) -> StoredResponse | None:
+        """A response; None: unknown, deleted or expired."""
+        wanted = select(responses).where(_TABLE.id == id, self._alive())
+        row = await self._database.read(lambda c: c.execute(wanted).one_or_none())
+        return None if row is None else _record(row)
+
+    async def delete(self, id: str) -> bool:
+        """Whether there was one to delete."""
+        change = delete(responses).where(_TABLE.id == id, self._alive())
+        return await self._database.write(lambda c: c.execute(change).rowcount > 0)
+
+    async def request_cancel(self, id: str) -> StoredResponse | None:
+        """Ask the owner of an unfinished background response to stop. The response as it is now;
+        None: there is none. Others stay as they are."""
+        wanted = select(responses).where(_TABLE.id == id, self._alive())
+        change = (
+            update(responses)
+            .where(_TABLE.id == id, _TABLE.background, _unfinished())
+            .values(cancel_requested=True)
+        )
+
+        def work(connection: Connection) -> Row[Any] | None:
+            connection.execute(change)
+            return connection.execute(wanted).one_or_none()
+
+        row = await self._database.write(work)
+        return None if row is None else _record(row)
+
+    async def heartbeat(self, owner: str) -> None:
+        """The owner still works on its unfinished responses."""
+        change = update(responses).where(_TABLE.owner == owner, _unfinished())
+        beat = change.values(heartbeat_at=self._clock())
+        await self._database.write(lambda c: c.execute(beat))
+
+    async def cancelled(self, owner: str) -> list[str]:
+        """The ids of an owner's unfinished responses that are to be stopped."""
+        wanted = select(_TABLE.id).where(
+            _TABLE.owner == owner, _TABLE.cancel_requested, _unfinished()
+        )
+        return await self._database.read(lambda c: list(c.execute(wanted).scalars()))
+
+    async def fail_orphans(self, stale_s: int, body_of: Callable[[StoredResponse], bytes]) -> int:
+        """Fail the unfinished responses whose owner has been silent for `stale_s` seconds, with
+        the body that `body_of` makes of each. How many there were."""
+        stale = _TABLE.heartbeat_at < self._clock() - stale_s
+        wanted = select(responses).where(_unfinished(), stale)
+        rows = await self._database.read(lambda c: c.execute(wanted).all())
+        orphans = [(row.id, body_of(_record(row))) for row in rows]
+
+        def work(connection: Connection) -> int:
+            failed = 0
+            for id, body in orphans:
+                change = update(responses).where(_TABLE.id == id, _unfinished(), stale)
+                failing = change.values(status="failed", body=body)
+                failed += connection.execute(failing).rowcount
+            return failed
+
+        return await self._database.write(work) if orphans else 0
+
+    def _alive(self) -> ColumnElement[bool]:
+        return or_(_TABLE.expires_at.is_(None), _TABLE.expires_at > self._clock())
+
+
+def _unfinished() -> ColumnElement[bool]:
+    return _TABLE.status.in_(UNFINISHED)
+
+
+def _record(row: Row[Any]) -> StoredResponse:
+    return StoredResponse(**row._mapping)

@@ -1,0 +1,77 @@
+"""The tables. A change here needs a step in `migrations`, which brings older databases along."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+metadata: Final = MetaData()
+
+
+def _sequence() -> Column[int]:
+    """Counts up with every new row: the order in which they came."""
+    kind = BigInteger().with_variant(Integer, "sqlite")
+    return Column("sequence", kind, primary_key=True, autoincrement=True)
+
+
+# One row. `store_id` names this database for ever: its blobs lie under that name.
+identity: Final = Table(
+    "penstock_store",
+    metadata,
+    Column("store_id", String(64), primary_key=True),
+    Column("version", Integer, nullable=False),
+)
+
+responses: Final = Table(
+    "responses",
+    metadata,
+    Column("id", String(128), primary_key=True),
+    Column("created_at", BigInteger, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("background", Boolean, nullable=False),
+    Column("owner", String(128), nullable=False),
+    Column("cancel_requested", Boolean, nullable=False),
+    Column("heartbeat_at", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("conversation", LargeBinary, nullable=False),
+    Column("previous_id", String(128)),
+    Column("expires_at", BigInteger),
+    Index("responses_by_status", "status", "heartbeat_at"),
+    Index("responses_by_expiry", "expires_at"),
+)
+
+files: Final = Table(
+    "files",
+    metadata,
+    _sequence(),
+    Column("id", String(128), nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("format", Text, nullable=False),
+    Column("mime_type", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("source_tool", Text, nullable=False),
+    Column("source_round", Integer, nullable=False),
+    Column("source_turn", Integer, nullable=False),
+    Column("container_id", String(256)),
+    Column("session", String(256)),
+    Column("elided", Boolean, nullable=False),
+    Column("code", Text),
+    Column("message", Text),
+    Index("files_by_expiry", "expires_at"),
+    Index("files_by_container", "container_id"),
+)

@@ -1,0 +1,41 @@
+"""Real stores for tests, in a folder of the test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.config import StoreSettings
+from penstock.store import Store
+
+
+class MovableClock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self, now: int = 1_700_000_000) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def sqlite_settings(folder: Path, **changes: Any) -> StoreSettings:
+    """A store in `folder` alone."""
+    settings = StoreSettings(url=f"sqlite:///{folder}/penstock.db", blobs=str(folder / "blobs"))
+    return msgspec.structs.replace(settings, **changes)
+
+
+@asynccontextmanager
+async def opened(
+    settings: StoreSettings, clock: MovableClock | None = None
+) -> AsyncIterator[Store]:
+    """An open store, until the block ends."""
+    store = await (Store.open(settings) if clock is None else Store.open(settings, clock))
+    try:
+        yield store
+    finally:
+        await store.close()

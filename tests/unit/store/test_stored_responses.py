@@ -1,0 +1,125 @@
+"""Responses in the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from stores import MovableClock, opened
+
+from penstock.config import StoreSettings
+from penstock.store import Store, StoredResponse
+
+DAY_S = 24 * 3600
+
+
+def response(id: str = "resp_1", **changes: Any) -> StoredResponse:
+    fields: dict[str, Any] = {
+        "id": id,
+        "created_at": 1_700_000_000,
+        "status": "queued",
+        "owner": "me",
+        "background": True,
+        "body": b'{"id": "resp_1"}',
+    }
+    return StoredResponse(**{**fields, **changes})
+
+
+async def test_response_comes_back_as_it_was_stored(store: Store) -> None:
+    stored = response(
+        status="completed", conversation=b"\x00\xff", previous_id="resp_0", expires_at=2_000_000_000
+    )
+    await store.responses.create(stored)
+    got = await store.responses.get("resp_1")
+    assert got == msgspec.structs.replace(stored, heartbeat_at=1_700_000_000)
+
+
+async def test_response_survives_a_restart(settings: StoreSettings, clock: MovableClock) -> None:
+    async with opened(settings, clock) as first:
+        await first.responses.create(response())
+    async with opened(settings, clock) as second:
+        assert await second.responses.get("resp_1") is not None
+
+
+async def test_unknown_response_is_none(store: Store) -> None:
+    assert await store.responses.get("resp_?") is None
+    assert await store.responses.request_cancel("resp_?") is None
+    assert not await store.responses.delete("resp_?")
+    assert not await store.responses.update("resp_?", status="completed", body=b"{}")
+
+
+async def test_update_goes_on_until_the_response_is_finished(store: Store) -> None:
+    await store.responses.create(response())
+    assert await store.responses.update("resp_1", status="in_progress", body=b"1")
+    assert await store.responses.update("resp_1", status="completed", body=b"2", conversation=b"c")
+    assert not await store.responses.update("resp_1", status="failed", body=b"3")
+    got = await store.responses.get("resp_1")
+    assert got is not None
+    assert (got.status, got.body, got.conversation) == ("completed", b"2", b"c")
+
+
+async def test_deleted_response_is_not_brought_back_by_its_run(store: Store) -> None:
+    await store.responses.create(response())
+    assert await store.responses.delete("resp_1")
+    assert not await store.responses.update("resp_1", status="completed", body=b"{}")
+    assert await store.responses.get("resp_1") is None
+
+
+async def test_cancel_reaches_the_owner_alone(store: Store) -> None:
+    await store.responses.create(response())
+    await store.responses.create(response("resp_2", owner="other"))
+    asked = await store.responses.request_cancel("resp_1")
+    assert asked is not None and asked.cancel_requested
+    await store.responses.request_cancel("resp_2")
+    assert await store.responses.cancelled("me") == ["resp_1"]
+    await store.responses.update("resp_1", status="cancelled", body=b"{}")
+    assert await store.responses.cancelled("me") == []
+
+
+@pytest.mark.parametrize("changes", [{"background": False}, {"status": "completed"}])
+async def test_cancel_leaves_other_responses_as_they_are(
+    store: Store, changes: dict[str, Any]
+) -> None:
+    await store.responses.create(response(**changes))
+    got = await store.responses.request_cancel("resp_1")
+    assert got is not None and not got.cancel_requested
+
+
+async def test_response_of_a_silent_owner_fails(store: Store, clock: MovableClock) -> None:
+    await store.responses.create(response("resp_dead", owner="dead"))
+    await store.responses.create(response("resp_done", owner="dead", status="completed"))
+    await store.responses.create(response("resp_live", owner="live"))
+    clock.now += 60
+    await store.responses.heartbeat("live")
+    failed = await store.responses.fail_orphans(30, lambda orphan: b"failed " + orphan.id.encode())
+    assert failed == 1
+    dead, done, live = [
+        await store.responses.get(f"resp_{name}") for name in ("dead", "done", "live")
+    ]
+    assert dead is not None and (dead.status, dead.body) == ("failed", b"failed resp_dead")
+    assert done is not None and done.status == "completed"
+    assert live is not None and live.status == "queued"
+    assert await store.responses.fail_orphans(30, lambda orphan: b"") == 0
+
+
+async def test_response_expires_as_the_server_says(
+    settings: StoreSettings, clock: MovableClock
+) -> None:
+    short = msgspec.structs.replace(settings, response_expiry_s=DAY_S)
+    async with opened(short, clock) as store:
+        await store.responses.create(response())
+        clock.now += DAY_S - 1
+        assert await store.responses.get("resp_1") is not None
+        clock.now += 1
+        assert await store.responses.get("resp_1") is None
+        assert not await store.responses.delete("resp_1")
+
+
+async def test_response_without_expiry_stays(settings: StoreSettings, clock: MovableClock) -> None:
+    endless = msgspec.structs.replace(settings, response_expiry_s=None)
+    async with opened(endless, clock) as store:
+        await store.responses.create(response())
+        clock.now += 10_000 * DAY_S
+        await store.sweep.run()
+        assert await store.responses.get("resp_1") is not None
