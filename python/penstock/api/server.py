@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterator
 import uvloop
 
 from penstock import __version__
+from penstock.base.host import available_cores
 from penstock.config import EngineSettings, ServerSettings
 from penstock.engine.supervisor import EngineSupervisor
 from penstock.engine.types import EngineInfo
@@ -95,7 +95,7 @@ async def _serve_by_workers(
 
 def ready_line(info: EngineInfo, settings: EngineSettings, bound: socket.socket) -> str:
     """What an operator reads, and scripts wait for."""
-    cores = settings.threads or len(os.sched_getaffinity(0))
+    cores = settings.threads or available_cores()
     return (
         f"Penstock {__version__} ready on {url_of(bound)} "
         f"(model {info.model_id}, {cores} cores, context {info.context_tokens})"

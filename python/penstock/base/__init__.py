@@ -1,1 +1,2 @@
-"""Errors, ids, clock and logging: what every room may use. Imports nothing of Penstock."""
+"""Errors, ids, logging and what the machine gives: what every room may use. Imports nothing of
+Penstock."""

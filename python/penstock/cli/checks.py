@@ -13,6 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from penstock import __version__
+from penstock.base.host import available_cores
 from penstock.config import Environment
 
 GIB: Final = 1024**3
@@ -59,7 +60,7 @@ def check_cpu(cpuinfo: Path) -> Check:
             flags.update(line.partition(":")[2].split())
             break
     found = [name for name in FAST_EXTENSIONS if name in flags]
-    cores = len(os.sched_getaffinity(0))
+    cores = available_cores()
     message = f"{cores} cores; " + (", ".join(found) or "none of the fast instruction sets")
     if "avx2" not in found:
         return Check("cpu_extensions", "warn", message, "expect slow, scalar arithmetic")

@@ -13,6 +13,7 @@ import msgspec
 from llguidance import LLMatcher
 
 from penstock.base.errors import InvalidRequest, ModelError, ServiceError
+from penstock.base.host import available_cores
 from penstock.config import EngineSettings
 from penstock.engine.grammars import Grammars, guide_of
 from penstock.engine.masks import MaskFiller
@@ -24,7 +25,6 @@ from penstock.engine.types import (
     TokenRequest,
 )
 from penstock.models.vocabulary import Vocabulary
-from penstock.runtime.host import available_cores
 from penstock.runtime.load import load_runtime
 from penstock.runtime.protocol import Runtime
 from penstock.scheduler import Progress, Scheduler

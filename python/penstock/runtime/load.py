@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from penstock.base.host import available_bytes
 from penstock.config import EngineSettings, Environment, read_environment
 from penstock.models.decoder import Progress
 from penstock.models.files import ModelFiles
@@ -18,7 +19,6 @@ from penstock.models.tensor_names import HF_NAMES
 from penstock.models.weights import expected_shapes
 from penstock.runtime.backend import Backend
 from penstock.runtime.cpu import CpuRuntime
-from penstock.runtime.host import available_bytes
 from penstock.runtime.memory import MemoryPlan, plan_memory
 from penstock.runtime.native import NativeBackend
 from penstock.runtime.protocol import RuntimeInfo

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.base.errors import ModelError
+from penstock.base.host import available_cores
 from penstock.config import EngineSettings
 from penstock.kernels.native import NativeOps, Pool
 from penstock.kernels.sampling import SamplingRows
@@ -13,7 +14,6 @@ from penstock.kernels.table import StepInputs
 from penstock.models.decoder import Decoder, Progress
 from penstock.models.loading import LoadedModel
 from penstock.runtime.backend import Floats, Ints
-from penstock.runtime.host import available_cores
 from penstock.runtime.kv_pool import allocate_caches
 from penstock.runtime.memory import MemoryPlan
 from penstock.scheduler import MAX_DRAFT

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.errors import ModelError
+from penstock.base.host import available_bytes, available_cores
 from penstock.config import EngineSettings
 from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
-from penstock.runtime.host import available_bytes, available_cores
 from penstock.runtime.memory import MIB, plan_memory
 
 SPEC = DecoderSpec(
