@@ -1,5 +1,5 @@
 """`python -m bench`: our server alone or beside the peers, the offline engine, a shared core, and
-streams while prompts arrive."""
+streams while prompts arrive. `python -m bench api`: an API process without a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from bench import arrivals, compare, engine, share
+from bench import api, arrivals, compare, engine, share
 from bench.peers import MAKERS
 from bench.targets import HttpTarget, Target
 from bench.workloads import ALL, STANDARD
@@ -18,6 +18,9 @@ PORT = 18450
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["api"]:
+        api.main()
+        return
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("what", nargs="?", default="server", choices=KINDS)
     parser.add_argument("--model", default="smollm2-135m-instruct", help="what `serve` takes")

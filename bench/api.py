@@ -1,0 +1,183 @@
+"""`python -m bench api`: what one API process takes, without a model behind it.
+
+The real API process (`penstock.api.worker`: uvicorn, the model's own tokenizer and template) on one
+core; on another one the load client, and an engine process that plays a script over the real
+socket. Wall-clock figures need an idle machine; those per CPU second of the API process do not, and
+are what two versions are compared by.
+
+`requests`: answers of 32 tokens, not streamed, each connection asking again at once. `streams-R`:
+128 streams that are offered R tokens/s together, a token for each of them every engine step;
+`tokens_per_frame` says how far the server joined them; latency is from the engine's step to the
+client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import itertools
+import json
+import re
+import sys
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bench.api_server import ApiServer
+from bench.exchange import Exchange, drive
+from bench.load import percentile
+from bench.machine import facts
+
+ANSWER_TOKENS = 32
+REQUEST_STEP_S = 0.001
+CONNECTIONS = 128
+STREAM_TOKENS = 1000
+RATES = (12_800, 50_000, 100_000, 150_000, 200_000)
+WARM_S = 1.0
+REPORT_EVERY = 10_000
+_CONTENT = re.compile(rb'"content":"( [^"]*)"')
+
+Row = dict[str, float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench api", description=__doc__)
+    parser.add_argument("--model", default="smollm2-135m-instruct", help="what `serve` takes")
+    parser.add_argument("--python", default=sys.executable, help="whose penstock to measure")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each workload")
+    parser.add_argument("--rates", default=",".join(map(str, RATES)), help="tokens/s offered")
+    parser.add_argument("--requests", type=int, default=0, help="make so many; report the memory")
+    parser.add_argument("--quiet", action="store_true", help="without an access log")
+    parser.add_argument("--out", type=Path, help="write the result as JSON")
+    arguments = parser.parse_args(sys.argv[2:])
+    rates = [int(rate) for rate in arguments.rates.split(",") if rate]
+    with ApiServer(arguments.model, arguments.python, log=not arguments.quiet) as server:
+        if arguments.requests:
+            rows = memory(server, arguments.requests)
+        else:
+            rows = {"requests": requests(server, arguments.seconds)}
+            rows |= streams(server, rates, arguments.seconds)
+    result = {"machine": facts(), "rows": rows}
+    print(json.dumps(result, indent=1))
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def requests(server: ApiServer, seconds: float) -> Row:
+    """Answers that are not streamed, as fast as they come."""
+    server.pace(REQUEST_STEP_S)
+    asking = bodies(stream=False, max_tokens=ANSWER_TOKENS)
+    drive(server.address, asking, CONNECTIONS, WARM_S)
+    cpu_s = server.cpu_s()
+    done = drive(server.address, asking, CONNECTIONS, seconds)
+    cpu_s = server.cpu_s() - cpu_s
+    _check(done)
+    wall_s = done[-1].ended_s - done[0].began_s
+    took = [exchange.ended_s - exchange.began_s for exchange in done]
+    return {
+        "requests_s": round(len(done) / wall_s, 1),
+        "requests_per_cpu_s": round(len(done) / cpu_s, 1),
+        "cpu_us_per_request": round(1e6 * cpu_s / len(done), 1),
+        "cpu_share": round(cpu_s / wall_s, 3),
+        "p50_ms": round(1e3 * percentile(took, 0.5), 2),
+        "p99_ms": round(1e3 * percentile(took, 0.99), 2),
+        "rss_mib": round(server.rss_mib(), 1),
+    }
+
+
+def streams(server: ApiServer, rates: Sequence[int], seconds: float) -> dict[str, Row]:
+    """Streams at several rates of the engine. Ends the engine, for its stamps."""
+    runs = []
+    for rate in rates:
+        server.pace(CONNECTIONS / rate)
+        asking = bodies(stream=True, max_tokens=STREAM_TOKENS)
+        cpu_s = server.cpu_s()
+        done = drive(server.address, asking, CONNECTIONS, seconds)
+        _check(done)
+        runs.append((rate, done, server.cpu_s() - cpu_s, server.rss_mib()))
+    stamps = server.stamps()
+    places = {word: place for place, word in enumerate(server.words)}
+    return {
+        f"streams-{rate}": _stream_row(done, cpu_s, stamps, places) | {"rss_mib": round(rss, 1)}
+        for rate, done, cpu_s, rss in runs
+    }
+
+
+def memory(server: ApiServer, count: int) -> dict[str, Row]:
+    """The memory of the process after every so many requests."""
+    server.pace(REQUEST_STEP_S)
+    rows = {"0": {"rss_mib": round(server.rss_mib(), 1)}}
+    asking = bodies(stream=False, max_tokens=ANSWER_TOKENS)
+    for total in range(REPORT_EVERY, count + 1, REPORT_EVERY):
+        part = itertools.islice(asking, REPORT_EVERY)
+        _check(drive(server.address, part, CONNECTIONS, float("inf")))
+        rows[str(total)] = {"rss_mib": round(server.rss_mib(), 1)}
+    return rows
+
+
+def bodies(*, stream: bool, max_tokens: int) -> Iterator[bytes]:
+    """Requests as a chat client sends them; no two in a row are the same."""
+    made = []
+    for number in range(997):
+        content = f"Name three rivers that are longer than {number} km, and say where they end."
+        body = json.dumps(
+            {
+                "model": "default",
+                "messages": [{"role": "user", "content": content}],
+                "max_tokens": max_tokens,
+                "stream": stream,
+            }
+        ).encode()
+        made.append(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
+            b"content-type: application/json\r\nauthorization: Bearer any\r\n"
+            b"content-length: %d\r\n\r\n" % len(body) + body
+        )
+    return itertools.cycle(made)
+
+
+def _check(done: Sequence[Exchange]) -> None:
+    for exchange in done:
+        if not exchange.ok:
+            raise RuntimeError(exchange.answer[:1000].decode(errors="replace"))
+
+
+def _stream_row(
+    done: Sequence[Exchange], cpu_s: float, stamps: array.array[float], places: dict[str, int]
+) -> Row:
+    """Of one rate. What came within the first and the last answer's end is what counts as speed."""
+    latencies: list[float] = []
+    frames = 0
+    for exchange in done:
+        seen: list[int] = []
+        for time_s, data in exchange.pieces:
+            found = _CONTENT.findall(data)
+            frames += len(found)
+            for content in found:
+                for word in content.decode().split(" ")[1:]:
+                    place = places[f" {word}"]
+                    seen.append(place)
+                    latencies.append(time_s - _step_s(place, time_s, stamps, len(places)))
+        expected = [(seen[0] + k) % len(places) for k in range(STREAM_TOKENS)]
+        assert seen == expected, "a stream lost, doubled or reordered a token"
+    wall_s = max(e.ended_s for e in done) - min(e.began_s for e in done)
+    tokens = len(latencies)
+    return {
+        "tokens_s": round(tokens / wall_s),
+        "tokens_per_cpu_s": round(tokens / cpu_s),
+        "cpu_us_per_token": round(1e6 * cpu_s / tokens, 2),
+        "cpu_share": round(cpu_s / wall_s, 3),
+        "tokens_per_frame": round(tokens / frames, 2),
+        "added_p50_ms": round(1e3 * percentile(latencies, 0.5), 3),
+        "added_p99_ms": round(1e3 * percentile(latencies, 0.99), 3),
+    }
+
+
+def _step_s(place: int, time_s: float, stamps: array.array[float], count: int) -> float:
+    """When the engine made the token: its latest step with this word before it came."""
+    last = bisect_right(stamps, time_s) - 1
+    return stamps[last - (last - place) % count]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""One API process over a scripted engine, each pinned to its own core, for `bench.api`."""
+
+from __future__ import annotations
+
+import array
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from bench.scripted import Script
+from penstock.api.process import load_text
+from penstock.api.server import bind_socket
+from penstock.api.workers import WorkerStatus, WorkerTask
+from penstock.config import EngineSettings, ServerSettings
+from penstock.text import Tokenizer, load_tokenizer
+
+SERVER_CORE, OTHER_CORE = 0, 1
+NUM_WORDS = 4093
+CONTEXT_TOKENS = 8192
+FIRST_STEP_S = 0.001
+
+
+class ApiServer:
+    """The API process and its scripted engine. Use as a context."""
+
+    def __init__(self, model: str, python: str, log: bool = True) -> None:
+        self._settings = EngineSettings(model=model)
+        self._server = ServerSettings(host="127.0.0.1", disable_access_log=not log)
+        self._python = python
+        self._folder = tempfile.TemporaryDirectory(prefix="bench-")
+        self._processes: list[subprocess.Popen[bytes]] = []
+        parts = load_text(self._settings)
+        self.words = _words(load_tokenizer(parts))
+        self._model_id = parts.model_id
+
+    def __enter__(self) -> ApiServer:
+        os.sched_setaffinity(0, {OTHER_CORE})
+        folder = Path(self._folder.name)
+        self._stamps = folder / "stamps"
+        script = Script(
+            self._model_id, 49152, CONTEXT_TOKENS, list(self.words.values()), FIRST_STEP_S
+        )
+        path = str(folder / "engine.sock")
+        self._engine = self._start("bench.scripted", path, str(self._stamps), core=OTHER_CORE)
+        self._tell(self._engine, msgspec.json.encode(script))
+        self._bound = bind_socket("127.0.0.1", 0)
+        self.address: tuple[str, int] = self._bound.getsockname()[:2]
+        fd = self._bound.fileno()
+        task = WorkerTask(self._settings, self._server, path, fd)
+        self._api = self._start("penstock.api.worker", core=SERVER_CORE, pass_fd=fd)
+        self._tell(self._api, msgspec.json.encode(task))
+        assert self._api.stdout is not None
+        status = msgspec.json.decode(self._api.stdout.readline(), type=WorkerStatus)
+        if status.info is None:
+            raise RuntimeError(status.failure)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            _input(process).close()
+        for process in self._processes:
+            process.wait(30)
+        self._bound.close()
+        self._folder.cleanup()
+
+    def pace(self, step_s: float) -> None:
+        """The time between two steps of the engine from now on."""
+        self._tell(self._engine, str(step_s).encode())
+
+    def cpu_s(self) -> float:
+        """CPU time that the API process has used."""
+        tasks = Path(f"/proc/{self._api.pid}/task").iterdir()
+        return sum(int((t / "schedstat").read_text().split()[0]) for t in tasks) / 1e9
+
+    def rss_mib(self) -> float:
+        text = Path(f"/proc/{self._api.pid}/statm").read_text()
+        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    @property
+    def pid(self) -> int:
+        return self._api.pid
+
+    def stamps(self) -> array.array[float]:
+        """The times of all steps; ends the engine."""
+        _input(self._engine).close()
+        self._engine.wait(30)
+        return array.array("d", self._stamps.read_bytes())
+
+    def _start(
+        self, module: str, *arguments: str, core: int, pass_fd: int | None = None
+    ) -> subprocess.Popen[bytes]:
+        with (Path("/tmp") / f"bench-{module}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [self._python, "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                pass_fds=() if pass_fd is None else (pass_fd,),
+            )
+        os.sched_setaffinity(process.pid, {core})
+        self._processes.append(process)
+        return process
+
+    def _tell(self, process: subprocess.Popen[bytes], line: bytes) -> None:
+        _input(process).write(line + b"\n")
+        _input(process).flush()
+
+
+def _words(tokenizer: Tokenizer) -> dict[str, int]:
+    """Tokens that are a word after a space: in a stream of them each can be told by itself."""
+    words = {}
+    for token_id in range(tokenizer.vocab_size):
+        text = tokenizer.token_bytes(token_id)
+        if re.fullmatch(rb" [a-z]+", text):
+            words[text.decode()] = token_id
+        if len(words) == NUM_WORDS:
+            break
+    return words
+
+
+def _input(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    assert process.stdin is not None
+    return process.stdin
