@@ -159,8 +159,8 @@ async def test_requests_of_a_vanished_api_process_are_aborted(tmp_path: Path) ->
         streams = [client.generate(request(str(n), 10_000)) for n in range(3)]
         for stream in streams:
             await stream.__anext__()
-        assert client._writer is not None
-        client._writer.transport.abort()
+        assert client._transport is not None
+        client._transport.abort()
         await until(lambda: len(source.aborted) == 3)
         assert not source.active
         await client.close()

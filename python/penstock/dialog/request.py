@@ -129,7 +129,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     `best_of`: so many answers are made of each prompt, and the `n` likeliest given.
     `top_logprobs` None: no logprobs; 0: of the chosen token only. `echo`: completions only, the
     prompt precedes the answer. `tools` are the client's own; `hosted` run on the server, where they
-    are enabled. `session`: id of the session that the conversation goes on in.
+    are enabled. `session`: id of the session that the conversation goes on in. `streamed` False:
+    nobody looks at an event before the run is over; text may come in fewer, longer deltas.
     """
 
     model: str | None = None
@@ -154,6 +155,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     top_logprobs: int | None = None
     ignore_eos: bool = False
     echo: bool = False
+    streamed: bool = True
 
     @property
     def num_choices(self) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import cast
 
 from penstock.base.errors import EngineFault, ServiceError, Unavailable
 from penstock.engine.mailbox import Mailboxes
@@ -29,7 +30,6 @@ from penstock.models.vocabulary import Vocabulary
 log = logging.getLogger(__name__)
 
 RECONNECT_INTERVAL_S = 0.02
-READ_BYTES = 256 * 1024
 
 
 class RefusedRequest(ServiceError):
@@ -45,6 +45,36 @@ class RefusedRequest(ServiceError):
         self.status, self.kind = refusal.status, refusal.kind
 
 
+class _Link(asyncio.Protocol):
+    """One connection. All frames that a read brings are handled before any reader of them runs."""
+
+    def __init__(
+        self, opened: Callable[[asyncio.Transport], None], handle: Callable[[bytes], None]
+    ) -> None:
+        self._opened = opened
+        self._handle = handle
+        self._frames = FrameReader()
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its type
+        self._opened(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for body in self._frames.feed(data):
+                self._handle(body)
+        except ValueError as error:  # msgspec's errors are of this kind, too
+            log.warning("engine connection: %s", error)
+            self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if error is not None:
+            log.warning("engine connection: %s", error)
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+
 class EngineClient:
     """An engine behind a Unix socket. Connects when the engine serves, and again after it died.
 
@@ -55,7 +85,7 @@ class EngineClient:
     def __init__(self, socket_path: str) -> None:
         self._path = socket_path
         self._info: EngineInfo | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._transport: asyncio.Transport | None = None
         self._mailboxes = Mailboxes(lambda r: self._send(Submit(r)), self._abort)
         self._vocabulary: Vocabulary | None = None
         self._gauge_waiters: list[asyncio.Future[EngineGauges]] = []
@@ -105,35 +135,32 @@ class EngineClient:
         self._lose("the engine was shut down")
 
     def _send(self, message: ToEngine) -> None:
-        if self._writer is None:
+        if self._transport is None:
             raise Unavailable("the engine is starting or restarting", retry_after_s=1)
-        self._writer.write(frame(message))
+        self._transport.write(frame(message))
 
     def _abort(self, request_id: str) -> None:
         with contextlib.suppress(Unavailable):
             self._send(Abort(request_id))
 
     async def _keep_connected(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             try:
-                reader, writer = await asyncio.open_unix_connection(self._path)
+                transport, link = await loop.create_unix_connection(
+                    lambda: _Link(self._open, self._handle), self._path
+                )
             except OSError:
                 await asyncio.sleep(RECONNECT_INTERVAL_S)
                 continue
-            self._writer = writer
             try:
-                await self._read(reader)
-            except (OSError, ValueError) as error:
-                log.warning("engine connection: %s", error)
+                await link.lost
             finally:
-                writer.close()
+                transport.close()
                 self._lose("the engine stopped while it worked on this request")
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        frames = FrameReader()
-        while data := await reader.read(READ_BYTES):
-            for body in frames.feed(data):
-                self._handle(body)
+    def _open(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
 
     def _handle(self, body: bytes) -> None:
         match from_engine_decoder.decode(body):
@@ -153,7 +180,7 @@ class EngineClient:
                     waiter.set_result(gauges)
 
     def _lose(self, reason: str) -> None:
-        self._writer = None
+        self._transport = None
         self._connected.clear()
         self._mailboxes.fail_all(lambda: EngineFault(reason))
         for waiter in self._gauge_waiters:

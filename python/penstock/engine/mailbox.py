@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
 
 from penstock.base.errors import ServiceError
 from penstock.engine.types import TokenChunk, TokenRequest
 
+MOST_WAITING: Final = 256
+"""A reader that waits for the whole answer is woken at so many chunks, to let go of them."""
+
 
 class Mailboxes:
-    """One queue a request. A queue is bounded by its request's `max_tokens`.
+    """One mailbox a request. A mailbox is bounded by its request's `max_tokens`.
 
     `submit` hands a request to the engine; `abort` tells it that nobody reads any more.
     """
@@ -20,44 +24,111 @@ class Mailboxes:
     ) -> None:
         self._submit = submit
         self._abort = abort
-        self._queues: dict[str, asyncio.Queue[TokenChunk | ServiceError]] = {}
+        self._open: dict[str, _Mailbox] = {}
 
     def __len__(self) -> int:
-        return len(self._queues)
+        return len(self._open)
 
     async def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]:
-        """Submit and yield the chunks; aborts if closed before the last one."""
-        queue: asyncio.Queue[TokenChunk | ServiceError] = asyncio.Queue()
-        assert request.id not in self._queues, "request ids are unique"
-        self._queues[request.id] = queue
+        """Submit and yield the chunks; aborts if closed before the last one. What came while the
+        reader was busy is joined, so that a slow reader has fewer chunks to look at; but never the
+        first one, whose time tells when the prompt was done."""
+        mailbox = _Mailbox(whole=request.whole)
+        assert request.id not in self._open, "request ids are unique"
+        self._open[request.id] = mailbox
         ended = False
         try:
             self._submit(request)
             while not ended:
-                item = await queue.get()
-                if isinstance(item, ServiceError):
-                    ended = True
-                    raise item
-                ended = item.finish is not None
-                yield item
+                chunk = await mailbox.take()
+                ended = chunk.finish is not None
+                yield chunk
+        except ServiceError:
+            ended = True
+            raise
         finally:
-            self._queues.pop(request.id, None)
+            del self._open[request.id]
             if not ended:
                 self._abort(request.id)
 
     def deliver(self, chunk: TokenChunk) -> None:
-        """Put a chunk into its queue; chunks of requests that were closed are dropped."""
-        queue = self._queues.get(chunk.id)
-        if queue is not None:
-            queue.put_nowait(chunk)
+        """Put a chunk into its mailbox; chunks of requests that were closed are dropped."""
+        mailbox = self._open.get(chunk.id)
+        if mailbox is not None:
+            mailbox.put(chunk)
 
     def fail(self, request_id: str, error: ServiceError) -> None:
         """End one request with an error."""
-        queue = self._queues.get(request_id)
-        if queue is not None:
-            queue.put_nowait(error)
+        mailbox = self._open.get(request_id)
+        if mailbox is not None:
+            mailbox.fail(error)
 
     def fail_all(self, make_error: Callable[[], ServiceError]) -> None:
         """End every open request with an error of its own."""
-        for queue in self._queues.values():
-            queue.put_nowait(make_error())
+        for mailbox in self._open.values():
+            mailbox.fail(make_error())
+
+
+class _Mailbox:
+    """The chunks of one request that its reader has not taken. `whole`: nobody looks at them before
+    the last one is there."""
+
+    __slots__ = ("_begun", "_chunks", "_error", "_reader", "_whole")
+
+    def __init__(self, *, whole: bool) -> None:
+        self._whole = whole
+        self._begun = False
+        self._chunks: list[TokenChunk] = []
+        self._error: ServiceError | None = None
+        self._reader: asyncio.Future[None] | None = None
+
+    def put(self, chunk: TokenChunk) -> None:
+        self._chunks.append(chunk)
+        if self._reader is not None and self._ready:
+            self._wake()
+
+    def fail(self, error: ServiceError) -> None:
+        self._error = error
+        self._wake()
+
+    async def take(self) -> TokenChunk:
+        """What has come, at least one chunk. Raises the error that ended the request."""
+        while not self._ready:
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        chunks = self._chunks
+        if not chunks:
+            assert self._error is not None
+            raise self._error
+        if len(chunks) == 1:
+            self._begun = True
+            return chunks.pop()
+        if not self._begun:
+            self._begun = True
+            return chunks.pop(0)
+        failed = chunks[-1].finish in ("error", "abort")
+        self._chunks = chunks[-1:] if failed else []
+        return _joined(chunks[:-1] if failed else chunks)
+
+    @property
+    def _ready(self) -> bool:
+        chunks = self._chunks
+        if not chunks or self._error is not None:
+            return self._error is not None
+        if not self._whole:
+            return True
+        return chunks[-1].finish is not None or len(chunks) >= MOST_WAITING
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+
+def _joined(chunks: Sequence[TokenChunk]) -> TokenChunk:
+    """Several chunks of a request as one: what the last one says, with the tokens of all."""
+    last = chunks[-1]
+    tokens = tuple([token for chunk in chunks for token in chunk.tokens])
+    return TokenChunk(last.id, tokens, last.step_time_s, None, last.finish, last.error)

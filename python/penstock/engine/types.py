@@ -25,7 +25,8 @@ class TokenRequest(msgspec.Struct, frozen=True):
     `stop_token_ids` end the sequence and are not part of the answer. `max_tokens` >= 1 is already
     clamped to the context. `cache_salt` keeps prefix blocks of different tenants apart. A
     `constraint` needs an engine that was taught the vocabulary; the end of the grammar ends the
-    sequence.
+    sequence. `whole`: the caller looks at nothing before the last token, so that all chunks but the
+    first may come joined.
     """
 
     id: str
@@ -37,6 +38,7 @@ class TokenRequest(msgspec.Struct, frozen=True):
     top_logprobs: int | None = None
     cache_salt: bytes = b""
     constraint: Grammar | None = None
+    whole: bool = False
 
 
 class TokenDelta(msgspec.Struct, frozen=True):

@@ -151,6 +151,7 @@ class Generator:
                 stop_token_ids=stop_ids if request.ignore_eos else stop_ids | prompt.stop_ids,
                 top_logprobs=top,
                 constraint=grammar,
+                whole=not request.streamed and not request.stop,
             )
             for index, prompt in enumerate(prompts)
             for choice in range(per_prompt)

@@ -40,7 +40,9 @@ class GenerateEndpoint:
         record.streaming = decoded.stream
         services.observers.enter(record)
         identity = AnswerIdentity(new_id(self._dialect.id_prefix), self._fingerprint())
-        request = msgspec.structs.replace(decoded.request, model=record.model)
+        request = msgspec.structs.replace(
+            decoded.request, model=record.model, streamed=decoded.stream
+        )
         events = services.models[record.model].run(request)
         if decoded.stream:
             stream = EventStream(

@@ -1,0 +1,148 @@
+"""The mailboxes of in-flight requests: what waits for a busy reader is joined, nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.base.errors import EngineFault
+from penstock.dialog import Sampling
+from penstock.engine.mailbox import MOST_WAITING, Mailboxes
+from penstock.engine.types import FinishReason, TokenChunk, TokenDelta, TokenRequest
+
+
+class Post:
+    """Mailboxes with one request "r" whose chunks the test hands in."""
+
+    def __init__(self, *, whole: bool = False) -> None:
+        self.aborted: list[str] = []
+        self.boxes = Mailboxes(lambda _: None, self.aborted.append)
+        request = TokenRequest("r", (1,), Sampling(), 0, 9999, whole=whole)
+        self.chunks: AsyncIterator[TokenChunk] = self.boxes.generate(request)
+        self.sent = 0
+
+    def send(self, count: int = 1, finish: FinishReason | None = None) -> None:
+        tokens = tuple(TokenDelta(self.sent + k) for k in range(count))
+        self.sent += count
+        cached = 7 if self.sent == count else None
+        self.boxes.deliver(TokenChunk("r", tokens, float(self.sent), cached, finish))
+
+    async def read(self) -> list[TokenChunk]:
+        return [chunk async for chunk in self.chunks]
+
+
+async def started(post: Post) -> asyncio.Task[list[TokenChunk]]:
+    reading = asyncio.create_task(post.read())
+    await asyncio.sleep(0)
+    return reading
+
+
+def ids(chunks: list[TokenChunk]) -> list[int]:
+    return [token.token_id for chunk in chunks for token in chunk.tokens]
+
+
+async def test_chunks_that_wait_are_joined_but_for_the_first() -> None:
+    post = Post()
+    reading = await started(post)
+    for _ in range(4):
+        post.send()
+    post.send(2, "length")
+    first, rest = await reading
+    assert (ids([first]), first.step_time_s, first.cached_tokens) == ([0], 1.0, 7)
+    assert (ids([rest]), rest.step_time_s, rest.finish) == ([1, 2, 3, 4, 5], 6.0, "length")
+
+
+async def test_a_reader_of_the_whole_answer_is_woken_at_its_end() -> None:
+    post = Post(whole=True)
+    reading = await started(post)
+    for _ in range(20):
+        post.send()
+        await asyncio.sleep(0)
+    assert post.sent == 20 and not reading.done()
+    post.send(1, "stop")
+    assert [len(chunk.tokens) for chunk in await reading] == [1, 20]
+
+
+async def test_a_reader_of_the_whole_answer_lets_go_of_a_long_one_in_between() -> None:
+    post = Post(whole=True)
+    got: list[TokenChunk] = []
+
+    async def read() -> None:
+        async for chunk in post.chunks:
+            got.append(chunk)
+
+    reading = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    for _ in range(MOST_WAITING + 1):
+        post.send()
+    await asyncio.sleep(0)
+    assert ids(got)
+    post.send(1, "length")
+    await reading
+    assert ids(got) == list(range(MOST_WAITING + 2))
+
+
+@pytest.mark.parametrize("finish", ["error", "abort"])
+async def test_tokens_before_a_failure_come_before_it(finish: FinishReason) -> None:
+    post = Post()
+    reading = await started(post)
+    post.send()
+    post.send()
+    post.send()
+    post.send(0, finish)
+    chunks = await reading
+    assert [(len(c.tokens), c.finish) for c in chunks] == [(1, None), (2, None), (0, finish)]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_an_error_comes_after_what_was_made_before_it(whole: bool) -> None:
+    post = Post(whole=whole)
+    got: list[TokenChunk] = []
+
+    async def read() -> None:
+        async for chunk in post.chunks:
+            got.append(chunk)
+
+    reading = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    for _ in range(3):
+        post.send()
+    post.boxes.fail("r", EngineFault("died"))
+    with pytest.raises(EngineFault):
+        await reading
+    assert ids(got) == [0, 1, 2]
+    assert len(post.boxes) == 0 and not post.aborted
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_reader_that_leaves_aborts_its_request(whole: bool) -> None:
+    post = Post(whole=whole)
+    reading = await started(post)
+    post.send()
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert post.aborted == ["r"] and len(post.boxes) == 0
+    post.send()  # late chunks are dropped
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=30), st.booleans()
+)
+def test_every_token_comes_once_and_in_order(sends: list[tuple[int, bool]], whole: bool) -> None:
+    async def through() -> tuple[int, list[TokenChunk]]:
+        post = Post(whole=whole)
+        reading = await started(post)
+        for index, (count, pause) in enumerate(sends):
+            post.send(count, "length" if index == len(sends) - 1 else None)
+            if pause:
+                await asyncio.sleep(0)
+        return post.sent, await reading
+
+    sent, chunks = asyncio.run(through())
+    assert ids(chunks) == list(range(sent))
+    assert [chunk.finish for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
