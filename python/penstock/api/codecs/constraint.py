@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -15,11 +16,18 @@ GRAMMAR_KINDS: Final = ("regex", "json_schema", "lark", "llguidance")
 
 def decode_constraint(fields: Fields) -> Constraint | None:
     """At most one of the two fields may ask for something."""
-    from_format = _response_format(fields)
-    from_grammar = _grammar(fields)
-    if from_format is not None and from_grammar is not None:
-        fields.refuse("grammar", "cannot be used together with `response_format`")
-    return from_format or from_grammar
+    wanted = {"response_format": _response_format(fields), "grammar": _grammar(fields)}
+    return _only_one(fields, wanted)
+
+
+def decode_text_constraint(fields: Fields) -> Constraint | None:
+    """As `decode_constraint`, for a dialect that has `text.format` too."""
+    wanted = {
+        "response_format": _response_format(fields),
+        "text.format": _text_format(fields),
+        "grammar": _grammar(fields),
+    }
+    return _only_one(fields, wanted)
 
 
 def schema_text(fields: Fields, key: str) -> str:
@@ -39,24 +47,44 @@ def check_depth(fields: Fields, key: str, value: Any) -> None:
         fields.refuse(key, f"is nested too deeply; at most {MAX_SCHEMA_DEPTH} levels")
 
 
+def _only_one(fields: Fields, wanted: Mapping[str, Constraint | None]) -> Constraint | None:
+    given = [key for key, constraint in wanted.items() if constraint is not None]
+    if len(given) > 1:
+        fields.refuse(given[-1], f"cannot be used together with `{given[0]}`")
+    return wanted[given[0]] if given else None
+
+
 def _response_format(fields: Fields) -> Constraint | None:
     wanted = fields.object("response_format")
-    if wanted is None:
+    if wanted is None or not _wants_schema(wanted):
         return None
-    kind = wanted.required_string("type")
-    if kind == "json_object":
+    return _schema(wanted.required_object("json_schema"))
+
+
+def _text_format(fields: Fields) -> Constraint | None:
+    """`text.format`, where the schema is not nested."""
+    text = fields.object("text")
+    wanted = text.object("format") if text is not None else None
+    if wanted is None or not _wants_schema(wanted):
+        return None
+    return _schema(wanted)
+
+
+def _wants_schema(wanted: Fields) -> bool:
+    if wanted.required_string("type") == "json_object":
         wanted.refuse(
             "type",
             'does not take "json_object"; send "json_schema" with a schema',
             code="unsupported_value",
         )
-    if wanted.choice("type", ("text", "json_schema")) == "text":
-        return None
-    inner = wanted.required_object("json_schema")
-    inner.string("name")
-    inner.string("description")
-    strict = inner.boolean("strict")
-    return Constraint("json_schema", schema_text(inner, "schema"), strict is not False)
+    return wanted.choice("type", ("text", "json_schema")) == "json_schema"
+
+
+def _schema(owner: Fields) -> Constraint:
+    owner.string("name")
+    owner.string("description")
+    strict = owner.boolean("strict")
+    return Constraint("json_schema", schema_text(owner, "schema"), strict is not False)
 
 
 def _grammar(fields: Fields) -> Constraint | None:

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from penstock.api.codecs.constraint import check_depth
 from penstock.api.codecs.fields import Fields, one_of, shown
-from penstock.dialog import FunctionTool, ToolPolicy
+from penstock.api.codecs.hosted import hosted_kind
+from penstock.dialog import FunctionTool, HostedTool, ToolPolicy
 
 MAX_TOOLS: Final = 1024
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
-HOSTED: Final = ("web_search_preview", "web_search", "code_interpreter", "shell")
 
 
 def decode_tools(fields: Fields) -> tuple[FunctionTool, ...]:
     """Function tools, nested or flat. Tools that this server would run itself are refused."""
-    tools = tuple(_tool(entry) for entry in fields.objects("tools"))
+    return decode_functions(fields, ())
+
+
+def decode_functions(fields: Fields, hosted: Sequence[str]) -> tuple[FunctionTool, ...]:
+    """The functions of `tools`, in order. `hosted`: the other kinds that the dialect has, which
+    are left to `hosted.decode_hosted_tools`; what is none of them is refused."""
+    tools = tuple(
+        _tool(entry, hosted)
+        for entry in fields.objects("tools")
+        if hosted_kind(entry.required_string("type")) not in hosted
+    )
     if len(tools) > MAX_TOOLS:
         fields.refuse("tools", f"may hold at most {MAX_TOOLS} tools, not {len(tools)}")
     names = [tool.name for tool in tools]
@@ -26,37 +37,36 @@ def decode_tools(fields: Fields) -> tuple[FunctionTool, ...]:
     return tools
 
 
-def decode_tool_choice(fields: Fields, tools: tuple[FunctionTool, ...]) -> ToolPolicy:
-    """All four forms of the specification."""
+def decode_tool_choice(
+    fields: Fields, tools: tuple[FunctionTool, ...], hosted: tuple[HostedTool, ...] = ()
+) -> ToolPolicy:
+    """All four forms of the specification. Hosted tools can be required, but not chosen."""
     value = fields.get("tool_choice")
     if value is None:
         return ToolPolicy()
     if type(value) is str:
         mode = fields.choice("tool_choice", ("auto", "none", "required"))
-        if mode == "required" and not tools:
+        if mode == "required" and not tools and not hosted:
             fields.refuse("tool_choice", 'is "required", but the request has no tools')
         return ToolPolicy("none" if mode == "none" else _mode(mode))
     if type(value) is not dict:
         fields.refuse_type("tool_choice", 'a string ("auto", "none", "required") or an object')
     choice = fields.required_object("tool_choice")
     kind = choice.required_string("type")
-    if kind in HOSTED:
+    if hosted_kind(kind) is not None:
         choice.refuse("type", f"cannot force the hosted tool {shown(kind)}")
     if choice.choice("type", ("function", "allowed_tools")) == "allowed_tools":
         return _allowed_tools(choice, tools)
     return ToolPolicy("required", (_function_name(choice, tools),))
 
 
-def _tool(entry: Fields) -> FunctionTool:
+def _tool(entry: Fields, hosted: Sequence[str]) -> FunctionTool:
     kind = entry.required_string("type")
     if kind.startswith("web_search"):
         entry.refuse("type", "does not take web search; use `web_search_options`")
     if kind != "function":
-        wanted = one_of(("function",))
-        why = "this server runs no tools of its own"
-        entry.refuse(
-            "type", f"must be {wanted}, not {shown(kind)}: {why}", code="unsupported_value"
-        )
+        wanted = one_of(("function", *hosted))
+        entry.refuse("type", f"must be {wanted}, not {shown(kind)}", code="unsupported_value")
     function = entry.object("function") or entry
     name = function.required_string("name")
     if not TOOL_NAME.fullmatch(name):
