@@ -1,4 +1,4 @@
-"""The ops a decoder is written over: the one interface that every implementation gives.
+"""The ops models are written over: the one interface that every implementation gives.
 
 `Ops` is generic in its tensor: `torch.Tensor` (reference, Triton), `numpy.ndarray` (native, eager)
 or `PlanTensor` (native, recorded into a plan). Which one serves is decided once, at engine start;
@@ -70,8 +70,8 @@ class Ops(Protocol[Tensor]):
     def constant(self, array: Any) -> Tensor:
         """A numpy array (norm weights, the rope table) as a tensor of this implementation."""
 
-    def embedding(self, table: Any, tokens: Tensor) -> Tensor:
-        """Rows of the table: [T] -> [T, W] float32."""
+    def embedding(self, table: Any, tokens: Tensor, scale: float) -> Tensor:
+        """Rows of the table times `scale`: [T] -> [T, W] float32."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / sqrt(mean(x^2) + eps) * weight: [T, W] -> [T, W]."""
@@ -80,6 +80,14 @@ class Ops(Protocol[Tensor]):
         self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
     ) -> tuple[Tensor, Tensor]:
         """s = x + residual; returns (rms_norm(s), s)."""
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        """(x - mean) / sqrt(variance + eps) * weight + bias: [T, W] -> [T, W]."""
+
+    def add_layer_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> Tensor:
+        """layer_norm(x + residual): what follows a block that normalises its result."""
 
     def linear(self, x: Tensor, weight: Any) -> Tensor:
         """x @ w.T + bias: [T, K] -> [T, N] float32.
@@ -120,8 +128,35 @@ class Ops(Protocol[Tensor]):
         `window` 0: all positions up to the token's own; w: only the last w of them.
         """
 
+    def bidirectional_attention(
+        self,
+        q: Tensor,
+        inputs: StepInputs[Tensor],
+        cache: LayerCache[Tensor],
+        heads: tuple[int, int, int],
+        scale: float,
+        window: int,
+    ) -> Tensor:
+        """Attention of each token over all of its own sequence's cache: [T, H * D] -> [T, H * D].
+
+        `window` 0: all positions; w: those at a distance below w. Sequences are computed whole: a
+        token sees what lies in the cache when the step runs.
+        """
+
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up for gate_up = [gate | up]: [T, 2 F] -> [T, F]."""
 
+    def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:
+        """gelu(gate) * up, gelu by its tanh form: [T, 2 F] -> [T, F]."""
+
+    def gelu(self, x: Tensor) -> Tensor:
+        """x Phi(x), Phi the distribution function of the normal distribution."""
+
     def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor:
         """x[rows]: [T, W], [S] -> [S, W]."""
+
+    def mean_rows(self, x: Tensor, starts: Tensor) -> Tensor:
+        """The means of rows starts[r] : starts[r + 1]: [T, W], [R + 1] -> [R, W]."""
+
+    def l2_normalize(self, x: Tensor) -> Tensor:
+        """x / max(|x|, 1e-12), row by row: [R, W] -> [R, W]."""

@@ -45,8 +45,8 @@ class TorchOps:
         tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
-    def embedding(self, table: Any, tokens: torch.Tensor) -> torch.Tensor:
-        return self.table["embedding"].call(table, tokens)
+    def embedding(self, table: Any, tokens: torch.Tensor, scale: float) -> torch.Tensor:
+        return self.table["embedding"].call(table, tokens, scale)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return self.table["rms_norm"].call(x, weight, eps)
@@ -55,6 +55,21 @@ class TorchOps:
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return self.table["add_rms_norm"].call(x, residual, weight, eps)
+
+    def layer_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        return self.table["layer_norm"].call(x, weight, bias, eps)
+
+    def add_layer_norm(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        eps: float,
+    ) -> torch.Tensor:
+        return self.table["add_layer_norm"].call(x, residual, weight, bias, eps)
 
     def linear(self, x: torch.Tensor, weight: Any) -> torch.Tensor:
         return self.table["linear"].call(x, weight)
@@ -81,8 +96,32 @@ class TorchOps:
     ) -> torch.Tensor:
         return self.table["attention"].call(q, inputs, cache, heads, scale, window)
 
+    def bidirectional_attention(
+        self,
+        q: torch.Tensor,
+        inputs: StepInputs[torch.Tensor],
+        cache: LayerCache[torch.Tensor],
+        heads: tuple[int, int, int],
+        scale: float,
+        window: int,
+    ) -> torch.Tensor:
+        serving = self.table["bidirectional_attention"]
+        return serving.call(q, inputs, cache, heads, scale, window)
+
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         return self.table["silu_mul"].call(gate_up)
+
+    def gelu_tanh_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        return self.table["gelu_tanh_mul"].call(gate_up)
+
+    def gelu(self, x: torch.Tensor) -> torch.Tensor:
+        return self.table["gelu"].call(x)
+
+    def mean_rows(self, x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        return self.table["mean_rows"].call(x, starts)
+
+    def l2_normalize(self, x: torch.Tensor) -> torch.Tensor:
+        return self.table["l2_normalize"].call(x)
 
     def gather_rows(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         return self.table["gather_rows"].call(x, rows)

@@ -47,7 +47,7 @@ def record(threads: int) -> tuple[Any, Any]:
     table = ops.pack_embedding(affine(random, 1000, WIDTH))
     norm = np.ones(WIDTH, np.float32)
     recorder = ops.recorder(32, 32, 32, 1)
-    x = residual = recorder.embedding(table, recorder.inputs.tokens)
+    x = residual = recorder.embedding(table, recorder.inputs.tokens, 1.0)
     for qkv, gate_up, down in weights:
         x = recorder.rms_norm(residual, norm, 1e-5)
         recorder.linear(x, qkv)

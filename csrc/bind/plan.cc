@@ -56,6 +56,14 @@ class PyRecorder {
         return recorder_.temporary(dtype_named(dtype), like.axis, {&columns, 1});
     }
 
+    // A new tensor with a row for each span between two neighbours of `starts`.
+    PlanTensor between(const PlanTensor& starts, int64_t columns) {
+        if (starts.axis != Axis::row_starts) {
+            throw py::value_error("starts: must be query_starts");
+        }
+        return recorder_.temporary(DType::f32, Axis::rows, {&columns, 1});
+    }
+
     // A new tensor of `extent` elements, the same in every step.
     PlanTensor scratch(int64_t extent, const std::string& dtype) {
         PlanTensor tensor = recorder_.temporary(dtype_named(dtype), Axis::fixed, {&extent, 1});
@@ -71,6 +79,14 @@ class PyRecorder {
         const CheckedCall call = check_call(*kernels_, name, {tensors, integers, reals, object});
         for (const ValueBound& bound : call.bounds) {
             limit(call, bound);
+        }
+        for (const ValueBound& run : call.runs) {
+            const Parameter& parameter = call.signature->tensors[run.index];
+            if (input_of(call, parameter.name, call.tensors[run.index]) !=
+                static_cast<size_t>(StepInput::query_starts)) {
+                throw py::value_error(name + ": " + parameter.name + ": must be query_starts");
+            }
+            limits_.starts = true;
         }
         if (call.cache) {
             for (const char* input : {"query_starts", "context_lens", "block_tables"}) {
@@ -206,6 +222,7 @@ void bind_plan(py::module_& module) {
         .def("inputs", &PyRecorder::inputs, py::arg("max_blocks"))
         .def("empty", &PyRecorder::empty, py::arg("like"), py::arg("columns"),
              py::arg("dtype") = "float32")
+        .def("between", &PyRecorder::between, py::arg("starts"), py::arg("columns"))
         .def("scratch", &PyRecorder::scratch, py::arg("extent"), py::arg("dtype") = "float32")
         .def("call", &PyRecorder::call, py::arg("kernel"), py::arg("tensors"),
              py::arg("integers") = std::vector<int64_t>{}, py::arg("reals") = std::vector<float>{},

@@ -73,6 +73,10 @@ void StepPlan::check(const StepSize& size, int64_t table_columns) const {
                         step_input_names[i]);
         }
     }
+    if (limits.starts) {
+        constexpr auto starts = static_cast<size_t>(StepInput::query_starts);
+        check_starts(plan.view(inputs[starts]), size.tokens, step_input_names[starts]);
+    }
     if (limits.cache) {
         const auto view = [&](StepInput input) {
             return plan.view(inputs[static_cast<size_t>(input)]);

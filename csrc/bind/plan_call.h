@@ -32,6 +32,7 @@ using PerInput = std::array<T, num_step_inputs>;
 struct InputLimits {
     PerInput<std::optional<Extent>> below{};
     std::optional<CacheExtent> cache;
+    bool starts = false; // query_starts must ascend from 0 to the tokens
 };
 
 // The smaller of two bounds; bounds of different axes do not occur for one input.

@@ -67,6 +67,22 @@ std::vector<Parameter> rope_cache_tensors(std::vector<Parameter> head_norm = {})
     return tensors;
 }
 
+std::vector<Parameter> attention_tensors(const std::vector<Parameter>& scratch = {}) {
+    std::vector<Parameter> tensors{{"q", read, f32, {"T", "H*D"}, ""},
+                                   {"query_starts", read, i32, {"R+1"}, ""},
+                                   {"context_lens", read, i32, {"R"}, ""},
+                                   {"block_tables", read, i32, {"R", "max_blocks"}, ""},
+                                   {"keys", read, cached, {"B", "K", "D", "P"}, ""},
+                                   {"values", read, cached, {"B", "K", "P", "D"}, ""},
+                                   {"out", write, f32, {"T", "H*D"}, ""}};
+    tensors.insert(tensors.end(), scratch.begin(), scratch.end());
+    return tensors;
+}
+
+std::vector<Parameter> gated_tensors() {
+    return {{"gate_up", read, f32, {"T", "2*F"}, ""}, {"out", write, f32, {"T", "F"}, ""}};
+}
+
 // `K`, `N`, `V` and `Z` of a packed_linear: its depth, its rows (as N and as V), and the bytes of
 // a quantized row of that depth.
 const std::vector<Signature>& table() {
@@ -85,8 +101,32 @@ const std::vector<Signature>& table() {
           {"sum", write, f32, {"T", "W"}, ""}},
          {},
          {"eps"}},
-        {"silu_mul",
-         {{"gate_up", read, f32, {"T", "2*F"}, ""}, {"out", write, f32, {"T", "F"}, ""}},
+        {"layer_norm",
+         {{"x", read, f32, {"T", "W"}, ""},
+          {"weight", read, f32, {"W"}, ""},
+          {"bias", read, f32, {"W"}, ""},
+          {"out", write, f32, {"T", "W"}, ""}},
+         {},
+         {"eps"}},
+        {"add_layer_norm",
+         {{"x", read, f32, {"T", "W"}, ""},
+          {"residual", read, f32, {"T", "W"}, ""},
+          {"weight", read, f32, {"W"}, ""},
+          {"bias", read, f32, {"W"}, ""},
+          {"out", write, f32, {"T", "W"}, ""}},
+         {},
+         {"eps"}},
+        {"silu_mul", gated_tensors(), {}, {}},
+        {"gelu_tanh_mul", gated_tensors(), {}, {}},
+        {"gelu", {{"x", read, f32, {"T", "F"}, ""}, {"out", write, f32, {"T", "F"}, ""}}, {}, {}},
+        {"mean_rows",
+         {{"x", read, f32, {"T", "W"}, ""},
+          {"starts", read, i32, {"R+1"}, "", "T"},
+          {"out", write, f32, {"R", "W"}, ""}},
+         {},
+         {}},
+        {"l2_normalize",
+         {{"x", read, f32, {"R", "W"}, ""}, {"out", write, f32, {"R", "W"}, ""}},
          {},
          {}},
         {"gather_rows",
@@ -98,7 +138,7 @@ const std::vector<Signature>& table() {
         {"embedding",
          {{"tokens", read, i32, {"T"}, "V"}, {"out", write, f32, {"T", "K"}, ""}},
          {},
-         {},
+         {"scale"},
          ObjectKind::packed_linear},
         {"quantize_rows",
          {{"x", read, f32, {"T", "K"}, ""}, {"out", write, u8, {"T", "Z"}, ""}},
@@ -124,14 +164,13 @@ const std::vector<Signature>& table() {
          ObjectKind::none,
          rope_refusal},
         {"paged_attention",
-         {{"q", read, f32, {"T", "H*D"}, ""},
-          {"query_starts", read, i32, {"R+1"}, ""},
-          {"context_lens", read, i32, {"R"}, ""},
-          {"block_tables", read, i32, {"R", "max_blocks"}, ""},
-          {"keys", read, cached, {"B", "K", "D", "P"}, ""},
-          {"values", read, cached, {"B", "K", "P", "D"}, ""},
-          {"out", write, f32, {"T", "H*D"}, ""},
-          {"partials", write, f32, {"partials"}, ""}},
+         attention_tensors({{"partials", write, f32, {"partials"}, ""}}),
+         {"H", "K", "D", "window"},
+         {"scale"},
+         ObjectKind::none,
+         attention_refusal},
+        {"bidirectional_attention",
+         attention_tensors(),
          {"H", "K", "D", "window"},
          {"scale"},
          ObjectKind::none,

@@ -1,10 +1,14 @@
-// The gated activation of a feed-forward block. Included by the level files.
+// The activations of a feed-forward block. Included by the level files.
 //
-//   silu_mul  tensors: gate_up [T, 2 F] (gate, then up), out [T, F]; float32
+//   silu_mul       tensors: gate_up [T, 2 F] (gate, then up), out [T, F]; float32
+//   gelu_tanh_mul  likewise
+//   gelu           tensors: x [T, F], out [T, F]; float32
 //
-// silu(g) = g / (1 + exp(-g)). Elements are independent; rows may be strided.
+// silu(g) = g / (1 + exp(-g)). gelu(x) = x Phi(x), Phi the normal distribution; gelu_tanh is its
+// approximation by a tanh. Elements are independent; rows may be strided.
 #pragma once
 
+#include "cpu/math.inl.h"
 #include "cpu/simd.h"
 #include "penstock/kernel.h"
 
@@ -32,23 +36,58 @@ size_t workspace_bytes(const Arguments&) {
     return 0;
 }
 
-PENSTOCK_INLINE F32 silu_times(F32 gate, F32 up) {
-    return gate / (broadcast(1.0f) + exp(-gate)) * up;
-}
+struct Silu {
+    PENSTOCK_INLINE F32 of(F32 x) { return x / (broadcast(1.0f) + exp(-x)); }
+};
 
-void run(const Arguments& call, int, int64_t task, Workspace&) {
+// 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3).
+struct GeluTanh {
+    PENSTOCK_INLINE F32 of(F32 x) {
+        const F32 inner = fma(x * x, broadcast(-0.07135481627f), broadcast(-1.59576912161f));
+        return x / (broadcast(1.0f) + exp(x * inner));
+    }
+};
+
+// The tail of the normal distribution beyond |x| by Abramowitz and Stegun 7.1.26, whose absolute
+// error of 1.5e-7 is relative to the exponential here; the other side is its complement.
+struct Gelu {
+    PENSTOCK_INLINE F32 of(F32 x) {
+        const F32 one = broadcast(1.0f), z = abs(x) * broadcast(0.70710678118654752f);
+        const F32 t = one / fma(z, broadcast(0.3275911f), one);
+        F32 p = broadcast(0.5f * 1.061405429f);
+        p = fma(p, t, broadcast(0.5f * -1.453152027f));
+        p = fma(p, t, broadcast(0.5f * 1.421413741f));
+        p = fma(p, t, broadcast(0.5f * -0.284496736f));
+        p = fma(p, t, broadcast(0.5f * 0.254829592f));
+        const F32 tail = p * t * exp(-(z * z));
+        return x * select(less(x, broadcast(0.0f)), tail, one - tail);
+    }
+};
+
+template <class Activation>
+void gated_run(const Arguments& call, int, int64_t task, Workspace&) {
     const TensorView &gate_up = call.tensor[0], &out = call.tensor[1];
     const int64_t width = out.shape[1], rows = rows_per_task(width), first = task * rows;
     for (int64_t row = first; row < first + rows && row < out.shape[0]; ++row) {
         const float *gate = gate_up.row<float>(row), *up = gate + width;
         float* to = out.row<float>(row);
-        int64_t i = 0;
-        for (; i + kLanes <= width; i += kLanes) {
-            store(to + i, silu_times(load(gate + i), load(up + i)));
+        for (int64_t i = 0; i < width; i += kLanes) {
+            const int n = lanes_from(i, width);
+            store_lanes(to + i, Activation::of(load_lanes(gate + i, n)) * load_lanes(up + i, n), n);
         }
-        if (i < width) {
-            const int n = static_cast<int>(width - i);
-            store(to + i, silu_times(load(gate + i, n), load(up + i, n)), n);
+    }
+}
+
+template <class Activation>
+void plain_run(const Arguments& call, int, int64_t task, Workspace&) {
+    const TensorView &x = call.tensor[0], &out = call.tensor[1];
+    const int64_t width = out.shape[1], rows = rows_per_task(width), first = task * rows;
+    for (int64_t row = first; row < first + rows && row < out.shape[0]; ++row) {
+        const float* from = x.row<float>(row);
+        float* to = out.row<float>(row);
+        for (int64_t i = 0; i < width; i += kLanes) {
+            const int n = lanes_from(i, width);
+            store_lanes(to + i, Activation::of(load_lanes(from + i, n)), n);
         }
     }
 }
@@ -56,7 +95,11 @@ void run(const Arguments& call, int, int64_t task, Workspace&) {
 } // namespace activation
 
 constexpr Kernel kActivationKernels[] = {
-    {"silu_mul", activation::phases, activation::tasks, activation::run,
+    {"silu_mul", activation::phases, activation::tasks, activation::gated_run<activation::Silu>,
+     activation::workspace_bytes},
+    {"gelu_tanh_mul", activation::phases, activation::tasks,
+     activation::gated_run<activation::GeluTanh>, activation::workspace_bytes},
+    {"gelu", activation::phases, activation::tasks, activation::plain_run<activation::Gelu>,
      activation::workspace_bytes},
 };
 

@@ -1,4 +1,4 @@
-// Causal attention over the paged cache. Included by the level files.
+// Attention over the paged cache. Included by the level files.
 //
 //   paged_attention  tensors:  0 q [T, H * D] float32; 1 query_starts [R + 1]; 2 context_lens [R];
 //                              3 block_tables [R, max_blocks] (int32 each);
@@ -6,6 +6,8 @@
 //                              float32); 6 out [T, H * D] float32; 7 partials [n] float32 scratch
 //                    integers: H, K, D, window (0: none)
 //                    reals:    scale
+//   bidirectional_attention  the same without partials: a token also sees the tokens after it, with
+//                    a window w those at a distance below w
 //
 // P is a multiple of kLanes and divides 64 or is a multiple of it; D is any multiple of 8. Blocks
 // of the table that hold no visible key are not looked up, slots without one do not reach a result.
@@ -107,7 +109,7 @@ struct Walk {
         return static_cast<int>(larger(0, step.first_visible(position + i) - tile));
     }
     int visible_to(int64_t i, int64_t tile) const {
-        return static_cast<int>(smaller(kTile, position + i + 1 - tile));
+        return static_cast<int>(smaller(kTile, step.end_visible(job.row, position + i) - tile));
     }
 
     const Element* key_block(int64_t key) const {
@@ -167,7 +169,8 @@ struct Walk {
     };
     Pieces pieces_after(int64_t tile) const {
         Pieces pieces;
-        const int64_t seen = position + job.count, unit = step.block_tokens;
+        const int64_t seen = step.end_visible(job.row, position + job.count - 1);
+        const int64_t unit = step.block_tokens;
         int64_t next = tile + kTile, head = 0;
         if (next >= seen) {
             if (job.kv_head + 1 == step.kv_heads)
@@ -293,9 +296,9 @@ struct Walk {
     // One span for all rows, into sums, lane_mass and highest.
     void span(int64_t index) const {
         reset();
-        const int64_t last = position + job.count - 1;
+        const int64_t seen = step.end_visible(job.row, position + job.count - 1);
         const int64_t begin = larger(index * kSpan, step.first_visible(position) / kTile * kTile);
-        const int64_t end = smaller((index + 1) * kSpan, last + 1);
+        const int64_t end = smaller((index + 1) * kSpan, seen);
         const int64_t blocks = (rows + kMaxRows - 1) / kMaxRows;
         for (int64_t tile = begin; tile < end; tile += kTile) {
             const Pieces next = direct ? pieces_after(tile) : Pieces{};
@@ -313,7 +316,8 @@ struct Walk {
 
     bool sees(int64_t row, int64_t index) const {
         const int64_t own = position + row / step.group;
-        return own >= index * kSpan && step.first_visible(own) < (index + 1) * kSpan;
+        return step.end_visible(job.row, own) > index * kSpan &&
+               step.first_visible(own) < (index + 1) * kSpan;
     }
 
     void run_all() const {
@@ -381,12 +385,14 @@ void merge_spans(const Arguments& call, const Step& step, int64_t task, Workspac
     }
 }
 
+template <Reach reach>
 int phases(const Arguments& call) {
-    return Step(call).split ? 2 : 1;
+    return Step(call, reach).split ? 2 : 1;
 }
 
+template <Reach reach>
 int64_t tasks(const Arguments& call, int phase) {
-    const Step step(call);
+    const Step step(call, reach);
     if (phase == 1)
         return step.tokens * step.kv_heads;
     int64_t total = 0;
@@ -397,8 +403,9 @@ int64_t tasks(const Arguments& call, int phase) {
     return total;
 }
 
+template <Reach reach>
 void run(const Arguments& call, int phase, int64_t task, Workspace& workspace) {
-    const Step step(call);
+    const Step step(call, reach);
     if (phase == 1)
         return merge_spans(call, step, task, workspace);
     const Job job = find_job(step, task);
@@ -418,7 +425,11 @@ size_t workspace_bytes(const Arguments& call) {
 } // namespace attention
 
 constexpr Kernel kAttentionKernels[] = {
-    {"paged_attention", attention::phases, attention::tasks, attention::run,
+    {"paged_attention", attention::phases<attention::Reach::back>,
+     attention::tasks<attention::Reach::back>, attention::run<attention::Reach::back>,
+     attention::workspace_bytes},
+    {"bidirectional_attention", attention::phases<attention::Reach::both>,
+     attention::tasks<attention::Reach::both>, attention::run<attention::Reach::both>,
      attention::workspace_bytes},
 };
 

@@ -32,6 +32,9 @@ PENSTOCK_INLINE int widest_shift(int64_t group, int64_t dim) {
     return shift;
 }
 
+// Which keys a token sees: those up to its own, or those after it too.
+enum class Reach : uint8_t { back, both };
+
 // The step's shape and how it is cut.
 struct Step {
     int64_t heads, kv_heads, dim, group, window, block_tokens, rows, tokens;
@@ -39,8 +42,9 @@ struct Step {
     int64_t max_spans; // of any token
     int shift;         // a task takes 1 << shift tokens
     bool split;        // tasks are single spans of single tokens
+    Reach reach;
 
-    explicit Step(const Arguments& call) {
+    Step(const Arguments& call, Reach reach) : reach(reach) {
         heads = call.integer[0], kv_heads = call.integer[1], dim = call.integer[2];
         window = call.integer[3];
         group = heads / kv_heads;
@@ -53,6 +57,8 @@ struct Step {
         while (shift > 0 && (tokens >> shift) * kv_heads < kAttentionSplitBelow)
             --shift;
         split = false, max_spans = 0;
+        if (reach == Reach::both)
+            return;
         if (tokens * kv_heads >= kAttentionSplitBelow || !call.tensor[7].data)
             return;
         for (int64_t r = 0; r < rows; ++r) {
@@ -67,6 +73,12 @@ struct Step {
     int64_t chunk_position(int64_t row) const { return contexts[row] - chunk_tokens(row); }
     int64_t first_visible(int64_t position) const {
         return window > 0 ? larger(0, position - window + 1) : 0;
+    }
+    // The end of the keys that a token of the row sees.
+    int64_t end_visible(int64_t row, int64_t position) const {
+        if (reach == Reach::back)
+            return position + 1;
+        return window > 0 ? smaller(contexts[row], position + window) : contexts[row];
     }
     int64_t first_span(int64_t position) const { return first_visible(position) / kSpan; }
     int64_t spans(int64_t position) const { return position / kSpan + 1 - first_span(position); }
@@ -111,7 +123,7 @@ PENSTOCK_INLINE Job job_within(const Step& step, int64_t row, int64_t task) {
     job.first = (blocks - 1 - unit) << step.shift;
     job.count = smaller(count - job.first, int64_t{1} << step.shift);
     job.span = step.first_span(base + job.first);
-    job.span_end = (base + job.first + job.count - 1) / kSpan + 1;
+    job.span_end = (step.end_visible(row, base + job.first + job.count - 1) - 1) / kSpan + 1;
     return job;
 }
 

@@ -2,6 +2,7 @@
 //
 //   tensor[0]  tokens [T] int32, each in 0 .. V - 1
 //   tensor[1]  out [T, K] float32
+//   real[0]    what the values are multiplied by, after they are rounded
 //   object     LinearPanels of one part, [V, K]
 //
 // Values are those of the source: scale * q + minimum, computed in float64 and rounded once.
@@ -130,6 +131,10 @@ inline void embedding_run(const Arguments& arguments, int, int64_t task, Workspa
             gather_affine(part, panel, token % kPanelRows, linear.depth, to);
         } else {
             gather_dense(part, panel, token % kPanelRows, linear.depth, to);
+        }
+        if (const float factor = arguments.real[0]; factor != 1.0f) {
+            for (int64_t k = 0; k < linear.depth; ++k)
+                to[k] *= factor;
         }
     }
 }

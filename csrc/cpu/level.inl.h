@@ -5,10 +5,12 @@
 #include "cpu/attention.inl.h"
 #include "cpu/embedding.inl.h"
 #include "cpu/gather.inl.h"
+#include "cpu/layer_norm.inl.h"
 #include "cpu/level.h"
 #include "cpu/linear_affine.inl.h"
 #include "cpu/linear_dense.inl.h"
 #include "cpu/norm.inl.h"
+#include "cpu/pooling.inl.h"
 #include "cpu/quantize.inl.h"
 #include "cpu/rope.inl.h"
 #include "cpu/sampling.inl.h"
@@ -20,8 +22,8 @@ namespace {
 
 constexpr KernelTable kTable{{kQuantizeKernels, kLinearAffineKernels, kLinearDenseKernels,
                               kEmbeddingKernels, kNormKernels, kRopeKernels, kAttentionKernels,
-                              kActivationKernels, kAdjustKernels, kSamplingKernels,
-                              kGatherKernels}};
+                              kActivationKernels, kAdjustKernels, kSamplingKernels, kGatherKernels,
+                              kLayerNormKernels, kPoolingKernels}};
 
 } // namespace
 } // namespace penstock::cpu::PENSTOCK_LEVEL

@@ -49,9 +49,9 @@ class SinkOps(Generic[Tensor]):
     def constant(self, array: Any) -> Any:
         return np.ascontiguousarray(array)
 
-    def embedding(self, table: Any, tokens: Tensor) -> Tensor:
+    def embedding(self, table: Any, tokens: Tensor, scale: float) -> Tensor:
         out = self._sink.empty(tokens, table.shape[1])
-        self._sink.call("embedding", [tokens, out], weight=table)
+        self._sink.call("embedding", [tokens, out], reals=[scale], weight=table)
         return out
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -65,6 +65,18 @@ class SinkOps(Generic[Tensor]):
         out, total = (self._sink.empty(x, _columns(x)) for _ in range(2))
         self._sink.call("add_rms_norm", [x, residual, weight, out, total], reals=[eps])
         return out, total
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        out = self._sink.empty(x, _columns(x))
+        self._sink.call("layer_norm", [x, weight, bias, out], reals=[eps])
+        return out
+
+    def add_layer_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
+    ) -> Tensor:
+        out = self._sink.empty(x, _columns(x))
+        self._sink.call("add_layer_norm", [x, residual, weight, bias, out], reals=[eps])
+        return out
 
     def linear(self, x: Tensor, weight: Any) -> Tensor:
         out = self._sink.empty(x, weight.shape[0])
@@ -112,9 +124,44 @@ class SinkOps(Generic[Tensor]):
         self._sink.call("paged_attention", tensors, [*heads, window], [scale])
         return out
 
+    def bidirectional_attention(
+        self,
+        q: Tensor,
+        inputs: StepInputs[Tensor],
+        cache: LayerCache[Any],
+        heads: tuple[int, int, int],
+        scale: float,
+        window: int,
+    ) -> Tensor:
+        out = self._sink.empty(q, _columns(q))
+        tensors = [q, inputs.query_starts, inputs.context_lens, inputs.block_tables]
+        tensors += [cache.keys, cache.values, out]
+        self._sink.call("bidirectional_attention", tensors, [*heads, window], [scale])
+        return out
+
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         out = self._sink.empty(gate_up, _columns(gate_up) // 2)
         self._sink.call("silu_mul", [gate_up, out])
+        return out
+
+    def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:
+        out = self._sink.empty(gate_up, _columns(gate_up) // 2)
+        self._sink.call("gelu_tanh_mul", [gate_up, out])
+        return out
+
+    def gelu(self, x: Tensor) -> Tensor:
+        out = self._sink.empty(x, _columns(x))
+        self._sink.call("gelu", [x, out])
+        return out
+
+    def mean_rows(self, x: Tensor, starts: Tensor) -> Tensor:
+        out = self._sink.between(starts, _columns(x))
+        self._sink.call("mean_rows", [x, starts, out])
+        return out
+
+    def l2_normalize(self, x: Tensor) -> Tensor:
+        out = self._sink.empty(x, _columns(x))
+        self._sink.call("l2_normalize", [x, out])
         return out
 
     def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor:

@@ -27,6 +27,9 @@ class Sink(Protocol, Generic[Tensor]):
     def empty(self, like: Tensor, columns: int, dtype: str = "float32") -> Tensor:
         """A new [rows of `like`, columns] tensor."""
 
+    def between(self, starts: Tensor, columns: int) -> Tensor:
+        """A new float32 tensor with a row for each span between two neighbours of `starts`."""
+
     def scratch(self, extent: int) -> Tensor:
         """A new float32 vector whose extent is the same in every step."""
 
@@ -62,6 +65,9 @@ class EagerSink:
     def empty(self, like: Array, columns: int, dtype: str = "float32") -> Array:
         return aligned_empty((like.shape[0], columns), dtype)
 
+    def between(self, starts: Array, columns: int) -> Array:
+        return aligned_empty((starts.shape[0] - 1, columns), "float32")
+
     def scratch(self, extent: int) -> Array:
         return np.empty(extent, dtype=np.float32)
 
@@ -88,6 +94,9 @@ class PlanSink:
 
     def empty(self, like: Any, columns: int, dtype: str = "float32") -> Any:
         return self.recorder.empty(like, columns, dtype)
+
+    def between(self, starts: Any, columns: int) -> Any:
+        return self.recorder.between(starts, columns)
 
     def scratch(self, extent: int) -> Any:
         return self.recorder.scratch(extent)

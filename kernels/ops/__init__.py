@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from penstock.kernels.op import Op
-from penstock.kernels.ops.activation import SILU_MUL
+from penstock.kernels.ops.activation import GELU, GELU_TANH_MUL, SILU_MUL
 from penstock.kernels.ops.adjust import ADJUST_LOGITS
-from penstock.kernels.ops.attention import ATTENTION
+from penstock.kernels.ops.attention import ATTENTION, BIDIRECTIONAL_ATTENTION
 from penstock.kernels.ops.embedding import EMBEDDING
 from penstock.kernels.ops.gather import GATHER_ROWS
+from penstock.kernels.ops.layer_norm import ADD_LAYER_NORM, LAYER_NORM
 from penstock.kernels.ops.linear import LINEAR
 from penstock.kernels.ops.norm import ADD_RMS_NORM, RMS_NORM
+from penstock.kernels.ops.pooling import L2_NORMALIZE, MEAN_ROWS
 from penstock.kernels.ops.rope_cache import ROPE_CACHE
 from penstock.kernels.ops.sampling import SAMPLE, TOP_LOGPROBS
 
 
 def all_ops() -> tuple[Op, ...]:
-    """Every op, in the order of a decoder's step."""
+    """Every op, in the order of a decoder's step, then those of encoders."""
     return (
         EMBEDDING,
         RMS_NORM,
@@ -24,8 +26,15 @@ def all_ops() -> tuple[Op, ...]:
         ATTENTION,
         ADD_RMS_NORM,
         SILU_MUL,
+        GELU_TANH_MUL,
         GATHER_ROWS,
         ADJUST_LOGITS,
         SAMPLE,
         TOP_LOGPROBS,
+        LAYER_NORM,
+        ADD_LAYER_NORM,
+        BIDIRECTIONAL_ATTENTION,
+        GELU,
+        MEAN_ROWS,
+        L2_NORMALIZE,
     )

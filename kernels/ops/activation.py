@@ -1,4 +1,4 @@
-"""The gated activation of a feed-forward layer."""
+"""The activations of a feed-forward layer: gated by silu or gelu, and plain gelu."""
 
 from __future__ import annotations
 
@@ -17,6 +17,27 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return gate * torch.sigmoid(gate) * up
 
 
+def gelu_tanh_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """gelu(gate) * up for gate_up = [gate | up], gelu by its tanh form: [T, 2 F] -> [T, F]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return torch.nn.functional.gelu(gate, approximate="tanh") * up
+
+
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    """x Phi(x), Phi the distribution function of the normal distribution: [T, F] -> [T, F]."""
+    return torch.nn.functional.gelu(x)
+
+
+def _draw_plain(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
+    def draw(seed: int) -> dict[str, Any]:
+        x = Draw(seed).normal(tokens, width) * 3
+        extremes = torch.tensor([-200.0, -10.0, -5.5, -0.0, 5.5, 200.0])
+        x[0, : min(6, width)] = extremes[: min(6, width)]
+        return {"x": x}
+
+    return draw
+
+
 def _draw(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
     def draw(seed: int) -> dict[str, Any]:
         gate_up = Draw(seed).normal(tokens, 2 * width) * 4
@@ -33,14 +54,14 @@ def _cost(inputs: Inputs) -> Cost:
     return Cost(6 * elements, 5 * elements // 2)
 
 
+_SHAPES = ((1, 32), (3, 1536), (17, 100), (5, 7))
+_ORDER = ("triton", "native", "reference")
+
 SILU_MUL = Op(
     name="silu_mul",
     reference=silu_mul,
     invoke=lambda ops, inputs: (ops.silu_mul(inputs["gate_up"]),),
-    cases=tuple(
-        Case(f"T{tokens}-F{width}", "float", _draw(tokens, width))
-        for tokens, width in ((1, 32), (3, 1536), (17, 100), (5, 7))
-    ),
+    cases=tuple(Case(f"T{t}-F{w}", "float", _draw(t, w)) for t, w in _SHAPES),
     benchmarks=tuple(
         Case(f"{model}-T{tokens}", "float", _draw(tokens, width))
         for model, width in (("smollm2", 1536), ("qwen1.5b", 8960))
@@ -48,6 +69,28 @@ SILU_MUL = Op(
     ),
     tolerance={"float": Tolerance(1e-5, 1e-5)},
     cost=_cost,
-    order=("triton", "native", "reference"),
+    order=_ORDER,
     alone=lambda inputs, index: {"gate_up": inputs["gate_up"][index : index + 1]},
+)
+GELU_TANH_MUL = Op(
+    name="gelu_tanh_mul",
+    reference=gelu_tanh_mul,
+    invoke=lambda ops, inputs: (ops.gelu_tanh_mul(inputs["gate_up"]),),
+    cases=tuple(Case(f"T{t}-F{w}", "float", _draw(t, w)) for t, w in _SHAPES),
+    benchmarks=(Case("gemma270m-T512", "float", _draw(512, 2048)),),
+    tolerance={"float": Tolerance(1e-5, 1e-5)},
+    cost=_cost,
+    order=_ORDER,
+    alone=lambda inputs, index: {"gate_up": inputs["gate_up"][index : index + 1]},
+)
+GELU = Op(
+    name="gelu",
+    reference=gelu,
+    invoke=lambda ops, inputs: (ops.gelu(inputs["x"]),),
+    cases=tuple(Case(f"T{t}-F{w}", "float", _draw_plain(t, w)) for t, w in _SHAPES),
+    benchmarks=(Case("minilm-T512", "float", _draw_plain(512, 1536)),),
+    tolerance={"float": Tolerance(1e-6, 1e-5)},
+    cost=lambda inputs: Cost(8 * inputs["x"].numel(), 20 * inputs["x"].numel()),
+    order=_ORDER,
+    alone=lambda inputs, index: {"x": inputs["x"][index : index + 1]},
 )

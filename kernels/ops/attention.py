@@ -1,7 +1,9 @@
-"""Causal attention over the paged cache: any mix of prompt chunks and single tokens in one call."""
+"""Attention over the paged cache: causal, any mix of prompt chunks and single tokens in one call;
+and bidirectional, over whole sequences."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +27,42 @@ def attention(
 
     Query head h reads KV head h // (H / K). `window` 0: no limit; w: the last w positions.
     """
+
+    def hidden(own: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        after = place > own
+        return after | (place <= own - window) if window else after
+
+    return _attention(q, inputs, cache, heads, scale, hidden)
+
+
+def bidirectional_attention(
+    q: torch.Tensor,
+    inputs: StepInputs[torch.Tensor],
+    cache: LayerCache[torch.Tensor],
+    heads: tuple[int, int, int],
+    scale: float,
+    window: int,
+) -> torch.Tensor:
+    """Each token over all tokens of its own sequence: [T, H * D] -> [T, H * D].
+
+    `window` 0: no limit; w: the positions at a distance below w.
+    """
+
+    def hidden(own: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        return (place - own).abs() >= window if window else place < 0
+
+    return _attention(q, inputs, cache, heads, scale, hidden)
+
+
+def _attention(
+    q: torch.Tensor,
+    inputs: StepInputs[torch.Tensor],
+    cache: LayerCache[torch.Tensor],
+    heads: tuple[int, int, int],
+    scale: float,
+    hidden: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """`hidden(position of the token, positions of the keys)`: which keys it does not see."""
     _, kv_heads, dim = heads
     block_tokens = cache.keys.shape[-1]
     starts = inputs.query_starts.tolist()
@@ -38,10 +76,7 @@ def attention(
         grouped = q[chunk].view(-1, kv_heads, q.shape[1] // (kv_heads * dim), dim)
         scores = torch.einsum("tkgd,ckd->tkgc", grouped, keys) * scale
         own = place[context - len(grouped) :, None, None, None]
-        hidden = place > own
-        if window:
-            hidden = hidden | (place <= own - window)
-        weights = scores.masked_fill(hidden, float("-inf")).softmax(dim=-1)
+        weights = scores.masked_fill(hidden(own, place), float("-inf")).softmax(dim=-1)
         out[chunk] = torch.einsum("tkgc,ckd->tkgd", weights, values).reshape(len(grouped), -1)
     return out
 
@@ -70,14 +105,39 @@ def _draw(
     return draw
 
 
-def _invoke(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
-    names = ("q", "inputs", "cache", "heads", "scale", "window")
-    return (ops.attention(*(inputs[name] for name in names)),)
+_NAMES = ("q", "inputs", "cache", "heads", "scale", "window")
 
 
 def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
     row = inputs["q"][index : index + 1]
     return {**inputs, "q": row, "inputs": single_token(inputs["inputs"], index)}
+
+
+def _rest_of_row(inputs: Inputs, index: int) -> dict[str, Any]:
+    """The step of token `index` and those that follow it in its sequence."""
+    step = inputs["inputs"]
+    row = int((step.query_starts[1:] <= index).sum())
+    rest = slice(index, int(step.query_starts[row + 1]))
+    of_row = slice(row, row + 1)
+    own = dataclasses.replace(
+        step,
+        tokens=step.tokens[rest],
+        positions=step.positions[rest],
+        slots=step.slots[rest],
+        query_starts=torch.tensor([0, rest.stop - rest.start], dtype=torch.int32),
+        context_lens=step.context_lens[of_row],
+        block_tables=step.block_tables[of_row],
+    )
+    return {**inputs, "q": inputs["q"][rest], "inputs": own}
+
+
+def _bidirectional_cost(inputs: Inputs) -> Cost:
+    q_heads, kv_heads, dim = inputs["heads"]
+    step = inputs["inputs"]
+    context = step.context_lens.long()
+    seen = int((step.query_starts.diff() * context).sum())
+    cached = 2 * kv_heads * dim * inputs["cache"].keys.element_size() * int(context.sum())
+    return Cost(cached + 8 * inputs["q"].numel(), 4 * q_heads * dim * seen)
 
 
 def _cost(inputs: Inputs) -> Cost:
@@ -92,12 +152,13 @@ def _cost(inputs: Inputs) -> Cost:
 
 
 _MIXED = ((0, 5), (30, 1), (15, 3), (16, 1), (0, 1), (70, 20))
+_WHOLE = ((0, 5), (0, 1), (0, 64), (0, 33), (0, 300))
 _F16, _F32 = torch.float16, torch.float32
 
 ATTENTION = Op(
     name="attention",
     reference=attention,
-    invoke=_invoke,
+    invoke=lambda ops, inputs: (ops.attention(*(inputs[name] for name in _NAMES)),),
     cases=(
         Case("first-token", "f32", _draw(((0, 1),), (4, 2, 32), 16, _F32)),
         Case("decode-f16", "f16", _draw(((99, 1), (15, 1), (0, 1)), (9, 3, 64), 16, _F16)),
@@ -125,4 +186,26 @@ ATTENTION = Op(
     cost=_cost,
     order=("triton", "native", "reference"),
     alone=_alone,
+)
+BIDIRECTIONAL_ATTENTION = Op(
+    name="bidirectional_attention",
+    reference=bidirectional_attention,
+    invoke=lambda ops, inputs: (ops.bidirectional_attention(*(inputs[name] for name in _NAMES)),),
+    cases=(
+        Case("one-token", "f32", _draw(((0, 1),), (4, 4, 32), 16, _F32)),
+        Case("whole-f32", "f32", _draw(_WHOLE, (4, 4, 32), 16, _F32)),
+        Case("whole-f16", "f16", _draw(_WHOLE, (9, 3, 64), 16, _F16)),
+        Case("ends-f32", "f32", _draw(_MIXED, (4, 2, 64), 16, _F32)),
+        Case("window-f32", "f32", _draw(_WHOLE, (4, 1, 32), 16, _F32, window=9)),
+        Case("wide-window-f32", "f32", _draw(((0, 700),), (2, 2, 64), 16, _F32, window=280)),
+        Case("one-group-96", "f32", _draw(((0, 70), (0, 2)), (2, 2, 96), 16, _F32)),
+    ),
+    benchmarks=(
+        Case("minilm-16x32", "f32", _draw(((0, 32),) * 16, (12, 12, 32), 16, _F32)),
+        Case("minilm-2x256", "f32", _draw(((0, 256),) * 2, (12, 12, 32), 16, _F32)),
+    ),
+    tolerance={"f32": Tolerance(2e-5, 2e-5), "f16": Tolerance(3e-3, 3e-3)},
+    cost=_bidirectional_cost,
+    order=("triton", "native", "reference"),
+    alone=_rest_of_row,
 )

@@ -18,16 +18,19 @@ def pack_embedding(table: Matrix, device: str = "cpu", dtype: Any = torch.float3
     return dequantize(table, dtype).to(device)
 
 
-def embedding(table: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Rows of the table: [V, W], [T] int32 -> [T, W]."""
-    return table[tokens.long()]
+def embedding(table: torch.Tensor, tokens: torch.Tensor, scale: float) -> torch.Tensor:
+    """Rows of the table times `scale`: [V, W], [T] int32 -> [T, W]."""
+    return table[tokens.long()] * scale
 
 
 def _invoke(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
-    return (ops.embedding(ops.pack_embedding(inputs["table"]), inputs["tokens"]),)
+    table = ops.pack_embedding(inputs["table"])
+    return (ops.embedding(table, inputs["tokens"], inputs["scale"]),)
 
 
-def _draw(like: str, vocabulary: int, width: int, tokens: int) -> Callable[[int], dict[str, Any]]:
+def _draw(
+    like: str, vocabulary: int, width: int, tokens: int, scale: float = 1.0
+) -> Callable[[int], dict[str, Any]]:
     def draw(seed: int) -> dict[str, Any]:
         source = Draw(seed)
         table: Matrix
@@ -37,7 +40,7 @@ def _draw(like: str, vocabulary: int, width: int, tokens: int) -> Callable[[int]
             table = source.affine(vocabulary, width, like)
         ids = source.integers(0, vocabulary, tokens)
         ids[-1] = vocabulary - 1
-        return {"table": table, "tokens": ids}
+        return {"table": table, "tokens": ids, "scale": scale}
 
     return draw
 
@@ -73,6 +76,10 @@ EMBEDDING = Op(
             ("q4_k", 40, 512, 5),
             ("q6_k", 40, 288, 5),
         )
+    )
+    + tuple(
+        Case(f"{like}-scaled", "float", _draw(like, 40, 288, 5, scale=288**0.5))
+        for like in ("f32", "q8_0")
     ),
     benchmarks=(
         Case("smollm2-q8_0-T512", "float", _draw("q8_0", 49152, 576, 512)),

@@ -16,8 +16,10 @@ from penstock.kernels.triton import (
     attention,
     embedding,
     gather,
+    layer_norm,
     linear,
     norm,
+    pooling,
     rope_cache,
     sampling,
 )
@@ -30,8 +32,10 @@ __all__ = [
     "attention",
     "embedding",
     "gather",
+    "layer_norm",
     "linear",
     "norm",
+    "pooling",
     "rope_cache",
     "sampling",
 ]

@@ -1,36 +1,66 @@
-"""SiLU-mul, a tile of one row a program."""
+"""Gated and plain activations, a tile of one row a program."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import triton
 import triton.language as tl
 
 from penstock.kernels.op import Impl
-from penstock.kernels.ops.activation import SILU_MUL
+from penstock.kernels.ops.activation import GELU, GELU_TANH_MUL, SILU_MUL
 from penstock.kernels.triton.launch import ceil_div, launch, why_not
 
 _BLOCK = 1024
 
 
 @triton.jit
-def silu_mul_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def gated_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr, TANH: tl.constexpr):
+    """silu(gate) * up, or with TANH gelu(gate) * up by its tanh form."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
     source = gate_up + row * 2 * WIDTH + column
     gate = tl.load(source, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(source + WIDTH, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row * WIDTH + column, gate / (1.0 + tl.exp(-gate)) * up, mask=inside)
+    exponent = gate
+    if TANH:
+        # 2 sqrt(2 / pi) (x + 0.044715 x^3): gelu is x times the logistic function of it.
+        exponent = gate * (1.59576912161 + 0.07135481627 * gate * gate)
+    tl.store(out + row * WIDTH + column, gate / (1.0 + tl.exp(-exponent)) * up, mask=inside)
 
 
-def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """See `Ops.silu_mul`. `gate_up` is contiguous."""
-    tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
-    out = gate_up.new_empty(tokens, width)
-    grid = (tokens, ceil_div(width, _BLOCK))
-    launch(silu_mul_kernel, grid, out, gate_up, WIDTH=width, BLOCK=_BLOCK)
+@triton.jit
+def gelu_kernel(out, x, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    values = tl.load(x + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+    share = 0.5 * (1.0 + tl.erf(values * 0.7071067811865476))
+    tl.store(out + row * WIDTH + column, values * share, mask=inside)
+
+
+def _gated(tanh: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    def gated(gate_up: torch.Tensor) -> torch.Tensor:
+        """See `Ops.silu_mul` and `Ops.gelu_tanh_mul`. `gate_up` is contiguous."""
+        tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
+        out = gate_up.new_empty(tokens, width)
+        grid = (tokens, ceil_div(width, _BLOCK))
+        launch(gated_kernel, grid, out, gate_up, WIDTH=width, BLOCK=_BLOCK, TANH=tanh)
+        return out
+
+    return gated
+
+
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    """See `Ops.gelu`. `x` is contiguous."""
+    tokens, width = x.shape
+    out = torch.empty_like(x)
+    launch(gelu_kernel, (tokens, ceil_div(width, _BLOCK)), out, x, WIDTH=width, BLOCK=_BLOCK)
     return out
 
 
-SILU_MUL.register(Impl("triton", silu_mul, why_not, invariant_kinds=("float",)))
+SILU_MUL.register(Impl("triton", _gated(0), why_not, invariant_kinds=("float",)))
+GELU_TANH_MUL.register(Impl("triton", _gated(1), why_not, invariant_kinds=("float",)))
+GELU.register(Impl("triton", gelu, why_not, invariant_kinds=("float",)))

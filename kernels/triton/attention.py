@@ -1,4 +1,4 @@
-"""Paged causal attention with an online softmax (arXiv 2205.14135), for any mix of chunks.
+"""Paged attention with an online softmax (arXiv 2205.14135), for any mix of chunks.
 
 A program owns a tile of one chunk's tokens and one KV head; the query heads that share the KV head
 are packed into the rows of the tile, so that a decoded token fills a tensor-core tile by itself.
@@ -9,13 +9,14 @@ which leaves room for every chunk's last, partial tile; a program finds its chun
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 import triton
 import triton.language as tl
 
 from penstock.kernels.op import Impl
-from penstock.kernels.ops.attention import ATTENTION
+from penstock.kernels.ops.attention import ATTENTION, BIDIRECTIONAL_ATTENTION
 from penstock.kernels.table import LayerCache, StepInputs
 from penstock.kernels.triton.launch import launch, power_of_two, why_not
 
@@ -56,7 +57,9 @@ def attention_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    BOTH: tl.constexpr,
 ):
+    """BOTH: a token also sees the tokens after it."""
     SHARED: tl.constexpr = Q_HEADS // KV_HEADS
     tile, kv_head = tl.program_id(0), tl.program_id(1)
     row = _chunk_of(starts, tile, rows, TOKENS)
@@ -74,6 +77,8 @@ def attention_kernel(
         query = query.to(keys.dtype.element_ty)
         position = context - (end - token)
         last = context - (end - tl.minimum(first + TOKENS, end))
+        if BOTH:
+            last = tl.where(window > 0, tl.minimum(last + window - 1, context), context)
         oldest = tl.where(window > 0, tl.maximum(context - (end - first) - window + 1, 0), 0)
         top = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
         mass = tl.zeros((BLOCK_M,), dtype=tl.float32)
@@ -90,7 +95,10 @@ def attention_kernel(
             key_mask = (dim < DIM)[:, None] & known[None, :]
             key = tl.load(keys + key_place + offset[None, :], mask=key_mask, other=0.0)
             score = tl.dot(query, key, input_precision="ieee") * log2_scale
-            seen = (past[None, :] <= position[:, None]) & present[:, None]
+            reach = position
+            if BOTH:
+                reach = tl.where(window > 0, position + window - 1, context)
+            seen = (past[None, :] <= reach[:, None]) & known[None, :] & present[:, None]
             seen &= (window == 0) | (past[None, :] > position[:, None] - window)
             score = tl.where(seen, score, float("-inf"))
             peak = tl.maximum(top, tl.max(score, axis=1))
@@ -109,15 +117,16 @@ def attention_kernel(
         tl.store(out + place[:, None] + dim[None, :], result, mask=q_mask)
 
 
-def attention(
+def _attention(
     q: torch.Tensor,
     inputs: StepInputs[torch.Tensor],
     cache: LayerCache[torch.Tensor],
     heads: tuple[int, int, int],
     scale: float,
     window: int,
+    both: int,
 ) -> torch.Tensor:
-    """See `Ops.attention`. `q`, the block tables and the cache are contiguous."""
+    """`q`, the block tables and the cache are contiguous."""
     q_heads, kv_heads, dim = heads
     shared = q_heads // kv_heads
     tokens, rows = len(q), len(inputs.context_lens)
@@ -139,8 +148,10 @@ def attention(
         BLOCK_M=block_m,
         BLOCK_N=_KEYS_A_TILE if dim <= 128 else _KEYS_A_TILE // 2,
         BLOCK_D=power_of_two(dim),
+        BOTH=both,
     )
     return out
 
 
-ATTENTION.register(Impl("triton", attention, why_not))
+ATTENTION.register(Impl("triton", partial(_attention, both=0), why_not))
+BIDIRECTIONAL_ATTENTION.register(Impl("triton", partial(_attention, both=1), why_not))

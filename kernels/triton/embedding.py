@@ -26,23 +26,24 @@ class PackedTable:
     dtype: torch.dtype
 
 
-@triton.jit
-def embedding_kernel(out, table, tokens, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["factor"])
+def embedding_kernel(out, table, tokens, factor, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
     row = tl.load(tokens + place).to(tl.int64)
-    values = tl.load(table + row * WIDTH + column, mask=inside).to(tl.float32)
+    values = tl.load(table + row * WIDTH + column, mask=inside).to(tl.float32) * factor
     tl.store(out + place * WIDTH + column, values, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["factor"])
 def embedding_affine_kernel(
     out,
     q,
     scale,
     minimum,
     tokens,
+    factor,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
     BITS: tl.constexpr,
@@ -60,27 +61,28 @@ def embedding_affine_kernel(
         integer = (packed.to(tl.int32) >> (4 * (column % 2))) & 15
     else:
         integer = tl.load(q + row * WIDTH + column, mask=inside, other=0).to(tl.int32)
-    factor = (column // GROUP).to(tl.int64) * ROWS + row
-    step = tl.load(scale + factor, mask=inside, other=0.0).to(tl.float32)
+    group = (column // GROUP).to(tl.int64) * ROWS + row
+    step = tl.load(scale + group, mask=inside, other=0.0).to(tl.float32)
     if HAS_MINIMUM:
-        values = step * integer + tl.load(minimum + factor, mask=inside, other=0.0).to(tl.float32)
+        values = step * integer + tl.load(minimum + group, mask=inside, other=0.0).to(tl.float32)
     else:
         values = step * (integer - ZERO_POINT)
-    tl.store(out + place * WIDTH + column, values, mask=inside)
+    tl.store(out + place * WIDTH + column, values * factor, mask=inside)
 
 
 def pack_embedding(table: Matrix, device: str, dtype: Any) -> PackedTable:
     return PackedTable(pack_matrix(table, device), dtype)
 
 
-def embedding(table: PackedTable, tokens: torch.Tensor) -> torch.Tensor:
+def embedding(table: PackedTable, tokens: torch.Tensor, scale: float) -> torch.Tensor:
     """See `Ops.embedding`."""
     matrix = table.matrix
-    rows, width = matrix.shape
+    vocabulary, width = matrix.shape
     out = torch.empty(len(tokens), width, dtype=table.dtype, device=tokens.device)
     grid = (len(tokens), ceil_div(width, _BLOCK))
     if isinstance(matrix, PackedDense):
-        launch(embedding_kernel, grid, out, matrix.data, tokens, WIDTH=width, BLOCK=_BLOCK)
+        rows = (out, matrix.data, tokens, scale)
+        launch(embedding_kernel, grid, *rows, WIDTH=width, BLOCK=_BLOCK)
         return out
     launch(
         embedding_affine_kernel,
@@ -90,7 +92,8 @@ def embedding(table: PackedTable, tokens: torch.Tensor) -> torch.Tensor:
         matrix.scale,
         matrix.scale if matrix.minimum is None else matrix.minimum,
         tokens,
-        ROWS=rows,
+        scale,
+        ROWS=vocabulary,
         WIDTH=width,
         BITS=matrix.bits,
         GROUP=matrix.group,

@@ -141,6 +141,8 @@ class Recorder:
         """The seven inputs of a step, in the order of `kernels.table.StepInputs`. Once."""
     def empty(self, like: PlanTensor, columns: int, dtype: str = "float32") -> PlanTensor:
         """A [rows of `like`, columns] tensor, undefined until a call writes it."""
+    def between(self, starts: PlanTensor, columns: int) -> PlanTensor:
+        """A float32 tensor with a row for each span between two neighbours of `starts`."""
     def scratch(self, extent: int, dtype: str = "float32") -> PlanTensor:
         """A vector whose extent is the same in every step."""
     def call(

@@ -27,6 +27,13 @@ GGUF_NAMES = {
 }
 
 
+GEMMA_NAMES = GGUF_NAMES | {
+    "post_attention_layernorm.": "post_attention_norm.",
+    "pre_feedforward_layernorm.": "ffn_norm.",
+    "post_feedforward_layernorm.": "post_ffw_norm.",
+}
+
+
 def interleave(weight: np.ndarray, heads: int) -> np.ndarray:
     """Halves of a head to neighbours: what converters do to q and k of the llama architecture."""
     halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
@@ -42,7 +49,8 @@ def export_gguf(
 ) -> None:
     """`kind`: the type of the matrices. Vectors stay F32."""
     config = model.config
-    architecture = config.model_type
+    architecture = config.model_type.removesuffix("_text")
+    gemma = architecture == "gemma3"
     writer = gguf.GGUFWriter(str(path), architecture)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
@@ -51,7 +59,10 @@ def export_gguf(
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+    if gemma:
+        writer.add_sliding_window(config.sliding_window)
     if getattr(config, "head_dim", None):
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
@@ -65,7 +76,9 @@ def export_gguf(
             values = interleave(values, config.num_attention_heads)
         if architecture == "llama" and ".k_proj." in name:
             values = interleave(values, config.num_key_value_heads)
-        for old, new in GGUF_NAMES.items():
+        if gemma and name.endswith("norm.weight"):
+            values = values + 1
+        for old, new in (GEMMA_NAMES if gemma else GGUF_NAMES).items():
             name = name.replace(old, new)
         _add_tensor(writer, name, values, kind if values.ndim == 2 else "F32")
     for name, values in (extra_tensors or {}).items():

@@ -43,6 +43,14 @@ YARN = {
 }
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
 
+GEMMA3 = {
+    "num_hidden_layers": 7,
+    "head_dim": 32,
+    "sliding_window": 5,
+    "query_pre_attn_scalar": 32,
+    "tie_word_embeddings": True,
+}
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama tied": ("Llama", {"tie_word_embeddings": True}),
@@ -65,6 +73,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", {"head_dim": 32}),
     "qwen3 with biases": ("Qwen3", {"head_dim": 16, "attention_bias": True}),
     "smollm3": ("SmolLM3", {"no_rope_layer_interval": 2}),
+    "gemma3": ("Gemma3", GEMMA3),
+    "gemma3 with linear rope, a scale of its own and an untied head": (
+        "Gemma3",
+        GEMMA3
+        | {
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": LINEAR,
+            },
+            "query_pre_attn_scalar": 48,
+            "tie_word_embeddings": False,
+        },
+    ),
 }
 
 
@@ -72,7 +93,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """(folder, model in float32) of one case, with weights large enough to tell errors."""
     name, options = CASES[request.param]
-    config = getattr(transformers, f"{name}Config")(**(SMALL | options))
+    config_name = f"{name}TextConfig" if name == "Gemma3" else f"{name}Config"
+    config = getattr(transformers, config_name)(**(SMALL | options))
     config._attn_implementation = "eager"
     torch.manual_seed(0)
     model = getattr(transformers, f"{name}ForCausalLM")(config).float().eval()

@@ -14,7 +14,7 @@ from gguf_export import GGUF_NAMES, export_gguf, interleave
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stepping import Stepper, load_decoder
-from test_decoder import LLAMA3, PROMPT, SMALL, TOLERANCE, expected_logits
+from test_decoder import GEMMA3, LLAMA3, PROMPT, SMALL, TOLERANCE, expected_logits
 
 from penstock.base.errors import ModelError
 from penstock.models.files import ModelFiles
@@ -23,7 +23,8 @@ from penstock.models.tokenizer_data import TokenizerData
 
 
 def small_model(name: str, **options: Any) -> Any:
-    config = getattr(transformers, f"{name}Config")(**(SMALL | options))
+    config_name = "Gemma3TextConfig" if name == "Gemma3" else f"{name}Config"
+    config = getattr(transformers, config_name)(**(SMALL | options))
     config._attn_implementation = "eager"
     torch.manual_seed(0)
     model = getattr(transformers, f"{name}ForCausalLM")(config).float().eval()
@@ -45,6 +46,7 @@ def logits_of(path: Path, dtype: Any = "auto") -> torch.Tensor:
         ("Llama", {"attention_bias": True}),
         ("Qwen2", {}),
         ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
+        ("Gemma3", GEMMA3),
     ],
 )
 def test_float_gguf_gives_the_logits_of_transformers(

@@ -57,7 +57,7 @@ class Model:
 
     def forward(self, ops: Any, inputs: StepInputs[Any]) -> Any:
         w = self.weights
-        x = residual = ops.embedding(w["embedding"], inputs.tokens)
+        x = residual = ops.embedding(w["embedding"], inputs.tokens, 1.0)
         for layer, cache in enumerate(self.caches):
             if layer == 0:
                 x = ops.rms_norm(x, w["norm"], 1e-5)

@@ -275,6 +275,7 @@ void embedding_returns_the_exact_rows(const Matrix& matrix, Level level) {
     arguments.object = packed->panels();
     arguments.tensor[0] = view(tokens.data(), DType::i32, count, 1, 1);
     arguments.tensor[1] = view(out.data(), DType::f32, count, matrix.depth, matrix.depth);
+    arguments.real[0] = 1.0f;
     run(level, "embedding", arguments);
     for (int64_t i = 0; i < count; ++i) {
         for (int64_t k = 0; k < matrix.depth; ++k) {

@@ -96,14 +96,14 @@ def test_something_else_than_packed_weights_is_refused() -> None:
 
 def call_embedding(weight: Any) -> None:
     tensors = [np.zeros(1, np.int32), np.empty((1, 8), np.float32)]
-    native.KernelSet("auto").call(native.ThreadPool(1), "embedding", tensors, [], [], weight)
+    native.KernelSet("auto").call(native.ThreadPool(1), "embedding", tensors, [], [1.0], weight)
 
 
 @pytest.mark.parametrize("token", [200, -1, 2**31 - 1, -(2**31)])
 def test_token_outside_the_vocabulary_is_refused(token: int) -> None:
     model = make_model(1)
     with pytest.raises(ValueError, match=f"embedding: tokens: {token} is not in 0..199"):
-        model.ops.embedding(model.weights["embedding"], np.array([0, token], np.int32))
+        model.ops.embedding(model.weights["embedding"], np.array([0, token], np.int32), 1.0)
 
 
 def test_row_outside_the_step_is_refused() -> None:

@@ -182,7 +182,7 @@ def test_a_plan_tensor_cannot_be_computed_at_once() -> None:
     model = make_model()
     recorder = model.ops.recorder(4, 2, 2, 1)
     with pytest.raises(TypeError, match="PlanTensor can only be recorded"):
-        model.ops.embedding(model.weights["embedding"], recorder.inputs.tokens)
+        model.ops.embedding(model.weights["embedding"], recorder.inputs.tokens, 1.0)
 
 
 def test_reading_a_tensor_that_nothing_wrote_is_refused() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -21,20 +22,24 @@ from penstock.quant.json_file import read_json
 @dataclass(frozen=True, slots=True)
 class Family:
     """How a member differs in what its config does not say. A bias of None: as `attention_bias`
-    says."""
+    says. `gemma`: scaled embeddings, norms stored less one and around each block, tied by
+    default."""
 
     name: str
     qkv_bias: bool | None = None
     output_bias: bool | None = None
     qk_norm: bool = False
+    gemma: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GgufFamily:
-    """`interleaved`: the rows of q and k are stored for a rotation of neighbours (2i, 2i + 1)."""
+    """`interleaved`: the rows of q and k are stored for a rotation of neighbours (2i, 2i + 1).
+    `gemma`: as in `Family`, but for the norms, which the converters complete."""
 
     name: str
     interleaved: bool = False
+    gemma: bool = False
 
 
 HF_ARCHITECTURES = {
@@ -43,11 +48,17 @@ HF_ARCHITECTURES = {
     "Qwen2ForCausalLM": Family("qwen2", qkv_bias=True, output_bias=False),
     "Qwen3ForCausalLM": Family("qwen3", qk_norm=True),
     "SmolLM3ForCausalLM": Family("smollm3"),
+    "Gemma3ForCausalLM": Family("gemma3", qk_norm=True, gemma=True),
 }
 GGUF_ARCHITECTURES = {
     "llama": GgufFamily("llama", interleaved=True),
     "qwen2": GgufFamily("qwen2"),
     "qwen3": GgufFamily("qwen3"),
+    "gemma3": GgufFamily("gemma3", gemma=True),
+}
+ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
+    "silu": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
 }
 
 
@@ -73,6 +84,8 @@ def spec_of_gguf(file: GgufFile) -> tuple[DecoderSpec, GgufFamily]:
     if family is None:
         raise _unknown(str(file.path), [name], list(GGUF_ARCHITECTURES))
     spec = gguf_config.decoder_spec(file, name)
+    if family.gemma:
+        spec = gguf_config.gemma_spec(file, name, spec)
     spec.check(str(file.path))
     return spec, family
 
@@ -95,9 +108,16 @@ def _unknown(where: str, names: list[str], known: list[str]) -> ModelError:
 
 
 def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
-    if config.hidden_act != "silu":
-        raise ModelError(f"{where}: hidden_act {config.hidden_act!r} is not supported, only silu")
+    activation = config.hidden_activation or config.hidden_act
+    if activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise ModelError(f"{where}: hidden_act {activation!r} is not supported, known are {known}")
+    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if getattr(config, key) is not None:
+            raise ModelError(f"{where}: {key} is not supported")
     bias = config.attention_bias
+    tied = config.tie_word_embeddings
+    scalar = config.query_pre_attn_scalar
     return DecoderSpec(
         architecture=family.name,
         width=config.hidden_size,
@@ -114,5 +134,12 @@ def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
         output_bias=bias if family.output_bias is None else family.output_bias,
         mlp_bias=config.mlp_bias,
         qk_norm=family.qk_norm,
-        tied_head=config.tie_word_embeddings,
+        tied_head=family.gemma if tied is None else tied,
+        local_rope=hf_config.local_rope_spec(config, where),
+        attention_scale=scalar**-0.5 if family.gemma and scalar and scalar > 0 else None,
+        embedding_scale=max(config.hidden_size, 0) ** 0.5 if family.gemma else 1.0,
+        norm_offset=1.0 if family.gemma else 0.0,
+        sandwich_norms=family.gemma,
+        activation=ACTIVATIONS[activation],
+        bidirectional=config.use_bidirectional_attention,
     )

@@ -6,7 +6,7 @@ which.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +14,7 @@ from penstock.kernels.table import HeadNorm, LayerCache, Ops, StepInputs
 from penstock.kernels.weights import Linear
 from penstock.models.rope import identity_table, rope_table
 from penstock.models.spec import DecoderSpec
-from penstock.models.weights import DecoderWeights, LayerWeights
+from penstock.models.weights import DecoderWeights, LayerWeights, Vector
 from penstock.quant.rows import size_bytes
 
 Tensor = TypeVar("Tensor")
@@ -35,6 +35,8 @@ class _Layer(Generic[Tensor]):
     mlp_norm: Tensor
     gate_up: Any
     down: Any
+    attention_post_norm: Tensor | None
+    mlp_post_norm: Tensor | None
 
 
 class Decoder(Generic[Tensor]):
@@ -57,6 +59,9 @@ class Decoder(Generic[Tensor]):
         self.weight_bytes = 0
         positions = context_tokens or spec.context_tokens
         self._rope = ops.constant(rope_table(spec.rope, positions, weights.rope_factors()))
+        self._local_rope = self._rope
+        if spec.local_rope is not None:
+            self._local_rope = ops.constant(rope_table(spec.local_rope, positions))
         self._no_rope = ops.constant(identity_table(positions))
         self._embedding, self._head = self._pack_ends(weights, ops)
         self._final_norm = ops.constant(weights.final_norm())
@@ -73,27 +78,60 @@ class Decoder(Generic[Tensor]):
         caches: list[LayerCache[Tensor]],
     ) -> Tensor:
         """One step over T tokens: logits [S, V] of the sampled rows. `caches`: one a layer."""
+        states = self.hidden(ops, inputs, caches, inputs.sample_rows)
+        logits: Tensor = ops.linear(states, self._head)
+        return logits
+
+    def hidden(
+        self,
+        ops: Ops[Tensor],
+        inputs: StepInputs[Tensor],
+        caches: Sequence[LayerCache[Tensor]],
+        rows: Tensor | None,
+    ) -> Tensor:
+        """The states that the head reads, of the tokens `rows` [S, W] or of all [T, W]."""
         spec = self.spec
-        heads = (spec.heads, spec.kv_heads, spec.head_dim)
-        scale = spec.head_dim**-0.5
-        x = residual = ops.embedding(self._embedding, inputs.tokens)
+        x = residual = ops.embedding(self._embedding, inputs.tokens, spec.embedding_scale)
         for index, (layer, cache) in enumerate(zip(self._layers, caches, strict=True)):
             if index == 0:
                 x = ops.rms_norm(x, layer.attention_norm, spec.norm_eps)
             else:
                 x, residual = ops.add_rms_norm(x, residual, layer.attention_norm, spec.norm_eps)
-            qkv = ops.linear(x, layer.qkv)
-            q = ops.rope_cache(qkv, layer.rope, inputs, cache, heads, layer.head_norm)
-            x = ops.attention(q, inputs, cache, heads, scale, layer.window)
-            if index == len(self._layers) - 1:  # from here on only the sampled rows matter
-                x = ops.gather_rows(x, inputs.sample_rows)
-                residual = ops.gather_rows(residual, inputs.sample_rows)
-            x = ops.linear(x, layer.output)
+            x = self._attend(ops, x, layer, inputs, cache)
+            if rows is not None and index == len(self._layers) - 1:  # the others matter no more
+                x = ops.gather_rows(x, rows)
+                residual = ops.gather_rows(residual, rows)
+            x = self._post_norm(ops, ops.linear(x, layer.output), layer.attention_post_norm)
             x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, spec.norm_eps)
-            x = ops.linear(ops.silu_mul(ops.linear(x, layer.gate_up)), layer.down)
-        x, _ = ops.add_rms_norm(x, residual, self._final_norm, spec.norm_eps)
-        logits: Tensor = ops.linear(x, self._head)
-        return logits
+            x = ops.linear(self._activate(ops, ops.linear(x, layer.gate_up)), layer.down)
+            x = self._post_norm(ops, x, layer.mlp_post_norm)
+        states, _ = ops.add_rms_norm(x, residual, self._final_norm, spec.norm_eps)
+        return states
+
+    def _attend(
+        self,
+        ops: Ops[Tensor],
+        x: Tensor,
+        layer: _Layer[Tensor],
+        inputs: StepInputs[Tensor],
+        cache: LayerCache[Tensor],
+    ) -> Tensor:
+        """[T, W] -> [T, H * D]."""
+        spec = self.spec
+        heads = (spec.heads, spec.kv_heads, spec.head_dim)
+        scale = spec.attention_scale or spec.head_dim**-0.5
+        qkv = ops.linear(x, layer.qkv)
+        q = ops.rope_cache(qkv, layer.rope, inputs, cache, heads, layer.head_norm)
+        attention = ops.bidirectional_attention if spec.bidirectional else ops.attention
+        return attention(q, inputs, cache, heads, scale, layer.window)
+
+    def _activate(self, ops: Ops[Tensor], gate_up: Tensor) -> Tensor:
+        if self.spec.activation == "gelu_tanh":
+            return ops.gelu_tanh_mul(gate_up)
+        return ops.silu_mul(gate_up)
+
+    def _post_norm(self, ops: Ops[Tensor], x: Tensor, weight: Tensor | None) -> Tensor:
+        return x if weight is None else ops.rms_norm(x, weight, self.spec.norm_eps)
 
     def _pack_ends(self, weights: DecoderWeights, ops: Ops[Tensor]) -> tuple[Any, Any]:
         """The embedding table and the head, which may be one matrix."""
@@ -114,17 +152,24 @@ class Decoder(Generic[Tensor]):
             head_norm = HeadNorm(
                 ops.constant(layer.q_norm), ops.constant(layer.k_norm), self.spec.norm_eps
             )
+        rope = self._local_rope if own.window else self._rope
         return _Layer(
             attention_norm=ops.constant(layer.attention_norm),
             qkv=ops.pack_linear(layer.qkv),
             head_norm=head_norm,
-            rope=self._rope if own.rotary else self._no_rope,
+            rope=rope if own.rotary else self._no_rope,
             window=own.window,
             output=ops.pack_linear(layer.output),
             mlp_norm=ops.constant(layer.mlp_norm),
             gate_up=ops.pack_linear(layer.gate_up),
             down=ops.pack_linear(layer.down),
+            attention_post_norm=_constant(ops, layer.attention_post_norm),
+            mlp_post_norm=_constant(ops, layer.mlp_post_norm),
         )
+
+
+def _constant(ops: Ops[Tensor], weight: Vector | None) -> Tensor | None:
+    return None if weight is None else ops.constant(weight)
 
 
 def _linear_bytes(linear: Linear) -> int:

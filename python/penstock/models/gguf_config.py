@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from penstock.base.errors import ModelError
 from penstock.dialog import Sampling
@@ -16,6 +17,10 @@ from penstock.models.spec import (
     YarnScaling,
 )
 from penstock.quant.gguf import GgufFile
+
+GEMMA3_PERIOD = 6
+GEMMA3_LOCAL_THETA = 10_000.0
+GEMMA3_27B_LAYERS = 62  # the one member whose scale is not that of its head dimension
 
 
 def decoder_spec(file: GgufFile, architecture: str) -> DecoderSpec:
@@ -53,6 +58,29 @@ def decoder_spec(file: GgufFile, architecture: str) -> DecoderSpec:
         mlp_bias="blk.0.ffn_up.bias" in file.tensors,
         qk_norm="blk.0.attn_q_norm.weight" in file.tensors,
         tied_head="output.weight" not in file.tensors,
+    )
+
+
+def gemma_spec(file: GgufFile, architecture: str, plain: DecoderSpec) -> DecoderSpec:
+    """A Gemma 3: what its files leave to the reader's knowledge is written here. All layers but
+    every sixth have the window, and a rope of their own."""
+    window = plain.layers[0].window
+    layers = tuple(
+        LayerSpec(0 if (index + 1) % GEMMA3_PERIOD == 0 else window)
+        for index in range(len(plain.layers))
+    )
+    scale = plain.head_dim**-0.5
+    if len(layers) == GEMMA3_27B_LAYERS:
+        scale = (plain.width / plain.heads) ** -0.5
+    local_theta = file.real(f"{architecture}.rope.freq_base_swa", GEMMA3_LOCAL_THETA)
+    return replace(
+        plain,
+        layers=layers,
+        local_rope=RopeSpec(local_theta, plain.rope.rotated),
+        attention_scale=scale,
+        embedding_scale=plain.width**0.5,
+        sandwich_norms=True,
+        activation="gelu_tanh",
     )
 
 

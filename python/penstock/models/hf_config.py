@@ -24,6 +24,9 @@ from penstock.models.spec import (
 )
 from penstock.quant.json_file import read_json
 
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+
 
 class RopeParameters(msgspec.Struct):
     """The rotary keys, wherever they stood."""
@@ -45,7 +48,8 @@ class RopeParameters(msgspec.Struct):
 
 
 class HfConfig(msgspec.Struct):
-    """The keys that a Llama-family decoder reads."""
+    """The keys that a Llama-family decoder reads. `rope_parameters`: one set, or one for each of
+    the layer types. None: the family's default."""
 
     hidden_size: int
     num_hidden_layers: int
@@ -56,24 +60,31 @@ class HfConfig(msgspec.Struct):
     num_key_value_heads: int | None = None
     head_dim: int | None = None
     hidden_act: str = "silu"
+    hidden_activation: str | None = None
     rms_norm_eps: float = 1e-6
     max_position_embeddings: int = 2048
-    tie_word_embeddings: bool = False
+    tie_word_embeddings: bool | None = None
     attention_bias: bool = False
     mlp_bias: bool = False
     sliding_window: int | None = None
     use_sliding_window: bool | None = None
     max_window_layers: int | None = None
+    sliding_window_pattern: int | None = None
     layer_types: list[str] | None = None
     no_rope_layers: list[int] | None = None
     rope_theta: float | None = None
     partial_rotary_factor: float | None = None
     rope_scaling: RopeParameters | None = None
-    rope_parameters: RopeParameters | None = None
+    rope_parameters: dict[str, Any] | None = None
+    rope_local_base_freq: float | None = None
     original_max_position_embeddings: int | None = None
     bos_token_id: int | list[int] | None = None
     eos_token_id: int | list[int] | None = None
     quantization_config: dict[str, Any] | None = None
+    query_pre_attn_scalar: float | None = None
+    attn_logit_softcapping: float | None = None
+    final_logit_softcapping: float | None = None
+    use_bidirectional_attention: bool = False
 
 
 class GenerationConfig(msgspec.Struct):
@@ -114,8 +125,32 @@ def head_dim(config: HfConfig) -> int:
 
 
 def rope_spec(config: HfConfig, where: str) -> RopeSpec:
-    """The rotary embedding. Raises ModelError naming a scaling that we do not know."""
-    rope = config.rope_parameters or config.rope_scaling or RopeParameters()
+    """The rotary embedding of the layers that attend to everything. Raises ModelError naming a
+    scaling that we do not know."""
+    return _rope(config, rope_parameters(config, where, FULL), where)
+
+
+def local_rope_spec(config: HfConfig, where: str) -> RopeSpec | None:
+    """That of the layers with a window, where the config has another for them."""
+    if config.rope_local_base_freq is not None:
+        return RopeSpec(config.rope_local_base_freq, head_dim(config))
+    if config.rope_parameters is None or SLIDING not in config.rope_parameters:
+        return None
+    return _rope(config, rope_parameters(config, where, SLIDING), where)
+
+
+def rope_parameters(config: HfConfig, where: str, layer_type: str) -> RopeParameters:
+    """The rotary keys of the layers of one type, in whichever of three forms they are written."""
+    given = config.rope_parameters
+    if given is None:
+        return config.rope_scaling or RopeParameters()
+    try:
+        return msgspec.convert(given.get(layer_type, given), RopeParameters)
+    except msgspec.ValidationError as error:
+        raise ModelError(f"{where}: rope_parameters: {error}") from None
+
+
+def _rope(config: HfConfig, rope: RopeParameters, where: str) -> RopeSpec:
     theta = rope.rope_theta or config.rope_theta or 10_000.0
     partial = rope.partial_rotary_factor or config.partial_rotary_factor or 1.0
     return RopeSpec(theta, int(head_dim(config) * partial), _scaling(config, rope, where))
@@ -135,7 +170,7 @@ def _windows(config: HfConfig, where: str) -> list[int]:
     if not 1 <= layers <= 1024:
         raise ModelError(f"{where}: num_hidden_layers {layers} is not in 1..1024")
     if config.layer_types is not None:
-        known = {"full_attention": 0, "sliding_attention": config.sliding_window or 0}
+        known = {FULL: 0, SLIDING: _window(config)}
         unknown = set(config.layer_types) - set(known)
         if unknown:
             raise ModelError(f"{where}: layer_types: {sorted(unknown)} are not supported")
@@ -144,8 +179,18 @@ def _windows(config: HfConfig, where: str) -> list[int]:
         return [known[kind] for kind in config.layer_types]
     if not config.sliding_window or config.use_sliding_window is False:
         return [0] * layers
+    if config.sliding_window_pattern:
+        period = config.sliding_window_pattern
+        return [0 if (i + 1) % period == 0 else _window(config) for i in range(layers)]
     first = config.max_window_layers or 0
-    return [config.sliding_window if layer >= first else 0 for layer in range(layers)]
+    return [_window(config) if layer >= first else 0 for layer in range(layers)]
+
+
+def _window(config: HfConfig) -> int:
+    """Positions back from a token, its own counted; where a token sees both ways, the config's
+    number is that of both sides."""
+    window = config.sliding_window or 0
+    return window // 2 + 1 if window and config.use_bidirectional_attention else window
 
 
 def _scaling(config: HfConfig, rope: RopeParameters, where: str) -> RopeScaling | None:

@@ -12,7 +12,7 @@ from typing import Literal
 from penstock.models import architectures, folder_text, gguf_text
 from penstock.models.files import ModelFiles, fingerprint
 from penstock.models.spec import DecoderSpec
-from penstock.models.tensor_names import GGUF_NAMES, HF_NAMES
+from penstock.models.tensor_names import GGUF_NAMES, hf_names
 from penstock.models.tokenizer_data import TextParts
 from penstock.models.weights import DecoderWeights
 from penstock.quant.gguf import GgufFile
@@ -38,7 +38,8 @@ def load_model(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedModel:
         weights = DecoderWeights(file, GGUF_NAMES, spec, dtype, family.interleaved)
     else:
         spec = architectures.spec_of_folder(files.path)
-        weights = DecoderWeights(SafetensorsFolder(files.path), HF_NAMES, spec, dtype)
+        names = hf_names(sandwich_norms=spec.sandwich_norms)
+        weights = DecoderWeights(SafetensorsFolder(files.path), names, spec, dtype)
     return LoadedModel(files.model_id, fingerprint(files), spec, weights)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from penstock.base.errors import ModelError
 
@@ -71,7 +71,13 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """A decoder. Sizes are counts of elements; `ff` is the feed-forward width."""
+    """A decoder. Sizes are counts of elements; `ff` is the feed-forward width.
+
+    `local_rope`: that of the layers with a window, where it is another. `attention_scale` None:
+    1 / sqrt(head_dim). `norm_offset`: what the file's norm weights are short of. `sandwich_norms`:
+    what attention and feed-forward give is normalised before it is added. `bidirectional`: a token
+    sees those after it too, and sequences are computed whole.
+    """
 
     architecture: str
     width: int
@@ -89,6 +95,13 @@ class DecoderSpec:
     mlp_bias: bool = False
     qk_norm: bool = False
     tied_head: bool = False
+    local_rope: RopeSpec | None = None
+    attention_scale: float | None = None
+    embedding_scale: float = 1.0
+    norm_offset: float = 0.0
+    sandwich_norms: bool = False
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    bidirectional: bool = False
 
     @property
     def q_rows(self) -> int:
@@ -117,16 +130,24 @@ class DecoderSpec:
                 raise ModelError(f"{where}: {name} {value} is not in 1..{limit}")
         if self.heads % self.kv_heads:
             raise ModelError(f"{where}: {self.heads} heads over {self.kv_heads} key-value heads")
-        if self.rope.rotated % 2 or not 2 <= self.rope.rotated <= self.head_dim:
-            raise ModelError(
-                f"{where}: {self.rope.rotated} rotated components of heads of {self.head_dim}"
-            )
-        if self.rope.theta <= 1 or self.norm_eps <= 0:
-            raise ModelError(f"{where}: rope base {self.rope.theta}, norm eps {self.norm_eps}")
+        if self.norm_eps <= 0:
+            raise ModelError(f"{where}: norm eps {self.norm_eps}")
+        for rope in (self.rope, self.local_rope):
+            if rope is not None:
+                _check_rope(rope, self.head_dim, where)
+        if self.attention_scale is not None and not 0 < self.attention_scale < math.inf:
+            raise ModelError(f"{where}: attention scale {self.attention_scale}")
         if any(not 0 <= layer.window <= MAX_CONTEXT for layer in self.layers):
             raise ModelError(f"{where}: a sliding window out of range")
-        if self.rope.scaling is not None:
-            _check_scaling(self.rope.scaling, where)
+
+
+def _check_rope(rope: RopeSpec, head_dim: int, where: str) -> None:
+    if rope.rotated % 2 or not 2 <= rope.rotated <= head_dim:
+        raise ModelError(f"{where}: {rope.rotated} rotated components of heads of {head_dim}")
+    if rope.theta <= 1:
+        raise ModelError(f"{where}: rope base {rope.theta}")
+    if rope.scaling is not None:
+        _check_scaling(rope.scaling, where)
 
 
 def _check_scaling(scaling: RopeScaling, where: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class TensorNames:
     """Names without their `.weight` or `.bias`; those of a layer follow `layer`, in which {} is
-    its index. `ignored` matches tensors that carry nothing (they are computed)."""
+    its index. The post norms are those of sandwich norms. `ignored` matches tensors that carry
+    nothing (they are computed)."""
 
     embedding: str
     final_norm: str
@@ -26,6 +27,8 @@ class TensorNames:
     gate: str
     up: str
     down: str
+    attention_post_norm: str = ""
+    mlp_post_norm: str = ""
     rope_factors: str | None = None
     ignored: re.Pattern[str] | None = None
 
@@ -49,6 +52,13 @@ HF_NAMES = TensorNames(
     ignored=re.compile(r".*\.rotary_emb\.inv_freq"),
 )
 
+HF_SANDWICH_NAMES = replace(
+    HF_NAMES,
+    attention_post_norm="post_attention_layernorm",
+    mlp_norm="pre_feedforward_layernorm",
+    mlp_post_norm="post_feedforward_layernorm",
+)
+
 GGUF_NAMES = TensorNames(
     embedding="token_embd",
     final_norm="output_norm",
@@ -65,5 +75,16 @@ GGUF_NAMES = TensorNames(
     gate="ffn_gate",
     up="ffn_up",
     down="ffn_down",
+    attention_post_norm="post_attention_norm",
+    mlp_post_norm="post_ffw_norm",
     rope_factors="rope_freqs.weight",
 )
+
+
+def hf_names(*, sandwich_norms: bool, bare: bool = False) -> TensorNames:
+    """Those of a Hugging Face folder. `bare`: of a model that was saved without its head, whose
+    names lack their first part."""
+    names = HF_SANDWICH_NAMES if sandwich_norms else HF_NAMES
+    if not bare:
+        return names
+    return replace(names, embedding="embed_tokens", final_norm="norm", layer="layers.{}.")

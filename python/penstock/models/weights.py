@@ -33,7 +33,8 @@ LAYERS_AHEAD = 3
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. `qkv` is q, k and v fused, `gate_up` gate and up. Norms: [W]; head norms: [D]."""
+    """One layer. `qkv` is q, k and v fused, `gate_up` gate and up. Norms: [W]; head norms: [D].
+    The post norms are those of sandwich norms, None in a model without."""
 
     attention_norm: Vector
     qkv: Linear
@@ -43,6 +44,8 @@ class LayerWeights:
     mlp_norm: Vector
     gate_up: Linear
     down: Linear
+    attention_post_norm: Vector | None = None
+    mlp_post_norm: Vector | None = None
 
 
 class DecoderWeights:
@@ -80,7 +83,7 @@ class DecoderWeights:
 
     def final_norm(self) -> Vector:
         """[W]."""
-        return self._checkpoint.vector(f"{self._names.final_norm}.weight")
+        return self._norm(self._names.final_norm)
 
     def rope_factors(self) -> Vector | None:
         """[rotated / 2] divisors of the rope frequencies, where the file carries them."""
@@ -107,17 +110,25 @@ class DecoderWeights:
         """One layer."""
         names, spec = self._names, self._spec
         prefix = names.layer.format(index)
-        vector = self._checkpoint.vector
+        sandwich = spec.sandwich_norms
         return LayerWeights(
-            attention_norm=vector(f"{prefix}{names.attention_norm}.weight"),
+            attention_norm=self._norm(prefix + names.attention_norm),
             qkv=self._qkv(prefix),
-            q_norm=vector(f"{prefix}{names.q_norm}.weight") if spec.qk_norm else None,
-            k_norm=vector(f"{prefix}{names.k_norm}.weight") if spec.qk_norm else None,
+            q_norm=self._norm(prefix + names.q_norm) if spec.qk_norm else None,
+            k_norm=self._norm(prefix + names.k_norm) if spec.qk_norm else None,
             output=self._linear(prefix, (names.output,), spec.output_bias),
-            mlp_norm=vector(f"{prefix}{names.mlp_norm}.weight"),
+            mlp_norm=self._norm(prefix + names.mlp_norm),
+            attention_post_norm=self._norm(prefix + names.attention_post_norm)
+            if sandwich
+            else None,
+            mlp_post_norm=self._norm(prefix + names.mlp_post_norm) if sandwich else None,
             gate_up=self._linear(prefix, (names.gate, names.up), spec.mlp_bias),
             down=self._linear(prefix, (names.down,), spec.mlp_bias),
         )
+
+    def _norm(self, name: str) -> Vector:
+        weight = self._checkpoint.vector(f"{name}.weight")
+        return weight + np.float32(self._spec.norm_offset) if self._spec.norm_offset else weight
 
     def _matrix(self, name: str) -> Matrix:
         matrix = self._checkpoint.matrix(name)
@@ -215,4 +226,6 @@ def _layer_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
     norms = {names.attention_norm: width, names.mlp_norm: width}
     if spec.qk_norm:
         norms |= {names.q_norm: spec.head_dim, names.k_norm: spec.head_dim}
+    if spec.sandwich_norms:
+        norms |= {names.attention_post_norm: width, names.mlp_post_norm: width}
     return shapes | {f"{name}.weight": (size,) for name, size in norms.items()}

@@ -15,7 +15,7 @@ from penstock.models.hub_access import HubAccess
 from penstock.models.loading import LoadedModel, load_model
 from penstock.models.sources import resolve_model
 from penstock.models.spec import DecoderSpec
-from penstock.models.tensor_names import HF_NAMES
+from penstock.models.tensor_names import hf_names
 from penstock.models.weights import expected_shapes
 from penstock.runtime.backend import Backend
 from penstock.runtime.cpu import CpuRuntime
@@ -79,7 +79,8 @@ def backend_for(
 def weight_bytes(files: ModelFiles, spec: DecoderSpec, settings: EngineSettings) -> int:
     """What the packed weights will take: as much as in their files, or 4 bytes each as f32."""
     if settings.dtype == "f32":
-        return 4 * sum(math.prod(shape) for shape in expected_shapes(HF_NAMES, spec).values())
+        names = hf_names(sandwich_norms=spec.sandwich_norms)
+        return 4 * sum(math.prod(shape) for shape in expected_shapes(names, spec).values())
     parts: list[Path] = [files.path]
     if files.kind == "folder":
         parts = sorted(files.path.glob("*.safetensors"))

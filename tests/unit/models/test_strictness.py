@@ -130,11 +130,11 @@ def test_an_impossible_config_is_named(
 
 
 def test_an_unknown_gguf_architecture_is_named_with_the_known_ones(tmp_path: Path) -> None:
-    key, value = b"general.architecture", b"gemma3"
+    key, value = b"general.architecture", b"mamba"
     data = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", len(key)) + key
     data += struct.pack("<IQ", 8, len(value)) + value + bytes(64)
     (tmp_path / "m.gguf").write_bytes(data)
-    with pytest.raises(ModelError, match="gemma3 is not supported, known are llama, qwen2, qwen3"):
+    with pytest.raises(ModelError, match="mamba is not supported, known are llama, qwen2, qwen3"):
         load_model(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto")
 
 

@@ -1,0 +1,99 @@
+"""Layer normalisation, alone and after a residual addition (arXiv 1607.06450)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from penstock.kernels.draw import Draw
+from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+
+_EPS = 1e-5
+
+
+def layer_norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """(x - mean) / sqrt(variance + eps) * weight + bias: [T, W], [W], [W] -> [T, W]."""
+    away = x - x.mean(dim=-1, keepdim=True)
+    return away / torch.sqrt(away.square().mean(dim=-1, keepdim=True) + eps) * weight + bias
+
+
+def add_layer_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """layer_norm(x + residual)."""
+    return layer_norm(x + residual, weight, bias, eps)
+
+
+def _draw(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
+    def draw(seed: int) -> dict[str, Any]:
+        source = Draw(seed)
+        # Rows lie away from zero, where a variance by squares would cancel.
+        x = source.normal(tokens, width) * torch.exp(source.normal(tokens, 1)) + 3
+        if tokens > 1:
+            x[0] = 0  # the row that only eps keeps from a division by zero
+        return {
+            "x": x,
+            "residual": source.normal(tokens, width),
+            "weight": source.normal(width),
+            "bias": source.normal(width),
+        }
+
+    return draw
+
+
+def _invoke_norm(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+    return (ops.layer_norm(inputs["x"], inputs["weight"], inputs["bias"], _EPS),)
+
+
+def _invoke_add_norm(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
+    names = ("x", "residual", "weight", "bias")
+    return (ops.add_layer_norm(*(inputs[name] for name in names), _EPS),)
+
+
+def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
+    row = slice(index, index + 1)
+    return {**inputs, "x": inputs["x"][row], "residual": inputs["residual"][row]}
+
+
+def _cost(tensors: int, operations: int) -> Callable[[Inputs], Cost]:
+    def cost(inputs: Inputs) -> Cost:
+        elements, width = inputs["x"].numel(), inputs["weight"].numel()
+        return Cost(4 * (tensors * elements + 2 * width), operations * elements)
+
+    return cost
+
+
+_CASES = tuple(
+    Case(f"T{tokens}-W{width}", "float", _draw(tokens, width))
+    for tokens, width in ((1, 32), (3, 384), (17, 100), (2, 1024), (5, 64))
+)
+_BENCHMARKS = tuple(Case(f"minilm-T{tokens}", "float", _draw(tokens, 384)) for tokens in (32, 512))
+_TOLERANCE = {"float": Tolerance(1e-5, 1e-5)}
+_ORDER = ("triton", "native", "reference")
+
+LAYER_NORM = Op(
+    name="layer_norm",
+    reference=layer_norm,
+    invoke=_invoke_norm,
+    cases=_CASES,
+    benchmarks=_BENCHMARKS,
+    tolerance=_TOLERANCE,
+    cost=_cost(2, 7),
+    order=_ORDER,
+    alone=_alone,
+)
+ADD_LAYER_NORM = Op(
+    name="add_layer_norm",
+    reference=add_layer_norm,
+    invoke=_invoke_add_norm,
+    cases=_CASES,
+    benchmarks=_BENCHMARKS,
+    tolerance=_TOLERANCE,
+    cost=_cost(3, 8),
+    order=_ORDER,
+    alone=_alone,
+)

@@ -1,0 +1,89 @@
+"""From the tokens of a sequence to one vector: the mean, and vectors of length one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from penstock.kernels.draw import Draw
+from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+
+_LEAST_LENGTH = 1e-12
+
+
+def mean_rows(x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    """The mean of rows starts[r] : starts[r + 1] of each sequence: [T, W], [R + 1] -> [R, W]."""
+    lengths = starts.diff().tolist()
+    return torch.stack([part.mean(dim=0) for part in x.split(lengths)])
+
+
+def l2_normalize(x: torch.Tensor) -> torch.Tensor:
+    """x / max(|x|, 1e-12), row by row: [R, W] -> [R, W]."""
+    return x / x.norm(dim=-1, keepdim=True).clamp(min=_LEAST_LENGTH)
+
+
+def _draw_mean(lengths: Sequence[int], width: int) -> Callable[[int], dict[str, Any]]:
+    def draw(seed: int) -> dict[str, Any]:
+        starts = torch.tensor([0, *lengths]).cumsum(0).int()
+        return {"x": Draw(seed).normal(sum(lengths), width), "starts": starts}
+
+    return draw
+
+
+def _draw_normalize(rows: int, width: int) -> Callable[[int], dict[str, Any]]:
+    def draw(seed: int) -> dict[str, Any]:
+        source = Draw(seed)
+        x = source.normal(rows, width) * torch.exp(source.normal(rows, 1))
+        if rows > 1:
+            x[0] = 0
+        return {"x": x}
+
+    return draw
+
+
+def _mean_alone(inputs: Inputs, index: int) -> dict[str, Any]:
+    begin, end = inputs["starts"][index : index + 2].tolist()
+    return {
+        "x": inputs["x"][begin:end].clone(),
+        "starts": torch.tensor([0, end - begin], dtype=torch.int32),
+    }
+
+
+def _mean_cost(inputs: Inputs) -> Cost:
+    tokens, width = inputs["x"].shape
+    return Cost(4 * width * (tokens + len(inputs["starts"]) - 1), tokens * width)
+
+
+_ORDER = ("triton", "native", "reference")
+
+MEAN_ROWS = Op(
+    name="mean_rows",
+    reference=mean_rows,
+    invoke=lambda ops, inputs: (ops.mean_rows(inputs["x"], inputs["starts"]),),
+    cases=(
+        Case("one-token", "float", _draw_mean((1,), 32)),
+        Case("mixed", "float", _draw_mean((5, 1, 17, 64), 384)),
+        Case("odd-width", "float", _draw_mean((3, 130, 2), 100)),
+    ),
+    benchmarks=(Case("minilm-16x32", "float", _draw_mean((32,) * 16, 384)),),
+    tolerance={"float": Tolerance(1e-5, 1e-5)},
+    cost=_mean_cost,
+    order=_ORDER,
+    alone=_mean_alone,
+)
+L2_NORMALIZE = Op(
+    name="l2_normalize",
+    reference=l2_normalize,
+    invoke=lambda ops, inputs: (ops.l2_normalize(inputs["x"]),),
+    cases=tuple(
+        Case(f"R{rows}-W{width}", "float", _draw_normalize(rows, width))
+        for rows, width in ((1, 32), (4, 384), (9, 100), (3, 1024))
+    ),
+    benchmarks=(Case("minilm-R32", "float", _draw_normalize(32, 384)),),
+    tolerance={"float": Tolerance(1e-6, 1e-5)},
+    cost=lambda inputs: Cost(8 * inputs["x"].numel(), 3 * inputs["x"].numel()),
+    order=_ORDER,
+    alone=lambda inputs, index: {"x": inputs["x"][index : index + 1]},
+)

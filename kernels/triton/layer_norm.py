@@ -1,0 +1,70 @@
+"""LayerNorm, one program a row; the row stays in registers between its mean and the scaling."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from penstock.kernels.op import Impl
+from penstock.kernels.ops.layer_norm import ADD_LAYER_NORM, LAYER_NORM
+from penstock.kernels.triton.launch import launch, power_of_two, why_not
+
+
+@triton.jit(do_not_specialize=["eps"])
+def layer_norm_kernel(
+    out,
+    x,
+    residual,
+    weight,
+    bias,
+    eps,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ADD: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * WIDTH
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    values = tl.load(x + row + column, mask=inside, other=0.0).to(tl.float32)
+    if ADD:
+        values += tl.load(residual + row + column, mask=inside, other=0.0).to(tl.float32)
+    away = tl.where(inside, values - tl.sum(values, axis=0) / WIDTH, 0.0)
+    scale = 1.0 / tl.sqrt_rn(tl.sum(away * away, axis=0) / WIDTH + eps)
+    factors = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    offsets = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row + column, away * scale * factors + offsets, mask=inside)
+
+
+def _launch(x, residual, weight, bias, eps, add: int) -> torch.Tensor:
+    tokens, width = x.shape
+    block = power_of_two(width)
+    out = torch.empty_like(x)
+    launch(
+        layer_norm_kernel,
+        (tokens,),
+        *(out, x, residual, weight, bias, eps),
+        num_warps=min(max(block // 512, 1), 8),
+        WIDTH=width,
+        BLOCK=block,
+        ADD=add,
+    )
+    return out
+
+
+def layer_norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """See `Ops.layer_norm`. `x` is contiguous."""
+    return _launch(x, x, weight, bias, eps, add=0)
+
+
+def add_layer_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """See `Ops.add_layer_norm`. `x` and `residual` are contiguous."""
+    return _launch(x, residual, weight, bias, eps, add=1)
+
+
+LAYER_NORM.register(Impl("triton", layer_norm, why_not, invariant_kinds=("float",)))
+ADD_LAYER_NORM.register(Impl("triton", add_layer_norm, why_not, invariant_kinds=("float",)))
