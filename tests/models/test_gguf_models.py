@@ -115,6 +115,24 @@ def test_text_parts_name_every_end_of_a_turn(tmp_path: Path) -> None:
     assert parts.chat_template == "{{ messages }}"
 
 
+def test_the_end_of_a_harmony_message_ends_no_turn(tmp_path: Path) -> None:
+    tokens = ["a", "b", "<|return|>", "<|end|>", "<|call|>", "<|start|>", "<|endoftext|>"]
+    export_gguf(small_model("Llama"), tmp_path / "m.gguf", tokens=tokens)
+    parts = load_text_parts(ModelFiles("m", "gguf", tmp_path / "m.gguf"))
+    assert [tokens[token] for token in parts.stop_ids] == [
+        "<|return|>",
+        "<|call|>",
+        "<|endoftext|>",
+    ]
+
+
+def test_the_end_mark_of_other_models_ends_a_turn(tmp_path: Path) -> None:
+    tokens = ["a", "b", "</s>", "<|end|>", "<|user|>"]
+    export_gguf(small_model("Llama"), tmp_path / "m.gguf", tokens=tokens)
+    parts = load_text_parts(ModelFiles("m", "gguf", tmp_path / "m.gguf"))
+    assert [tokens[token] for token in parts.stop_ids] == ["</s>", "<|end|>"]
+
+
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [(["a", "b"], "eos_token_id 2"), (TOKENS * 20, "tokens has 120 entries")],

@@ -25,6 +25,9 @@ END_OF_TURN = frozenset(
         "<end_of_turn>",
     }
 )
+# In GPT-OSS vocabularies <|end|> closes one message of several; these end the model's turn.
+HARMONY_END_OF_TURN = frozenset({"<|call|>", "<|return|>"})
+HARMONY_END_OF_MESSAGE = "<|end|>"
 
 
 def text_parts(file: GgufFile, model_id: str, fingerprint: str) -> TextParts:
@@ -92,8 +95,15 @@ def _token_id(file: GgufFile, name: str, length: int) -> int | None:
 
 def _stop_ids(file: GgufFile, data: TokenizerData) -> tuple[int, ...]:
     named = [_token_id(file, name, len(data.tokens)) for name in ("eos", "eot", "eom")]
+    control = {
+        text: token
+        for token, (text, kind) in enumerate(zip(data.tokens, data.token_types, strict=False))
+        if kind == TokenType.CONTROL
+    }
+    harmony = control.keys() >= HARMONY_END_OF_TURN
+    ends = END_OF_TURN | HARMONY_END_OF_TURN if harmony else END_OF_TURN
     stops = {token for token in named if token is not None}
-    for token, kind in enumerate(data.token_types):
-        if kind == TokenType.CONTROL and data.tokens[token] in END_OF_TURN:
-            stops.add(token)
+    stops |= {token for text, token in control.items() if text in ends}
+    if harmony:
+        stops.discard(control.get(HARMONY_END_OF_MESSAGE, -1))
     return tuple(sorted(stops))
