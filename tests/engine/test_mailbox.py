@@ -56,6 +56,22 @@ async def test_chunks_that_wait_are_joined_but_for_the_first() -> None:
     assert (ids([rest]), rest.step_time_s, rest.finish) == ([1, 2, 3, 4, 5], 6.0, "length")
 
 
+async def test_chunks_of_a_prompt_are_joined_up_to_the_first_of_the_answer() -> None:
+    post = Post()
+    reading = await started(post)
+    for token in range(3):
+        prompt = (TokenDelta(token, -1.0),)
+        cached = None if token else 7
+        post.boxes.deliver(TokenChunk("r", (), float(token), cached, prompt=prompt))
+    post.send()
+    post.send()
+    post.send(1, "length")
+    first, rest = await reading
+    assert [token.token_id for token in first.prompt] == [0, 1, 2]
+    assert (ids([first]), first.step_time_s, first.cached_tokens) == ([0], 1.0, 7)
+    assert (ids([rest]), rest.prompt) == ([1, 2], ())
+
+
 async def test_a_reader_of_the_whole_answer_is_woken_at_its_end() -> None:
     post = Post(whole=True)
     reading = await started(post)

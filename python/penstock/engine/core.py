@@ -119,6 +119,7 @@ class EngineCore:
             max_tokens=request.max_tokens,
             stop_token_ids=stop_ids,
             top_logprobs=request.top_logprobs,
+            prompt_logprobs=request.prompt_logprobs,
             cache_salt=request.cache_salt,
             guide=guide_of(compiled) if compiled is not None and ready else None,
             held=compiled is not None and not ready,
@@ -204,6 +205,11 @@ def _chunks(progress: list[Progress], now: float) -> list[TokenChunk]:
                 cached_tokens=parts[0].cached_tokens,
                 finish=last.finish,
                 error=error,
+                prompt=tuple(
+                    TokenDelta(one.token_id, one.logprob, one.top)
+                    for part in parts
+                    for one in part.scored
+                ),
             )
         )
     return chunks

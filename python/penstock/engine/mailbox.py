@@ -31,8 +31,8 @@ class Mailboxes:
 
     async def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]:
         """Submit and yield the chunks; aborts if closed before the last one. What came while the
-        reader was busy is joined, so that a slow reader has fewer chunks to look at; but never the
-        first one, whose time tells when the prompt was done."""
+        reader was busy is joined, so that a slow reader has fewer chunks to look at; but nothing
+        joins the first one of the answer, whose time tells when the prompt was done."""
         mailbox = _Mailbox(whole=request.whole)
         assert request.id not in self._open, "request ids are unique"
         self._open[request.id] = mailbox
@@ -99,19 +99,18 @@ class _Mailbox:
                 await self._reader
             finally:
                 self._reader = None
-        chunks = self._chunks
+        chunks, end = self._chunks, len(self._chunks)
         if not chunks:
             assert self._error is not None
             raise self._error
-        if len(chunks) == 1:
-            self._begun = True
-            return chunks.pop()
         if not self._begun:
-            self._begun = True
-            return chunks.pop(0)
-        failed = chunks[-1].finish in ("error", "abort")
-        self._chunks = chunks[-1:] if failed else []
-        return _joined(chunks[:-1] if failed else chunks)
+            begins = [index for index, chunk in enumerate(chunks) if chunk.tokens or chunk.finish]
+            if begins:
+                self._begun, end = True, begins[0] + 1
+        if end > 1 and chunks[end - 1].finish in ("error", "abort"):
+            end -= 1
+        self._chunks = chunks[end:]
+        return chunks[0] if end == 1 else _joined(chunks[:end])
 
     @property
     def _ready(self) -> bool:
@@ -131,4 +130,6 @@ def _joined(chunks: Sequence[TokenChunk]) -> TokenChunk:
     """Several chunks of a request as one: what the last one says, with the tokens of all."""
     last = chunks[-1]
     tokens = tuple([token for chunk in chunks for token in chunk.tokens])
-    return TokenChunk(last.id, tokens, last.step_time_s, None, last.finish, last.error)
+    prompt = tuple([token for chunk in chunks for token in chunk.prompt])
+    cached = chunks[0].cached_tokens
+    return TokenChunk(last.id, tokens, last.step_time_s, cached, last.finish, last.error, prompt)

@@ -22,11 +22,13 @@ class TokenRequest(msgspec.Struct, frozen=True):
     """One sequence to generate. `n` choices are `n` TokenRequests: the prefix cache shares the
     prompt. `sampling` is resolved: no None that the model's defaults would fill.
 
-    `stop_token_ids` end the sequence and are not part of the answer. `max_tokens` >= 1 is already
-    clamped to the context. `cache_salt` keeps prefix blocks of different tenants apart. A
-    `constraint` needs an engine that was taught the vocabulary; the end of the grammar ends the
-    sequence. `whole`: the caller looks at nothing before the last token, so that all chunks but the
-    first may come joined.
+    `stop_token_ids` end the sequence and are not part of the answer. `max_tokens` is already
+    clamped to the context; with 0 the prompt is computed and nothing drawn. `cache_salt` keeps
+    prefix blocks of different tenants apart. A `constraint` needs an engine that was taught the
+    vocabulary; the end of the grammar ends the sequence. `prompt_logprobs`: how many alternatives
+    to tell with the log-probability of each token of the prompt after the first; None to tell
+    nothing of it, which reads prompts faster. `whole`: the caller looks at nothing before the last
+    token, so that all chunks but the first may come joined.
     """
 
     id: str
@@ -39,10 +41,11 @@ class TokenRequest(msgspec.Struct, frozen=True):
     cache_salt: bytes = b""
     constraint: Grammar | None = None
     whole: bool = False
+    prompt_logprobs: int | None = None
 
 
 class TokenDelta(msgspec.Struct, frozen=True):
-    """One generated token."""
+    """One token of the answer or, with its logprob always, of the prompt."""
 
     token_id: int
     logprob: float | None = None
@@ -52,7 +55,9 @@ class TokenDelta(msgspec.Struct, frozen=True):
 class TokenChunk(msgspec.Struct, frozen=True):
     """What one step made for one request. The last chunk has `finish`; after it none follows.
     The first one says how many prompt tokens came from the prefix cache. `step_time_s`:
-    `time.monotonic()` at the end of the step, the same clock in all processes of a machine."""
+    `time.monotonic()` at the end of the step, the same clock in all processes of a machine.
+    `prompt`: the next tokens of the prompt, from its second one on, where they are asked for; all
+    of them come before the first token of the answer."""
 
     id: str
     tokens: tuple[TokenDelta, ...]
@@ -60,6 +65,7 @@ class TokenChunk(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
     finish: FinishReason | None = None
     error: str | None = None
+    prompt: tuple[TokenDelta, ...] = ()
 
 
 class EngineInfo(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ class Backend(Protocol):
         """Memory of the activations of a step."""
 
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
-        """One step: [S, V] float32, valid until the next call."""
+        """One step: [S, V] float32 at the places `sample_rows`, valid until the next call."""
 
     def sample(self, logits: Floats, rows: SamplingRows) -> Ints:
         """[S, V], adjusted in place -> [S] token ids; negative where there is none."""
@@ -33,7 +33,7 @@ class Backend(Protocol):
     def top_logprobs(
         self, logits: Floats, rows: Ints, tokens: Ints, count: int
     ) -> tuple[Floats, Ints, Floats]:
-        """Of the rows `rows` of what `sample` left of the logits: that of `tokens`, [R], and ids
-        and values of the `count` best, [R, count]."""
+        """Of the rows `rows` of logits, as the model gave them or as `sample` left them: that of
+        `tokens`, [R], and ids and values of the `count` best, [R, count]."""
 
     def close(self) -> None: ...

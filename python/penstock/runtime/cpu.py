@@ -11,7 +11,7 @@ import numpy.typing as npt
 from penstock.runtime.backend import Backend, Floats, Ints
 from penstock.runtime.protocol import Masks, RuntimeInfo
 from penstock.runtime.rows import RowTable
-from penstock.scheduler.types import Chunk, Drawn, StepPlan, StepResult
+from penstock.scheduler.types import Chunk, Drawn, Scored, StepPlan, StepResult
 
 FilledMasks = tuple[npt.NDArray[np.uint32], Ints]
 Logprobs = tuple[float, tuple[tuple[int, float], ...]]
@@ -39,17 +39,37 @@ class CpuRuntime:
         self._rows.apply(plan)
         logits = self._backend.logits(self._rows.inputs(plan.chunks))
         sampled = [chunk for chunk in plan.chunks if chunk.samples]
-        assert len(logits) == sum(1 + len(chunk.draft) for chunk in sampled)
+        drawing = sum(1 + len(chunk.draft) for chunk in sampled)
+        scored: tuple[Scored, ...] = ()
+        if len(logits) > drawing:
+            scored = self._score(plan.chunks, logits[drawing:])
+            logits = logits[:drawing]
         if not sampled:
-            return StepResult(plan.step, ())
+            return StepResult(plan.step, (), scored)
         found = None if masks is None else masks.wait()
         if any(chunk.draft for chunk in sampled):
-            return StepResult(plan.step, self._verify(sampled, logits, found))
+            return StepResult(plan.step, self._verify(sampled, logits, found), scored)
         rows = [chunk.row for chunk in sampled]
-        return StepResult(plan.step, self._draw(rows, logits, found))
+        return StepResult(plan.step, self._draw(rows, logits, found), scored)
 
     def close(self) -> None:
         self._backend.close()
+
+    def _score(self, chunks: tuple[Chunk, ...], logits: Floats) -> tuple[Scored, ...]:
+        """The known tokens that follow the positions whose `logits` these are."""
+        asked = [chunk for chunk in chunks if chunk.num_scores]
+        rows = [chunk.row for chunk in asked for _ in range(chunk.num_scores)]
+        assert len(rows) == len(logits)
+        tokens = np.concatenate(
+            [self._rows.tokens_after(chunk.row, chunk.score_from, chunk.num_scores)
+             for chunk in asked]
+        )  # fmt: skip
+        counts = [self._rows.prompt_logprobs[row] or 0 for row in rows]
+        found = self._best(logits, np.arange(len(rows), dtype=np.int32), tokens, counts)
+        return tuple(
+            Scored(row, token, *logprobs)
+            for row, token, logprobs in zip(rows, tokens.tolist(), found, strict=True)
+        )
 
     def _verify(
         self, chunks: list[Chunk], logits: Floats, masks: FilledMasks | None
@@ -139,8 +159,7 @@ class CpuRuntime:
     def _logprobs(
         self, sampled: list[int], logits: Floats, token_ids: Ints, places: list[int] | None
     ) -> dict[int, Logprobs]:
-        """Of the rows that ask for them and got a token, by index in `sampled`. A token that
-        cannot be drawn is not among the best."""
+        """Of the rows that ask for them and got a token, by index in `sampled`."""
         counts = {
             index: count
             for index, row in enumerate(sampled)
@@ -150,14 +169,18 @@ class CpuRuntime:
             return {}
         asked = np.array(list(counts), np.int32)
         at = asked if places is None else np.array(places, np.int32)[asked]
-        own, ids, values = self._backend.top_logprobs(
-            logits, at, token_ids[asked], max(counts.values())
-        )
+        found = self._best(logits, at, token_ids[asked], list(counts.values()))
+        return dict(zip(counts, found, strict=True))
+
+    def _best(self, logits: Floats, at: Ints, tokens: Ints, counts: list[int]) -> list[Logprobs]:
+        """Of the logits at places `at`: the log-probability of token i, and the best `counts[i]` of
+        those that can be drawn."""
+        own, ids, values = self._backend.top_logprobs(logits, at, tokens, max(counts))
         best = [
             [pair for pair in zip(*row, strict=True) if pair[1] > -math.inf]
             for row in zip(ids.tolist(), values.tolist(), strict=True)
         ]
-        return {
-            index: (logprob, tuple(pairs[: counts[index]]))
-            for index, logprob, pairs in zip(counts, own.tolist(), best, strict=True)
-        }
+        return [
+            (logprob, tuple(pairs[:count]))
+            for logprob, pairs, count in zip(own.tolist(), best, counts, strict=True)
+        ]

@@ -68,6 +68,7 @@ class RowTable:
         self._min_p = np.zeros(max_seqs, np.float32)
         self._seed = np.zeros(max_seqs, np.uint64)
         self.top_logprobs: list[int | None] = [None] * max_seqs
+        self.prompt_logprobs: list[int | None] = [None] * max_seqs
         self._features = FeatureTable()
         self._counting = np.arange(max_seqs + 1, dtype=np.int32)
         self._step = _StepRows()
@@ -97,7 +98,8 @@ class RowTable:
             self.extend(forced.row, forced.token_ids)
 
     def inputs(self, chunks: tuple[Chunk, ...]) -> StepInputs[Ints]:
-        """The inputs of a step that computes `chunks`: C-contiguous arrays, to be read only."""
+        """The inputs of a step that computes `chunks`: C-contiguous arrays, to be read only. Its
+        logits are those of the chunks that sample, then those of the positions to be scored."""
         rows = [chunk.row for chunk in chunks]
         if self._step.rows != rows:
             self._step = _StepRows(rows, np.array(rows))
@@ -124,6 +126,13 @@ class RowTable:
             counts = np.array([1 + len(chunk.draft) for chunk in chunks if chunk.samples])
             ends = np.repeat(sample_rows, counts)
             sample_rows = (ends - _countdown(counts)).astype(np.int32)
+        scored = [
+            np.arange(chunk.num_scores, dtype=np.int32) + (start + chunk.score_from - chunk.start)
+            for chunk, start in zip(chunks, query_starts.tolist(), strict=False)
+            if chunk.num_scores
+        ]
+        if scored:
+            sample_rows = np.concatenate([sample_rows, *scored])
         return self._inputs(positions, token_rows, starts + lengths, query_starts, sample_rows)
 
     def sampling(self, rows: list[int], ahead: Index | None = None) -> SamplingRows:
@@ -145,6 +154,10 @@ class RowTable:
             seen=seen,
             dry=dry,
         )
+
+    def tokens_after(self, row: int, begin: int, count: int) -> Ints:
+        """The known tokens of `row` that follow `count` positions from `begin` on."""
+        return self._tokens[row, begin + 1 : begin + 1 + count]
 
     def has_state(self, row: int) -> bool:
         """Whether the next draw of `row` depends on the token drawn before it."""
@@ -207,6 +220,7 @@ class RowTable:
         self._set_sampling(row, admit.sampling)
         self._seed[row] = admit.seed & _UINT64_MASK
         self.top_logprobs[row] = admit.top_logprobs
+        self.prompt_logprobs[row] = admit.prompt_logprobs
         known = self._tokens[row, :length]
         self._features.admit(row, known, admit.prompt_tokens, admit.sampling)
 

@@ -15,6 +15,7 @@ from penstock.scheduler.types import (
     AppendTokens,
     Chunk,
     Drawn,
+    Scored,
     StepPlan,
     StepResult,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "Progress",
     "Scheduler",
     "SchedulerGauges",
+    "Scored",
     "StepPlan",
     "StepResult",
     "step_token_budget",

@@ -36,10 +36,12 @@ class BlockCache:
 
     def find_prefix(self, sequence: Sequence) -> list[int]:
         """The blocks that hold the longest cached prefix of `sequence`, not held yet. At least
-        one token is left over, since only a computed token has logits."""
+        one token is left over, since only a computed token has logits; and all whose logits are
+        wanted to score the prompt."""
         if not self.prefix_caching:
             return []
-        limit = (len(sequence.tokens) - 1) // self.block_tokens
+        most = sequence.next_score if sequence.unscored else len(sequence.tokens) - 1
+        limit = most // self.block_tokens
         self._hash(sequence, limit)
         found: list[int] = []
         while len(found) < limit:

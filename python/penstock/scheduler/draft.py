@@ -11,7 +11,8 @@ from penstock.scheduler.types import Admit, AppendBlocks, AppendTokens, Chunk
 @dataclass(slots=True)
 class Draft:
     """`budget`: tokens that the step may still take; `prompt_budget` <= budget: of those, what
-    prompts may take. `work[i]` is the sequence of `chunks[i]`."""
+    prompts may take. `score_room`: places whose logits the step may still give beside those of the
+    rows that draw. `work[i]` is the sequence of `chunks[i]`."""
 
     budget: int
     prompt_budget: int
@@ -22,17 +23,23 @@ class Draft:
     forced: list[AppendTokens] = field(default_factory=list)
     num_tokens: int = 0
     num_guessed: int = 0
+    score_room: int = 0
 
     def compute(self, sequence: Sequence, length: int, guess: tuple[int, ...] = ()) -> None:
-        """Add the next `length` tokens of `sequence`, and a `guess` at those after them."""
+        """Add the next `length` tokens of `sequence`, and a `guess` at those after them. It draws
+        when all that is known of it is computed, and scored as far as that is wanted."""
         if sequence.unsent:
             unsent = tuple(sequence.tokens[-sequence.unsent :])
             self.forced.append(AppendTokens(sequence.row, unsent))
             sequence.unsent = 0
-        start = sequence.computed
-        samples = start + length == len(sequence.tokens)
+        start, end, first = sequence.computed, sequence.computed + length, sequence.next_score
+        scores = min(sequence.unscored, max(0, end - first), self.score_room)
+        complete = end == len(sequence.tokens) and scores == sequence.unscored
+        samples = complete and end < sequence.known_limit
         assert samples or not guess
-        self.chunks.append(Chunk(sequence.row, start, length, samples, guess))
+        chunk = Chunk(sequence.row, start, length, samples, guess, first if scores else 0, scores)
+        self.chunks.append(chunk)
+        self.score_room -= scores
         self.work.append(sequence)
         self.num_guessed += len(guess)
         self.num_tokens += length + len(guess)
@@ -42,8 +49,19 @@ class Draft:
         """Prompts may take `share` of what is left."""
         self.prompt_budget = min(self.budget, share)
 
-    def compute_prompt(self, sequence: Sequence, missing: int) -> None:
-        """Add as many of the `missing` tokens of `sequence` as prompts may still take."""
-        length = min(missing, self.prompt_budget)
+    def compute_prompt(self, sequence: Sequence) -> None:
+        """Add as many of the missing tokens of `sequence` as prompts may still take, and as can be
+        scored where that is wanted."""
+        length = min(len(sequence.tokens) - sequence.computed, self.prompt_budget)
+        if sequence.unscored > self.score_room:
+            length = min(length, sequence.next_score + self.score_room - sequence.computed)
+        if length > 0:
+            self._take_prompt(sequence, length)
+
+    def compute_whole(self, sequence: Sequence) -> None:
+        """Add all known tokens of `sequence`, for which prompts have room."""
+        self._take_prompt(sequence, len(sequence.tokens))
+
+    def _take_prompt(self, sequence: Sequence, length: int) -> None:
         self.compute(sequence, length)
         self.prompt_budget -= length

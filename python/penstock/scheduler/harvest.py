@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as List
 
 from penstock.scheduler.cache import BlockCache
 from penstock.scheduler.sequence import FinishReason, Progress, Sequence
-from penstock.scheduler.types import Chunk, Drawn
+from penstock.scheduler.types import Chunk, Drawn, Scored
 
 
 class Harvest:
@@ -21,18 +22,33 @@ class Harvest:
         self.confirmed_tokens = 0
 
     def take(
-        self, sequence: Sequence, chunk: Chunk, drawn: List[Drawn], progress: list[Progress]
+        self,
+        sequence: Sequence,
+        chunk: Chunk,
+        drawn: List[Drawn],
+        scored: tuple[Scored, ...],
+        progress: list[Progress],
     ) -> bool:
         """The chunk of a sequence was computed, and `drawn` of it if it samples: the token after
-        the known ones, and one more after each draft token that it confirmed. True: the sequence is
-        finished."""
-        if drawn and drawn[0].failed:
-            return self._fail(sequence, drawn[0], progress)
+        the known ones, and one more after each draft token that it confirmed. `scored`: tokens of
+        its prompt. True: the sequence is finished."""
+        assert len(scored) == chunk.num_scores, "scores that the plan did not ask for"
+        if (drawn and drawn[0].failed) or any(math.isnan(one.logprob) for one in scored):
+            return self._fail(sequence, progress)
         if self._keeps_cache:
             sequence.computed += chunk.length
             self._cache.publish(sequence)
+        if scored:
+            sequence.next_score += len(scored)
+            self._tell(sequence, progress, scored=scored)
         if not drawn:
-            return False
+            known = len(sequence.tokens)
+            complete = chunk.start + chunk.length == known == sequence.known_limit
+            return (
+                complete
+                and not sequence.unscored
+                and self._tell(sequence, progress, finish="length")
+            )
         sequence.decoding = True
         if chunk.draft:
             self._learn(sequence, len(chunk.draft), len(drawn) - 1)
@@ -42,7 +58,7 @@ class Harvest:
         for index, one in enumerate(drawn):
             assert one.row == sequence.row, "tokens drawn out of the plan's order"
             if one.failed:
-                return self._fail(sequence, one, progress)
+                return self._fail(sequence, progress)
             if index:
                 sequence.computed += 1  # the draft token before it, computed in the same step
             if self._join(sequence, one, progress, last=one is drawn[-1]):
@@ -75,9 +91,9 @@ class Harvest:
             self._report(sequence, token_id, None, None, progress)
         return self._report(sequence, forced[-1], None, _finish(sequence), progress)
 
-    def _fail(self, sequence: Sequence, drawn: Drawn, progress: list[Progress]) -> bool:
+    def _fail(self, sequence: Sequence, progress: list[Progress]) -> bool:
         self._cache.withdraw(sequence)
-        return self._report(sequence, None, drawn, "error", progress)
+        return self._tell(sequence, progress, finish="error")
 
     def _report(
         self,
@@ -89,14 +105,28 @@ class Harvest:
     ) -> bool:
         """`drawn` None: the token was forced. True: the sequence is finished."""
         self.forced_tokens += drawn is None
+        if token_id is None or drawn is None:
+            return self._tell(sequence, progress, token_id, finish=finish)
+        return self._tell(sequence, progress, token_id, drawn.logprob, drawn.top, finish=finish)
+
+    def _tell(
+        self,
+        sequence: Sequence,
+        progress: list[Progress],
+        token_id: int | None = None,
+        logprob: float | None = None,
+        top: tuple[tuple[int, float], ...] = (),
+        *,
+        finish: FinishReason | None = None,
+        scored: tuple[Scored, ...] = (),
+    ) -> bool:
+        """One Progress of a sequence. True: it is finished."""
         cached_tokens = None if sequence.reported else sequence.cached_tokens
         sequence.reported = True
-        logprob: float | None = None
-        top: tuple[tuple[int, float], ...] = ()
-        if token_id is not None and drawn is not None:
-            logprob, top = drawn.logprob, drawn.top
         error = sequence.guide.error if finish == "error" and sequence.guide is not None else None
-        progress.append(Progress(sequence.id, token_id, logprob, top, cached_tokens, finish, error))
+        progress.append(
+            Progress(sequence.id, token_id, logprob, top, cached_tokens, finish, error, scored)
+        )
         if finish is None:
             return False
         self.completed[finish] += 1

@@ -101,6 +101,7 @@ class Scheduler:
         max_tokens: int,
         stop_token_ids: frozenset[int] = frozenset(),
         top_logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
         cache_salt: bytes = b"",
         guide: Guide | None = None,
         held: bool = False,
@@ -108,8 +109,9 @@ class Scheduler:
         """Queue a request under an `id` that is not in use. A `guide` that is not made yet is
         given to `release`; until then the request is `held` and others pass it.
 
-        Raises InvalidRequest for an empty prompt or max_tokens < 1, ContextLengthExceeded for a
-        sequence that could never fit, Overloaded when the queue is full.
+        With a `max_tokens` of 0 the prompt is computed and nothing drawn. Raises InvalidRequest for
+        an empty prompt or max_tokens < 0, ContextLengthExceeded for a sequence that could never
+        fit, Overloaded when the queue is full.
         """
         assert id not in self._sequences, f"request {id} is already here"
         known_limit = self._checked_limit(len(token_ids), max_tokens)
@@ -120,7 +122,15 @@ class Scheduler:
                 retry_after_s=1,
             )
         sequence = Sequence(
-            id, token_ids, sampling, seed, known_limit, stop_token_ids, top_logprobs, cache_salt
+            id,
+            token_ids,
+            sampling,
+            seed,
+            known_limit,
+            stop_token_ids,
+            top_logprobs,
+            cache_salt,
+            prompt_logprobs,
         )
         self._sequences[id] = sequence
         if held:
@@ -165,6 +175,8 @@ class Scheduler:
         if decodes > 0:
             prompts = len(self._running) - decodes + len(self._waiting)
             draft.limit_prompts(self._pace.prompt_share(decodes, prompts))
+        drawing = min(self._max_seqs, len(self._running) + len(self._waiting))
+        draft.score_room = self._max_seqs + MAX_DRAFT - draft.num_guessed - drawing
         self._plan_prompts(draft)
         self._plan_admissions(draft)
         assert draft.chunks, "the oldest request always advances"
@@ -198,6 +210,7 @@ class Scheduler:
             self._pace.observe(draft.num_tokens, duration_s)
         progress: list[Progress] = []
         drawn = {row: list(group) for row, group in groupby(result.drawn, attrgetter("row"))}
+        scored = {row: tuple(group) for row, group in groupby(result.scored, attrgetter("row"))}
         vacated = False
         for sequence, chunk in zip(draft.work, draft.chunks, strict=True):
             own = drawn.pop(chunk.row, [])
@@ -205,7 +218,7 @@ class Scheduler:
             if sequence.aborted:
                 self._vacate(sequence)
                 vacated = True
-            elif self._harvest.take(sequence, chunk, own, progress):
+            elif self._harvest.take(sequence, chunk, own, scored.get(chunk.row, ()), progress):
                 del self._sequences[sequence.id]
                 self._vacate(sequence)
                 vacated = True
@@ -241,17 +254,18 @@ class Scheduler:
         """How many tokens the sequence may come to have."""
         if prompt_tokens == 0:
             raise InvalidRequest("the prompt is empty; it must have one token or more")
-        if max_tokens < 1:
-            raise InvalidRequest(f"max_tokens is {max_tokens}; it must be 1 or more")
-        if prompt_tokens >= self._context_tokens:
+        if max_tokens < 0:
+            raise InvalidRequest(f"max_tokens is {max_tokens}; it must be 0 or more")
+        drawn = min(max_tokens, 1)  # the last token is drawn, never computed
+        if prompt_tokens > self._context_tokens - drawn:
             raise ContextLengthExceeded(
-                f"the prompt has {prompt_tokens} tokens; with one token of answer the context of "
-                f"{self._context_tokens} tokens holds at most {self._context_tokens - 1}"
+                f"the prompt has {prompt_tokens} tokens; with {drawn} of answer the context of "
+                f"{self._context_tokens} tokens holds at most {self._context_tokens - drawn}"
             )
         known_limit = min(prompt_tokens + max_tokens, self._context_tokens)
         cache = self._cache
         capacity = cache.pool.num_blocks * cache.block_tokens
-        if known_limit - 1 > capacity:  # the last token is drawn, never computed
+        if known_limit - drawn > capacity:
             raise ContextLengthExceeded(
                 f"the prompt of {prompt_tokens} tokens and an answer of up to {max_tokens} do not "
                 f"fit the cache of {capacity} tokens"
@@ -271,7 +285,7 @@ class Scheduler:
         """The missing tokens of the running sequences that draw: one, or those that their guides
         forced too. And the one of a prompt that misses one."""
         position = 0
-        price = self._pace.price(len(self._running)) if self._speculates else 1.0
+        price = self._pace.price(len(self._running)) if self._may_guess() else 1.0
         while position < len(self._running) and draft.budget > 0:
             sequence = self._running[position]
             missing = len(sequence.tokens) - sequence.computed
@@ -282,6 +296,13 @@ class Scheduler:
                     guess = self._guess(sequence, missing, draft, price)
                 draft.compute(sequence, length, guess)
             position += 1
+
+    def _may_guess(self) -> bool:
+        """Guesses and scores share the logits of a step: the scores go first."""
+        if not self._speculates:
+            return False
+        next_one = self._waiting[0].unscored if self._waiting else 0
+        return not next_one and not any(sequence.unscored for sequence in self._running)
 
     def _guess(
         self, sequence: Sequence, missing: int, draft: Draft, price: float
@@ -319,15 +340,17 @@ class Scheduler:
                 if missing > draft.prompt_budget:
                     return
                 if self._grow(sequence, draft):
-                    draft.compute_prompt(sequence, missing)
+                    draft.compute_whole(sequence)
             elif missing > 1 and not sequence.decoding:
-                draft.compute_prompt(sequence, missing)
+                draft.compute_prompt(sequence)
             position += 1
 
     def _plan_admissions(self, draft: Draft) -> None:
         """Rows, blocks and a first chunk for waiting sequences, in order of arrival."""
         while self._waiting and self._free_rows and draft.prompt_budget > 0:
             sequence = self._waiting[0]
+            if sequence.unscored and not draft.score_room:
+                return
             if not self._try_blocks(sequence, draft):
                 return
             self._waiting.popleft()
@@ -343,10 +366,14 @@ class Scheduler:
                     sampling=sequence.sampling,
                     seed=sequence.seed,
                     top_logprobs=sequence.top_logprobs,
+                    prompt_logprobs=sequence.prompt_logprobs,
                 )
             )
             draft.blocks.append(AppendBlocks(sequence.row, tuple(sequence.blocks)))
-            draft.compute_prompt(sequence, len(sequence.tokens) - sequence.computed)
+            if self._keeps_cache:
+                draft.compute_prompt(sequence)
+            else:
+                draft.compute_whole(sequence)
 
     def _try_blocks(self, sequence: Sequence, draft: Draft) -> bool:
         """Blocks for all known tokens of a waiting sequence, if it should run now.

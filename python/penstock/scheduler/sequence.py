@@ -10,6 +10,7 @@ import msgspec
 from penstock.dialog import Sampling
 from penstock.scheduler.guide import Guide
 from penstock.scheduler.speculation import Speculation
+from penstock.scheduler.types import Scored
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -19,7 +20,8 @@ class Progress(msgspec.Struct, frozen=True):
 
     `token_id` None: no token (a stop token ended the sequence, or it failed). After a `finish` none
     follows. `cached_tokens`: prompt tokens that came from the prefix cache; on the first Progress
-    of a request only. `error`: what its guide found wrong.
+    of a request only. `error`: what its guide found wrong. `scored`: the next tokens of its
+    prompt, from the second one on; all of them come before the first drawn token.
     """
 
     id: str
@@ -29,17 +31,20 @@ class Progress(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
     finish: FinishReason | None = None
     error: str | None = None
+    scored: tuple[Scored, ...] = ()
 
 
 class Sequence:
     """One request. Known tokens are the prompt and what was drawn; computed ones are those whose
-    keys and values are in its blocks. 0 <= computed < known, always.
+    keys and values are in its blocks. 0 <= computed < known, always, until nothing is left to draw.
 
     `row` -1: waiting. `keys`: the root, then the keys of its full blocks, as far as
     they were needed; `published`: how many of its blocks are, or need not be, in the prefix index.
     `decoding`: it drew a token since it got its row. `guide` steers what is drawn; `unreported`
     tokens it forced before the first draw, and as many of the known ones as `unsent` says are
     still to be told to the runtime. `speculation` guesses its next tokens, where that is on.
+    `next_score`: the first position whose logits say what the token of the prompt after it is worth
+    to one who asked for that (`prompt_logprobs`) and was not told yet.
     """
 
     __slots__ = (
@@ -52,6 +57,8 @@ class Sequence:
         "id",
         "keys",
         "known_limit",
+        "next_score",
+        "prompt_logprobs",
         "prompt_tokens",
         "published",
         "reported",
@@ -77,6 +84,7 @@ class Sequence:
         stop_token_ids: frozenset[int],
         top_logprobs: int | None,
         salt: bytes,
+        prompt_logprobs: int | None = None,
     ) -> None:
         self.id = id
         self.tokens = array("i", token_ids)
@@ -87,6 +95,8 @@ class Sequence:
         self.stop_token_ids = stop_token_ids
         self.top_logprobs = top_logprobs
         self.salt = salt
+        self.prompt_logprobs = prompt_logprobs
+        self.next_score = 0 if prompt_logprobs is not None else len(token_ids) - 1
         self.row = -1
         self.computed = 0
         self.blocks: list[int] = []
@@ -101,11 +111,17 @@ class Sequence:
         self.unreported: list[int] = []
         self.unsent = 0
 
+    @property
+    def unscored(self) -> int:
+        """Of how many tokens of the prompt the log-probability is wanted still."""
+        return self.prompt_tokens - 1 - self.next_score
+
     def force(self) -> tuple[int, ...]:
         """Append what the guide allows alone. Nothing where log-probabilities are wanted: those
         of a token that nobody drew are not known."""
-        if self.guide is None or self.top_logprobs is not None:
+        room = self.known_limit - len(self.tokens)
+        if self.guide is None or self.top_logprobs is not None or room <= 0:
             return ()
-        forced = tuple(self.guide.force(self.known_limit - len(self.tokens)))
+        forced = tuple(self.guide.force(room))
         self.tokens.extend(forced)
         return forced

@@ -22,6 +22,7 @@ class Admit(msgspec.Struct, frozen=True):
     sampling: Sampling
     seed: int
     top_logprobs: int | None
+    prompt_logprobs: int | None = None
 
 
 class AppendBlocks(msgspec.Struct, frozen=True):
@@ -45,6 +46,9 @@ class Chunk(msgspec.Struct, frozen=True):
     `draft`: guesses at what will be drawn, computed in the same step as if they were known. The
     runtime draws after each of them too, as far as the draws so far are the draft's: what it
     appends is what it would have drawn without.
+
+    `num_scores`: of so many positions from `score_from` on, all in the chunk, the log-probability
+    of the known token that follows is wanted.
     """
 
     row: int
@@ -52,6 +56,8 @@ class Chunk(msgspec.Struct, frozen=True):
     length: int
     samples: bool
     draft: tuple[int, ...] = ()
+    score_from: int = 0
+    num_scores: int = 0
 
 
 class StepPlan(msgspec.Struct, frozen=True):
@@ -81,9 +87,20 @@ class Drawn(msgspec.Struct, frozen=True):
     failed: bool = False
 
 
+class Scored(msgspec.Struct, frozen=True):
+    """A token of the prompt of `row`. `logprob`, `top`: of the model's own distribution at its
+    place; nothing steers what nobody draws. NaN: the row's logits were not finite."""
+
+    row: int
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 class StepResult(msgspec.Struct, frozen=True):
     """For each chunk with `samples`, in the plan's order: one `Drawn`, and one more for each token
-    of its draft that was confirmed."""
+    of its draft that was confirmed. And for each chunk its `num_scores` scored tokens."""
 
     step: int
     drawn: tuple[Drawn, ...]
+    scored: tuple[Scored, ...] = ()

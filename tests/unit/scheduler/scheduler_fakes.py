@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import pairwise
 
 from penstock.dialog import Sampling
-from penstock.scheduler import Chunk, Drawn, Scheduler, StepPlan, StepResult
+from penstock.scheduler import MAX_DRAFT, Chunk, Drawn, Scheduler, Scored, StepPlan, StepResult
 
 VOCAB = 50
 
@@ -22,6 +23,20 @@ def digest(before: bytes, token: int) -> bytes:
 
 def token_of(state: bytes, vocab: int = VOCAB) -> int:
     return int.from_bytes(state, "little") % vocab
+
+
+def logprob_of(state: bytes, token: int) -> float:
+    """What a state makes of the token that follows it."""
+    return -(int.from_bytes(digest(state, token), "little") % 1000) / 100
+
+
+def scores_alone(prompt: Sequence[int]) -> list[tuple[int, float]]:
+    """The tokens of a prompt after the first with their log-probabilities."""
+    scores, state = [], b""
+    for token, following in pairwise(prompt):
+        state = digest(state, token)
+        scores.append((following, logprob_of(state, following)))
+    return scores
 
 
 class ScriptedGuide:
@@ -68,7 +83,7 @@ def answer_alone(
     for token in prompt:
         state = digest(state, token)
     answer: list[int] = []
-    if guide is not None:
+    if guide is not None and max_tokens:
         answer += guide.force(max_tokens - 1)
         for token in answer:
             state = digest(state, token)
@@ -90,6 +105,7 @@ def answer_alone(
 @dataclass
 class Row:
     tokens: list[int]
+    is_scored: bool
     blocks: list[int] = field(default_factory=list)
 
 
@@ -101,6 +117,7 @@ class FakeRuntime:
         num_blocks: int,
         block_tokens: int,
         token_budget: int,
+        max_logits: int,
         *,
         forgets: bool = False,
         vocab: int = VOCAB,
@@ -108,6 +125,7 @@ class FakeRuntime:
         self.cache: list[list[bytes | None]] = [[None] * block_tokens for _ in range(num_blocks)]
         self.block_tokens = block_tokens
         self.token_budget = token_budget
+        self.max_logits = max_logits
         self.forgets = forgets
         self.vocab = vocab
         self.rows: dict[int, Row] = {}
@@ -121,7 +139,8 @@ class FakeRuntime:
             del self.rows[row]
         for admit in plan.admissions:
             assert admit.row not in self.rows, "a row has two tenants"
-            self.rows[admit.row] = Row(list(admit.token_ids))
+            is_scored = admit.prompt_logprobs is not None
+            self.rows[admit.row] = Row(list(admit.token_ids), is_scored)
         for append in plan.blocks:
             self.rows[append.row].blocks.extend(append.blocks)
         for forced in plan.forced:
@@ -137,18 +156,26 @@ class FakeRuntime:
         states = [self._compute(chunk, written) for chunk in plan.chunks]
         for (block, offset), state in written.items():
             self.cache[block][offset] = state
-        drawn = []
+        drawn, scored, num_logits = [], [], 0
         for chunk, after in zip(plan.chunks, states, strict=True):
             row = self.rows[chunk.row]
-            assert chunk.samples == (chunk.start + chunk.length == len(row.tokens))
+            complete = chunk.start + chunk.length == len(row.tokens)
+            assert complete or not chunk.samples
             assert chunk.samples or not chunk.draft
+            num_logits += chunk.num_scores + chunk.samples + len(chunk.draft)
+            assert row.is_scored or not chunk.num_scores
+            for position in range(chunk.score_from, chunk.score_from + chunk.num_scores):
+                token, state = row.tokens[position + 1], after[position - chunk.start]
+                assert position >= chunk.start
+                scored.append(Scored(chunk.row, token, logprob_of(state, token)))
             self.drafted += len(chunk.draft)
             for place, state in enumerate(after[chunk.length - 1 :] if chunk.samples else []):
                 row.tokens.append(self._draw(state, row.tokens[-1]))
                 drawn.append(Drawn(chunk.row, row.tokens[-1], failed=self.fails(chunk.row)))
                 if chunk.draft[place : place + 1] != (row.tokens[-1],):
                     break
-        return StepResult(plan.step, tuple(drawn))
+        assert num_logits <= self.max_logits
+        return StepResult(plan.step, tuple(drawn), tuple(scored))
 
     def _draw(self, state: bytes, before: int) -> int:
         return token_of(state, self.vocab) if self.draws is None else self.draws(before)
@@ -208,12 +235,14 @@ class Harness:
             self.num_blocks,
             self.block_tokens,
             budget,
+            self.max_seqs + MAX_DRAFT,
             forgets=self.no_kv_cache,
             vocab=self.vocab,
         )
         self.answers: dict[str, list[int]] = {}
         self.finishes: dict[str, str] = {}
         self.cached: dict[str, int] = {}
+        self.scores: dict[str, list[tuple[int, float]]] = {}
 
     def submit(
         self,
@@ -224,6 +253,7 @@ class Harness:
         salt: bytes = b"",
         guide: ScriptedGuide | None = None,
         held: bool = False,
+        prompt_logprobs: int | None = None,
     ) -> None:
         self.scheduler.submit(
             id,
@@ -235,8 +265,10 @@ class Harness:
             cache_salt=salt,
             guide=guide,
             held=held,
+            prompt_logprobs=prompt_logprobs,
         )
         self.answers[id] = []
+        self.scores[id] = []
 
     def step(self) -> StepPlan | None:
         plan = self.scheduler.plan()
@@ -249,6 +281,10 @@ class Harness:
             assert progress.id not in self.finishes, "progress after the finish"
             if progress.token_id is not None:
                 self.answers[progress.id].append(progress.token_id)
+            if progress.scored:
+                assert not self.answers[progress.id], "the prompt comes first"
+                scored = [(one.token_id, one.logprob) for one in progress.scored]
+                self.scores[progress.id] += scored
             if progress.cached_tokens is not None:
                 assert progress.id not in self.cached, "cached_tokens twice"
                 self.cached[progress.id] = progress.cached_tokens

@@ -254,7 +254,7 @@ def test_what_never_fits_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="empty"):
         harness.submit("a", [])
     with pytest.raises(InvalidRequest, match="max_tokens"):
-        harness.submit("a", [1], max_tokens=0)
+        harness.submit("a", [1], max_tokens=-1)
     harness.submit("a", list(range(10)), max_tokens=7)
     harness.run()
     expect(harness, "a", list(range(10)), 7)

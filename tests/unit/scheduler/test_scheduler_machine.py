@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from scheduler_fakes import Harness, ScriptedGuide, answer_alone
+from scheduler_fakes import Harness, ScriptedGuide, answer_alone, scores_alone
 
 from penstock.base.errors import ContextLengthExceeded, Overloaded
 from penstock.scheduler import StepPlan
@@ -35,6 +35,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             **options,  # type: ignore[arg-type]
         )
         self.expected: dict[str, list[int]] = {}
+        self.expected_scores: dict[str, list[tuple[int, float]]] = {}
         self.aborted: set[str] = set()
         self.failed: set[str] = set()
         self.in_flight: StepPlan | None = None
@@ -46,11 +47,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         stem=st.sampled_from(STEMS),
         cut=st.integers(1, 8),
         tail=st.lists(st.integers(0, 3), max_size=6),
-        max_tokens=st.integers(1, 9),
+        max_tokens=st.integers(0, 9),
         stops=st.frozensets(st.integers(0, 49), max_size=6),
         salt=st.sampled_from([b"", b"", b"other"]),
         opening=st.none() | st.lists(st.integers(0, 49), max_size=4),
         held=st.booleans(),
+        prompt_logprobs=st.none() | st.just(0),
     )
     def submit(
         self,
@@ -62,6 +64,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         salt: bytes,
         opening: list[int] | None,
         held: bool,
+        prompt_logprobs: int | None,
     ) -> None:
         prompt, id = stem[:cut] + tail, f"r{self.count}"
         self.count += 1
@@ -70,9 +73,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         try:
             held &= opening is not None
             guides = [None if opening is None else ScriptedGuide(tuple(opening)) for _ in range(2)]
-            harness.submit(id, prompt, max_tokens, stops, salt, None if held else guides[0], held)
+            guide = None if held else guides[0]
+            harness.submit(id, prompt, max_tokens, stops, salt, guide, held, prompt_logprobs)
         except ContextLengthExceeded:
-            assert len(prompt) >= harness.context_tokens
+            assert len(prompt) > harness.context_tokens - min(max_tokens, 1)
             return
         except Overloaded:
             assert waiting >= harness.max_queue
@@ -82,6 +86,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.expected[id] = answer_alone(
             prompt, min(max_tokens, room), stops, guides[1], harness.vocab
         )
+        scored = prompt_logprobs is not None
+        self.expected_scores[id] = scores_alone(prompt) if scored else []
         if held and guides[0] is not None:
             self.held[id] = guides[0]
         else:
@@ -170,6 +176,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert answer == expected[: len(answer)]
             if id in harness.finishes:
                 assert answer == expected
+
+    @invariant()
+    def prompts_are_scored_as_alone(self) -> None:
+        harness = self.harness
+        for id, expected in self.expected_scores.items():
+            scores = harness.scores[id]
+            assert scores == expected[: len(scores)]
+            if id in harness.finishes or harness.answers[id]:
+                assert scores == expected
 
     def teardown(self) -> None:
         if not hasattr(self, "harness"):

@@ -1,0 +1,113 @@
+"""Requests that ask what the tokens of their prompts are worth: each is told once, in order."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from scheduler_fakes import Harness, answer_alone, scores_alone
+
+from penstock.scheduler import MAX_DRAFT
+
+PROMPT = [index * 7 % 50 for index in range(60)]
+
+
+def scored(harness: Harness, id: str, prompt: list[int], max_tokens: int = 8) -> None:
+    harness.submit(id, prompt, max_tokens, prompt_logprobs=0)
+
+
+def expect(harness: Harness, id: str, prompt: list[int], max_tokens: int = 8) -> None:
+    assert harness.scores[id] == scores_alone(prompt)
+    assert harness.answers[id] == answer_alone(prompt, max_tokens, frozenset())
+    assert harness.finishes[id] == "length"
+
+
+def test_a_long_prompt_takes_no_more_logits_than_a_step_has() -> None:
+    harness = Harness(max_seqs=2, token_budget=64)
+    scored(harness, "a", PROMPT)
+    harness.submit("b", PROMPT[:5])
+    counts = []
+    while (plan := harness.step()) is not None:
+        counts.append(sum(chunk.num_scores for chunk in plan.chunks))
+    assert sum(counts) == len(PROMPT) - 1
+    assert max(counts) == MAX_DRAFT
+    expect(harness, "a", PROMPT)
+    assert harness.answers["b"] == answer_alone(PROMPT[:5], 8, frozenset())
+
+
+def test_a_cached_prefix_is_computed_again_where_its_scores_are_wanted() -> None:
+    harness = Harness()
+    harness.submit("first", PROMPT)
+    harness.run()
+    scored(harness, "scored", PROMPT)
+    harness.submit("plain", PROMPT)
+    harness.run()
+    expect(harness, "scored", PROMPT)
+    assert harness.cached == {"first": 0, "scored": 0, "plain": 56}
+
+
+def test_a_preempted_prompt_is_told_once() -> None:
+    harness = Harness(num_blocks=16, block_tokens=4, context_tokens=60, max_seqs=2)
+    harness.submit("old", PROMPT[::-1][:6], 40)
+    scored(harness, "new", PROMPT[:40], 12)
+    harness.run()
+    assert harness.scheduler.gauges().preemptions > 0
+    expect(harness, "new", PROMPT[:40], 12)
+
+
+def test_without_a_cache_a_prompt_is_scored_by_several_whole_steps() -> None:
+    harness = Harness(no_kv_cache=True, max_seqs=2)
+    scored(harness, "a", PROMPT, 3)
+    scored(harness, "b", PROMPT[:9], 3)
+    harness.run()
+    expect(harness, "a", PROMPT, 3)
+    expect(harness, "b", PROMPT[:9], 3)
+
+
+def test_a_prompt_alone_is_computed_and_nothing_drawn() -> None:
+    harness = Harness(context_tokens=60)
+    scored(harness, "a", PROMPT, 0)
+    harness.submit("b", PROMPT[:20], 0)
+    scored(harness, "c", PROMPT[:1], 0)
+    harness.run()
+    expect(harness, "a", PROMPT, 0)
+    assert harness.scores["b"] == harness.scores["c"] == []
+    assert set(harness.finishes.values()) == {"length"}
+    assert not any(harness.answers.values())
+    assert harness.scheduler.gauges().completed_length == 3
+    assert harness.scheduler.gauges().forced_tokens == 0
+
+
+def test_guesses_give_way_to_scores() -> None:
+    harness = Harness(speculation=True, token_budget=64, max_seqs=2, context_tokens=128)
+    harness.runtime.draws = lambda before: (before + 1) % 5
+    harness.submit("guessed", [0, 1, 2, 3, 4] * 4, 80)
+    for _ in range(60):
+        plan = harness.scheduler.plan()
+        assert plan is not None
+        harness.commit(plan, 0.010 + 0.001 * plan.num_tokens)
+        if any(chunk.draft for chunk in plan.chunks):
+            break
+    else:
+        raise AssertionError("nothing was guessed")
+    scored(harness, "scored", PROMPT, 0)
+    while "scored" not in harness.finishes:
+        plan = harness.scheduler.plan()
+        assert plan is not None
+        assert not any(chunk.draft for chunk in plan.chunks)
+        harness.commit(plan, 0.010 + 0.001 * plan.num_tokens)
+    assert harness.scores["scored"] == scores_alone(PROMPT)
+
+
+def test_a_prompt_without_finite_scores_fails_its_request_alone() -> None:
+    harness = Harness()
+    scored(harness, "bad", PROMPT)
+    harness.submit("good", [1, 2, 3])
+    plan = harness.scheduler.plan()
+    assert plan is not None
+    result = harness.runtime.execute(plan)
+    broken = tuple(replace(one, logprob=float("nan")) for one in result.scored)
+    progress = harness.scheduler.commit(replace(result, scored=broken))
+    assert {one.id: one.finish for one in progress} == {"bad": "error", "good": None}
+    harness.submit("again", PROMPT)
+    harness.run()
+    assert harness.cached["again"] == 0
+    assert harness.answers["again"] == answer_alone(PROMPT, 8, frozenset())
