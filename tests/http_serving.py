@@ -53,9 +53,10 @@ def spoken(*pieces: str) -> Script:
         yield RunStarted(request.model or "?", CREATED, USAGE.prompt_tokens)
         for choice in range(request.n):
             yield PartStarted(choice, 0, "text")
-        for piece in pieces:
+        for number, piece in enumerate(pieces):
             for choice in range(request.n):
-                yield TextDelta(choice, 0, piece, logprobs_of(request, piece))
+                said = "".join(pieces[:number])
+                yield TextDelta(choice, 0, piece, logprobs_of(request, piece, len(said)))
         for choice in range(request.n):
             yield PartEnded(choice, 0, Text("".join(pieces)))
             yield TurnEnded(choice, "stop", USAGE)
@@ -64,11 +65,11 @@ def spoken(*pieces: str) -> Script:
     return script
 
 
-def logprobs_of(request: GenerateRequest, piece: str) -> tuple[TokenLogprob, ...]:
+def logprobs_of(request: GenerateRequest, piece: str, offset: int) -> tuple[TokenLogprob, ...]:
     if request.top_logprobs is None:
         return ()
     top = tuple((100 + k, b"alt%d" % k, -1.0 - k) for k in range(request.top_logprobs))
-    return (TokenLogprob(5, piece.encode(), -0.25, top),)
+    return (TokenLogprob(5, piece.encode(), -0.25, top, offset),)
 
 
 class ScriptedLoop:

@@ -10,6 +10,8 @@ generates is a script: the same tokens for every request, or a function of the r
     ScriptedEngine([5, EngineFault("died")])        # raises in the middle of the stream
     ScriptedEngine([5, RowError("bad row")])        # ends with finish "error"
     ScriptedEngine([(5, 6), 7])                     # two tokens in the first chunk
+
+Where `prompt_logprobs` are asked for, the tokens of the prompt come first, two in a chunk.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ class ScriptedEngine:
 
     async def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]:
         assert request.id not in self.active, "request ids are unique"
-        assert request.max_tokens >= 1
+        assert request.max_tokens >= 0
         assert len(request.token_ids) + request.max_tokens <= self._info.context_tokens
         self.requests.append(request)
         self.active.add(request.id)
@@ -117,6 +119,14 @@ class ScriptedEngine:
     ) -> AsyncIterator[TokenChunk]:
         cached: int | None = self._cached_tokens
         made = 0
+        prompt = [] if request.prompt_logprobs is None else request.token_ids[1:]
+        for start in range(0, len(prompt), 2):
+            pair = tuple(_delta(token, request.prompt_logprobs) for token in prompt[start:][:2])
+            yield TokenChunk(request.id, (), time.monotonic(), cached, prompt=pair)
+            cached = None
+        if request.max_tokens == 0:
+            yield _chunk(request, (), cached, "length")
+            return
         for step in steps:
             await asyncio.sleep(0)
             if isinstance(step, asyncio.Event):

@@ -151,3 +151,24 @@ def test_what_is_out_of_range_is_refused_by_name(
     answer = httpx.post(server.url + path, json={**body, field.split(".")[0].split("[")[0]: value})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == field
+
+
+def test_an_echoed_prompt_has_the_logprobs_of_its_own_answer(server: RunningServer) -> None:
+    """What was generated greedily is scored the same when it comes back as a prompt."""
+
+    def post(**body: Any) -> dict[str, Any]:
+        body = {"model": "default", "temperature": 0, "logprobs": 1, **body}
+        answer = httpx.post(server.url + "/v1/completions", json=body, timeout=120)
+        assert answer.status_code == 200, answer.text
+        choice: dict[str, Any] = answer.json()["choices"][0]
+        return choice
+
+    whole = post(prompt=COUNTING, echo=True, max_tokens=8)
+    again = post(prompt=whole["text"], echo=True, max_tokens=0)
+    assert again["text"] == whole["text"] and again["finish_reason"] == "length"
+    for key in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        assert again["logprobs"][key] == whole["logprobs"][key]
+    offsets = again["logprobs"]["text_offset"]
+    for token, offset in zip(again["logprobs"]["tokens"], offsets, strict=True):
+        assert whole["text"].startswith(token, offset)
+    assert again["logprobs"]["token_logprobs"][0] is None

@@ -19,12 +19,15 @@ Finish = Literal["stop", "length", "tool_calls", "error"]
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """Of the model's distribution after bias, penalties and mask, before temperature."""
+    """Of the model's distribution after bias, penalties and mask, before temperature; of a token of
+    an echoed prompt, without these. `logprob` None: the first token of a prompt. `offset`: where in
+    the text of the choice the token begins, in characters."""
 
     token_id: int
     token_bytes: bytes
-    logprob: float
+    logprob: float | None
     top: tuple[tuple[int, bytes, float], ...] = ()
+    offset: int = 0
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -100,8 +100,9 @@ def _check_counts(request: GenerateRequest) -> None:
         raise InvalidRequest(
             f"prompts times choices must be at most {MAX_SEQUENCES}", field="prompt"
         )
-    if request.limits.max_tokens is not None and request.limits.max_tokens < 1:
-        raise InvalidRequest("max_tokens must be at least 1", field="max_tokens")
+    least = 0 if request.echo else 1
+    if request.limits.max_tokens is not None and request.limits.max_tokens < least:
+        raise InvalidRequest(f"max_tokens must be at least {least}", field="max_tokens")
     top = request.top_logprobs
     if top is not None and not 0 <= top <= MAX_TOP_LOGPROBS:
         raise InvalidRequest(
@@ -131,8 +132,8 @@ def _check_served(request: GenerateRequest) -> None:
         raise InvalidRequest("echo goes with a prompt, not with messages", field="echo")
     if request.suffix and request.messages is not None:
         raise InvalidRequest("suffix goes with a prompt, not with messages", field="suffix")
-    if request.echo and request.top_logprobs is not None:
-        raise _unsupported("echo", "together with logprobs")
+    if request.echo and request.suffix and request.top_logprobs is not None:
+        raise _unavailable("echo", "with logprobs, a prompt must not have a suffix")
 
 
 def _check_media(messages: tuple[Message, ...]) -> None:

@@ -8,6 +8,7 @@ from penstock.base.errors import EngineFault
 from penstock.dialog import Event, TokenLogprob, TurnEnded, Usage
 from penstock.dialog.events import Finish
 from penstock.engine.types import TokenChunk, TokenDelta
+from penstock.generation.echo import Echo
 from penstock.generation.parts import Parts
 from penstock.text import IncrementalDetokenizer, StopStrings, Tokenizer
 from penstock.text.channels import (
@@ -42,7 +43,7 @@ class Choice:
         submitted_s: float,
         after: int | None = None,
         stops: tuple[str, ...] = (),
-        echo: str = "",
+        echo: Echo | None = None,
         parser: ChannelParser | None = None,
         shown_control: frozenset[int] = frozenset(),
         with_logprobs: bool = True,
@@ -60,6 +61,8 @@ class Choice:
         self._submitted_s = submitted_s
         self._first_s: float | None = None
         self._echo = echo
+        self._echo_chars = len(echo.text) if echo is not None else 0
+        self._cached_tokens = 0
         self._with_logprobs = with_logprobs
         self._num_tokens = 0
         self._num_reasoning = 0
@@ -74,7 +77,13 @@ class Choice:
         if chunk.finish == "error" or chunk.finish == "abort":
             log.error("the engine ended %s with %s: %s", chunk.id, chunk.finish, chunk.error)
             raise EngineFault("the engine failed this request")
+        if chunk.cached_tokens is not None:
+            self._cached_tokens = chunk.cached_tokens
+        if self._echo is not None:
+            self._echo.add(chunk.prompt)
         if self._first_s is None:
+            if not chunk.tokens and chunk.finish is None:
+                return []  # the prompt is being read
             self._start(chunk)
         shown = self._shown
         for token in chunk.tokens:
@@ -90,9 +99,8 @@ class Choice:
 
     def _start(self, chunk: TokenChunk) -> None:
         self._first_s = chunk.step_time_s
-        self._cached_tokens = chunk.cached_tokens or 0
-        if self._parser is None:
-            self._parts.text(self._echo)
+        if self._echo is not None:
+            self._parts.text(self._echo.text, self._echo.logprobs())
 
     def _token(self, token: TokenDelta) -> None:
         self._num_tokens += 1
@@ -162,7 +170,8 @@ class Choice:
         assert token.logprob is not None
         token_bytes = self._tokenizer.token_bytes
         top = tuple((index, token_bytes(index), value) for index, value in token.top)
-        return TokenLogprob(token.token_id, token_bytes(token.token_id), token.logprob, top)
+        offset = self._echo_chars + self._num_decoded
+        return TokenLogprob(token.token_id, token_bytes(token.token_id), token.logprob, top, offset)
 
 
 class _ShownText:

@@ -19,6 +19,7 @@ from penstock.generation.chat_form import chat_form
 from penstock.generation.checks import check_bias, check_request
 from penstock.generation.choice import Choice
 from penstock.generation.constraints import Constraints
+from penstock.generation.echo import Echo
 from penstock.generation.form import AnswerForm, AnswerForms
 from penstock.generation.merge import best, merge, stream, total_usage
 from penstock.generation.prompt import Prompt, PromptBuilder, prompt_chars
@@ -152,6 +153,7 @@ class Generator:
                 top_logprobs=top,
                 constraint=grammar,
                 whole=not request.streamed and not request.stop,
+                prompt_logprobs=request.top_logprobs if request.echo else None,
             )
             for index, prompt in enumerate(prompts)
             for choice in range(per_prompt)
@@ -160,6 +162,11 @@ class Generator:
     def _choice(
         self, index: int, request: GenerateRequest, prompt: Prompt, form: AnswerForm
     ) -> Choice:
+        with_logprobs = request.top_logprobs is not None
+        echo = None
+        if request.echo:
+            scored = prompt.token_ids if with_logprobs else ()
+            echo = Echo(self._tokenizer, prompt.echo, scored, prompt.echoed_control)
         return Choice(
             index,
             self._tokenizer,
@@ -167,8 +174,8 @@ class Generator:
             submitted_s=time.monotonic(),
             after=prompt.token_ids[-1],
             stops=request.stop,
-            echo=prompt.echo,
+            echo=echo,
             parser=form.parser(),
             shown_control=form.shown_control,
-            with_logprobs=request.top_logprobs is not None,
+            with_logprobs=with_logprobs,
         )

@@ -22,12 +22,13 @@ DEFAULT_ROOM_TOKENS: Final = 512
 class Prompt:
     """`max_tokens`: what the context leaves for the answer, or less where the request says so.
     `stop_ids`: tokens that end this answer beside those that end any. `echo`: the text of a prompt
-    that the answers repeat."""
+    that the answers repeat; `echoed_control`: control tokens that it spells out."""
 
     token_ids: tuple[int, ...]
     max_tokens: int
     stop_ids: frozenset[int] = frozenset()
     echo: str = ""
+    echoed_control: frozenset[int] = frozenset()
 
 
 class PromptBuilder:
@@ -56,14 +57,17 @@ class PromptBuilder:
     ) -> Prompt:
         echo = ""
         if request.echo:
-            echo = given if isinstance(given, str) else self._tokenizer.decode(given)
+            echo = given if isinstance(given, str) else self._decoded(given, vocab_size)
         if request.suffix:
             return self._around_gap(request, fit, given, vocab_size, echo)
         if isinstance(given, str):
-            ids = self._of_text(given, fit)
+            ids, spelled = self._of_text(given, fit), self._tokenizer.control_ids
         else:
-            ids = fit.cut(_checked_ids(given, vocab_size))
-        return _prompt(request, fit, ids, echo=echo)
+            ids, spelled = fit.cut(_checked_ids(given, vocab_size)), frozenset[int]()
+        return _prompt(request, fit, ids, echo=echo, echoed_control=spelled)
+
+    def _decoded(self, ids: tuple[int, ...], vocab_size: int) -> str:
+        return self._tokenizer.decode(_checked_ids(ids, vocab_size))
 
     def _around_gap(
         self,
@@ -186,15 +190,19 @@ class _Fit:
         self.most_chars = context_tokens * LONGEST_TOKEN_CHARS
         self.field = "messages" if request.messages is not None else "prompt"
         self.context_tokens = context_tokens
-        wanted = request.limits.max_tokens or DEFAULT_ROOM_TOKENS
-        answer = min(wanted, context_tokens // 2) if self.truncate else 1
-        self.room = context_tokens - answer
+        wanted = request.limits.max_tokens
+        self.least = 1 if wanted is None else min(wanted, 1)
+        if self.truncate:
+            most = DEFAULT_ROOM_TOKENS if wanted is None else wanted
+            self.room = context_tokens - min(most, context_tokens // 2)
+        else:
+            self.room = context_tokens - self.least
 
     def hopeless(self, chars: int) -> bool:
         return chars > self.most_chars
 
     def fits(self, ids: Sequence[int]) -> bool:
-        return len(ids) <= (self.context_tokens - 1 if not self.truncate else self.room)
+        return len(ids) <= self.room
 
     def cut(self, ids: list[int]) -> list[int]:
         """The end of a prompt that may be truncated; raises ContextLengthExceeded otherwise."""
@@ -207,8 +215,8 @@ class _Fit:
     def exceeded(self, ids: Sequence[int] | None) -> ContextLengthExceeded:
         has = f"{len(ids)} tokens" if ids is not None else "more"
         return ContextLengthExceeded(
-            f"this model's context is {self.context_tokens} tokens, one of them for the answer;"
-            f" the {self.field} make {has}",
+            f"this model's context is {self.context_tokens} tokens, {self.least} of them for the"
+            f" answer; the {self.field} make {has}",
             field=self.field,
         )
 
@@ -219,10 +227,12 @@ def _prompt(
     ids: Sequence[int],
     stop_ids: frozenset[int] = frozenset(),
     echo: str = "",
+    echoed_control: frozenset[int] = frozenset(),
 ) -> Prompt:
     wanted = request.limits.max_tokens
     left = fit.context_tokens - len(ids)
-    return Prompt(tuple(ids), left if wanted is None else min(wanted, left), stop_ids, echo)
+    most = left if wanted is None else min(wanted, left)
+    return Prompt(tuple(ids), most, stop_ids, echo, echoed_control)
 
 
 def _since(messages: Sequence[Message], start: int) -> list[Message]:

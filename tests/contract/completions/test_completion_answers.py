@@ -13,6 +13,7 @@ from penstock.dialog import (
     RunStarted,
     Text,
     TextDelta,
+    TokenLogprob,
     TurnEnded,
 )
 
@@ -56,6 +57,42 @@ async def test_stream_equals_the_unstreamed_answer_with_usage_on_its_last_chunk(
         "top_logprobs": [{"alt0": -1.0, token: -0.25} for token in ("a", "é", "🎈b")],
         "text_offset": [0, 1, 2],
     }
+
+
+async def test_the_first_token_of_an_echoed_prompt_has_no_logprob():
+    def script(request):
+        assert request.echo and request.limits.max_tokens == 0
+        scored = (
+            TokenLogprob(7, b"On", None, (), 0),
+            TokenLogprob(8, b"ce", -0.5, ((9, b"ly", -1.0),), 2),
+        )
+        yield RunStarted(MODEL, CREATED, 2)
+        yield PartStarted(0, 0, "text")
+        yield TextDelta(0, 0, "Once", scored)
+        yield PartEnded(0, 0, Text("Once"))
+        yield TurnEnded(0, "length", USAGE)
+        yield RunEnded("incomplete", USAGE)
+
+    body = PROMPT | {"echo": True, "logprobs": 1, "max_tokens": 0}
+    async with serving(script) as server:
+        whole = (await server.http.post("/v1/completions", json=body)).json()
+        streamed = await server.http.post("/v1/completions", json=body | {"stream": True})
+        refused = await server.http.post("/v1/completions", json=body | {"echo": False})
+        official = await server.openai.completions.create(
+            model=MODEL, prompt="Once", echo=True, logprobs=1, max_tokens=0
+        )
+    (choice,) = whole["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("Once", "length")
+    assert choice["logprobs"] == {
+        "tokens": ["On", "ce"],
+        "token_logprobs": [None, -0.5],
+        "top_logprobs": [None, {"ly": -1.0, "ce": -0.5}],
+        "text_offset": [0, 2],
+    }
+    first = json.loads(frames_of(streamed.text)[0])["choices"][0]
+    assert (first["text"], first["logprobs"]) == ("Once", choice["logprobs"])
+    assert refused.json()["error"]["param"] == "max_tokens"
+    assert official.choices[0].logprobs.text_offset == [0, 2]
 
 
 async def test_prompt_may_be_text_one_text_in_a_list_or_token_ids():

@@ -375,7 +375,7 @@ class TestEnds:
         ("response_format", {"constraint": Constraint("json_schema", '{"not": {}}')}),
         ("grammar", {"constraint": Constraint("regex", "(")}),
         ("echo", {"echo": True}),
-        ("echo", {"prompt": "x", "echo": True, "top_logprobs": 0}),
+        ("max_tokens", {"prompt": "x", "limits": Limits(max_tokens=0)}),
     ],
 )
 async def test_what_is_out_of_range_or_not_served_is_refused_by_name(

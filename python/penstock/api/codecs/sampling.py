@@ -34,10 +34,10 @@ def decode_sampling(fields: Fields) -> Sampling:
     )
 
 
-def decode_limits(fields: Fields) -> Limits:
+def decode_limits(fields: Fields, least_tokens: int = 1) -> Limits:
     """`max_completion_tokens` is an alias of `max_tokens`; both may be sent if they agree."""
-    tokens = fields.integer("max_tokens", 1)
-    alias = fields.integer("max_completion_tokens", 1)
+    tokens = fields.integer("max_tokens", least_tokens)
+    alias = fields.integer("max_completion_tokens", least_tokens)
     if tokens is not None and alias is not None and tokens != alias:
         fields.refuse("max_completion_tokens", "differs from `max_tokens`; send only one of them")
     return Limits(

@@ -127,7 +127,7 @@ def logprobs_object(logprobs: tuple[TokenLogprob, ...] | list[TokenLogprob]) -> 
     }
 
 
-def _token(value: bytes, logprob: float) -> dict[str, Any]:
+def _token(value: bytes, logprob: float | None) -> dict[str, Any]:
     return {"token": token_text(value), "logprob": logprob, "bytes": list(value)}
 
 

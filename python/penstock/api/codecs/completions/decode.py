@@ -41,12 +41,6 @@ def decode(body: bytes) -> Decoded:
     stream = fields.boolean("stream") or False
     top_logprobs = fields.integer("logprobs", 0, MAX_TOP_LOGPROBS)
     echo = fields.boolean("echo") or False
-    if echo and top_logprobs is not None:
-        fields.refuse(
-            "echo",
-            "cannot be used together with `logprobs`: the prompt's are not computed",
-            code="unsupported_value",
-        )
     prompts = _prompts(fields)
     request = GenerateRequest(
         model=fields.string("model") or None,
@@ -56,7 +50,7 @@ def decode(body: bytes) -> Decoded:
         suffix=fields.string("suffix") or None,
         sampling=decode_sampling(fields),
         constraint=decode_constraint(fields),
-        limits=decode_limits(fields),
+        limits=decode_limits(fields, least_tokens=0 if echo else 1),
         stop=decode_stop(fields),
         n=n,
         best_of=_best_of(fields, n, stream),

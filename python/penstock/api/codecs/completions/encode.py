@@ -38,13 +38,14 @@ class CompletionStream:
     def __init__(self, identity: AnswerIdentity, request: GenerateRequest) -> None:
         self._writer = ChunkWriter(identity, KIND, request.num_choices)
         self._logprobs = request.top_logprobs is not None
-        self._offsets: dict[int, int] = {}
 
     def encode(self, event: Event) -> bytes:
         match event:
             case TextDelta():
                 content = b'"text":' + orjson.dumps(event.text)
-                logprobs = self._logprobs_json(event.choice, event.logprobs)
+                logprobs = b"null"
+                if self._logprobs:
+                    logprobs = orjson.dumps(logprobs_object(event.logprobs))
                 return self._writer.chunk(event.choice, content, logprobs)
             case ReasoningDelta():
                 return self._writer.chunk(event.choice, b'"text":' + orjson.dumps(event.text))
@@ -66,13 +67,6 @@ class CompletionStream:
     def keep_alive(self) -> bytes:
         return KEEP_ALIVE
 
-    def _logprobs_json(self, choice: int, logprobs: tuple[TokenLogprob, ...]) -> bytes:
-        if not self._logprobs:
-            return b"null"
-        offset = self._offsets.get(choice, 0)
-        encoded, self._offsets[choice] = logprobs_object(logprobs, offset)
-        return orjson.dumps(encoded)
-
 
 def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
     """The JSON of a completion."""
@@ -81,7 +75,7 @@ def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -
         {
             "index": choice.index,
             "text": _text(choice),
-            "logprobs": logprobs_object(choice.logprobs, 0)[0] if wanted else None,
+            "logprobs": logprobs_object(choice.logprobs) if wanted else None,
             "finish_reason": choice.finish,
         }
         for choice in answer.choices
@@ -89,27 +83,23 @@ def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -
     return answer_json(identity, KIND, answer, choices)
 
 
-def logprobs_object(
-    logprobs: tuple[TokenLogprob, ...] | list[TokenLogprob], offset: int
-) -> tuple[dict[str, Any], int]:
-    """The four parallel lists of the legacy form, and the offset (in characters) after them.
+def logprobs_object(logprobs: tuple[TokenLogprob, ...] | list[TokenLogprob]) -> dict[str, Any]:
+    """The four parallel lists of the legacy form.
 
-    `top_logprobs` holds the chosen token beside the alternatives. A character that several tokens
-    make begins at the offset of its first token.
+    `top_logprobs` holds the token itself beside the alternatives. The first token of an echoed
+    prompt has null in both lists. Tokens that share a character begin at the same offset.
     """
-    offsets = []
-    for token in logprobs:
-        offsets.append(offset)
-        offset += sum(1 for byte in token.token_bytes if byte & 0xC0 != 0x80)
     return {
         "tokens": [token_text(token.token_bytes) for token in logprobs],
         "token_logprobs": [token.logprob for token in logprobs],
         "top_logprobs": [_top(token) for token in logprobs],
-        "text_offset": offsets,
-    }, offset
+        "text_offset": [token.offset for token in logprobs],
+    }
 
 
-def _top(token: TokenLogprob) -> dict[str, float]:
+def _top(token: TokenLogprob) -> dict[str, float] | None:
+    if token.logprob is None:
+        return None
     top: dict[str, float] = {}
     for _, value, logprob in token.top:
         top.setdefault(token_text(value), logprob)

@@ -1,0 +1,60 @@
+"""The prompt that an answer repeats, and what its tokens were worth to the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.dialog import TokenLogprob
+from penstock.engine.types import TokenDelta
+from penstock.text import IncrementalDetokenizer, Tokenizer
+
+
+class Echo:
+    """`text` goes before an answer. `token_ids`: the prompt, where its logprobs go with it.
+
+    `shown_control`: control tokens that the text spells out. The prompt may have tokens that the
+    text does not show (a BOS), and truncation leaves text without tokens: both end together, so
+    offsets are counted from the end.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        text: str = "",
+        token_ids: tuple[int, ...] = (),
+        shown_control: frozenset[int] = frozenset(),
+    ) -> None:
+        self.text = text
+        self._tokenizer = tokenizer
+        self._token_ids = token_ids
+        self._shown_control = shown_control
+        self._scored = [TokenDelta(token_ids[0])] if token_ids else []
+
+    def add(self, tokens: Iterable[TokenDelta]) -> None:
+        """The next tokens of the prompt, from the second one on."""
+        self._scored.extend(tokens)
+
+    def logprobs(self) -> tuple[TokenLogprob, ...]:
+        """Of all tokens of the prompt; the first one has none. To be called when all are there."""
+        assert [token.token_id for token in self._scored] == list(self._token_ids)
+        token_bytes = self._tokenizer.token_bytes
+        return tuple(
+            TokenLogprob(
+                token.token_id,
+                token_bytes(token.token_id),
+                token.logprob,
+                tuple((index, token_bytes(index), value) for index, value in token.top),
+                offset,
+            )
+            for token, offset in zip(self._scored, self._offsets(), strict=True)
+        )
+
+    def _offsets(self) -> list[int]:
+        """Where in the text each token begins, in characters."""
+        detokenizer = IncrementalDetokenizer(self._tokenizer, shown=self._shown_control)
+        starts, shown = [], 0
+        for token in self._scored:
+            starts.append(shown)
+            shown += len(detokenizer.push(token.token_id))
+        unseen = len(self.text) - shown - len(detokenizer.finish())
+        return [max(0, start + unseen) for start in starts]
