@@ -19,10 +19,12 @@ import numpy as np
 from bench.machine import facts
 from penstock.config import EngineSettings
 from penstock.dialog import Sampling
+from penstock.engine.core import EngineCore
+from penstock.engine.types import TokenRequest
 from penstock.kernels.table import StepInputs
 from penstock.runtime import CpuRuntime, load_runtime
-from penstock.runtime.rows import RowTable
-from penstock.scheduler import Scheduler, StepPlan
+from penstock.runtime.protocol import Masks
+from penstock.scheduler import StepPlan, StepResult
 
 ROWS, PROMPT, STEPS, WORDS = 16, 128, 60, 300
 
@@ -80,62 +82,65 @@ class HalfMasks:
         return self._words, self._mask_of
 
 
+class TimedRuntime:
+    """A runtime that notes the times of steps in which every row draws one token, (forward pass,
+    rest) in seconds, and masks these draws with `masks`."""
+
+    def __init__(self, runtime: CpuRuntime, masks: Masks | None) -> None:
+        self._backend = TimedBackend(runtime._backend)
+        self._runtime = CpuRuntime(runtime._rows, self._backend, runtime.info, "")
+        self._masks = masks
+        self.steps: list[tuple[float, float]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runtime, name)
+
+    def execute(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
+        assert masks is None
+        # A step that samples fewer rows, while prompts are read, has no masks of this shape.
+        whole = sum(chunk.samples for chunk in plan.chunks) == ROWS
+        began = time.perf_counter()
+        result = self._runtime.execute(plan, self._masks if whole else None)
+        total = time.perf_counter() - began
+        if whole and plan.num_tokens == ROWS:
+            self.steps.append((self._backend.forward_s, total - self._backend.forward_s))
+        return result
+
+
 def measure(model: str, repeats: int) -> dict[str, Any]:
     """Medians over the steps of all runs: the draw in microseconds and its share of a step."""
     settings = EngineSettings(
-        model=model, max_seqs=ROWS, context_tokens=512, token_budget=ROWS * PROMPT
+        model=model, max_seqs=ROWS, context_tokens=512, token_budget=ROWS * PROMPT, prefix_cache_n=0
     )
     loaded = load_runtime(settings)
-    backend = TimedBackend(loaded._backend)
     steps: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}
     for _ in range(repeats):
         for name in CASES:
-            rows = RowTable(ROWS, loaded.info.context_tokens, settings.block_tokens)
-            runtime = CpuRuntime(rows, backend, loaded.info, "")
-            steps[name] += _steps(runtime, backend, settings, name)
+            steps[name] += _steps(loaded, settings, name)
     loaded.close()
     return {"machine": facts(), "draw": {name: _figures(of) for name, of in steps.items()}}
 
 
-def _steps(
-    runtime: CpuRuntime, backend: TimedBackend, settings: EngineSettings, name: str
-) -> list[tuple[float, float]]:
+def _steps(loaded: CpuRuntime, settings: EngineSettings, name: str) -> list[tuple[float, float]]:
     """(forward pass, rest) of each decoding step, in seconds."""
-    info = runtime.info
-    scheduler = Scheduler(
-        num_blocks=info.cache_blocks,
-        block_tokens=info.block_tokens,
-        context_tokens=info.context_tokens,
-        max_seqs=ROWS,
-        token_budget=settings.token_budget,
-    )
+    masks = HalfMasks(loaded.info.vocab_size) if name in MASKED else None
+    runtime = TimedRuntime(loaded, masks)
+    core = EngineCore.over(runtime, settings)
     draw = np.random.default_rng(7)
     for row in range(ROWS):
         words = draw.zipf(1.3, PROMPT) % WORDS + 500 + 7 * row
-        scheduler.submit(
-            str(row),
+        request = TokenRequest(
+            id=str(row),
             token_ids=tuple(words.tolist()),
             sampling=Sampling(**CASES[name]),
             seed=row,
             max_tokens=STEPS + 1,
             top_logprobs=5 if name in LOGPROBS else None,
         )
-    masks = HalfMasks(info.vocab_size) if name in MASKED else None
-    timed = []
-    while (plan := scheduler.plan()) is not None:
-        began = time.perf_counter()
-        # A step that samples fewer rows, while prompts are read, has no masks of this shape.
-        whole = _samples(plan) == ROWS
-        result = runtime.execute(plan, masks if whole else None)
-        total = time.perf_counter() - began
-        if whole and plan.num_tokens == ROWS:
-            timed.append((backend.forward_s, total - backend.forward_s))
-        scheduler.commit(result)
-    return timed
-
-
-def _samples(plan: StepPlan) -> int:
-    return sum(chunk.samples for chunk in plan.chunks)
+        core.submit(request)
+    while core.has_work:
+        core.step()
+    return runtime.steps
 
 
 def _figures(steps: list[tuple[float, float]]) -> dict[str, float]:

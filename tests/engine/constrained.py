@@ -7,17 +7,17 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace
 from small_llama import CONTEXT, write_small_llama
 from tiny_text import IM_END, tiny_tokenizer
 
 from penstock.config import EngineSettings
 from penstock.dialog import Constraint, Sampling
 from penstock.engine.core import EngineCore
-from penstock.engine.types import EngineInfo, Grammar, TokenRequest
+from penstock.engine.types import Grammar, TokenRequest
 from penstock.models.sources import files_at
 from penstock.models.vocabulary import Vocabulary
 from penstock.runtime import CpuRuntime, start_runtime
-from penstock.scheduler import Scheduler
 from penstock.text import Tokenizer
 from penstock.text.grammar import serialize, vocabulary_of
 
@@ -26,8 +26,8 @@ ROWS = 8
 BLOCK = 16
 
 
-def start_model(folder: Path) -> CpuRuntime:
-    settings = EngineSettings(
+def _settings(folder: Path) -> EngineSettings:
+    return EngineSettings(
         model=str(folder),
         context_tokens=CONTEXT,
         max_seqs=ROWS,
@@ -35,30 +35,21 @@ def start_model(folder: Path) -> CpuRuntime:
         block_tokens=BLOCK,
         threads=2,
     )
+
+
+def start_model(folder: Path) -> CpuRuntime:
     write_small_llama(folder, vocab=VOCAB)
-    return start_runtime(files_at(folder, "small-llama"), settings)
+    return start_runtime(files_at(folder, "small-llama"), _settings(folder))
 
 
-def core_of(runtime: CpuRuntime, **options: int | bool) -> EngineCore:
-    facts = runtime.info
-    sizes: dict[str, int | bool] = {
-        "num_blocks": facts.cache_blocks,
-        "block_tokens": BLOCK,
-        "context_tokens": facts.context_tokens,
-        "max_seqs": ROWS,
-        "token_budget": facts.context_tokens,
-    }
-    info = EngineInfo(
-        model_id=facts.model_id,
-        context_tokens=facts.context_tokens,
-        vocab_size=facts.vocab_size,
-        max_seqs=ROWS,
-        cache_blocks=facts.cache_blocks,
-        block_tokens=BLOCK,
-        weight_bytes=facts.weight_bytes,
-        fingerprint=facts.fingerprint,
-    )
-    return EngineCore(runtime, Scheduler(**(sizes | options)), info, threads=2)  # type: ignore[arg-type]
+def core_of(
+    runtime: CpuRuntime, num_blocks: int | None = None, **options: int | bool
+) -> EngineCore:
+    """An engine over `runtime`, of which it may use `num_blocks` blocks; `options` of settings."""
+    if num_blocks is not None:
+        fewer = replace(runtime.info, cache_blocks=num_blocks)
+        runtime = CpuRuntime(runtime._rows, runtime._backend, fewer, "")
+    return EngineCore.over(runtime, replace(_settings(Path(runtime.info.model_id)), **options))
 
 
 def tokenizer_and_vocabulary() -> tuple[Tokenizer, Vocabulary]:

@@ -132,7 +132,7 @@ def mixed() -> list:
 def alone(runtime: CpuRuntime) -> dict[str, list[int]]:
     answers: dict[str, Answer] = {}
     for one in mixed():
-        answers |= run(taught(core_of(runtime, prefix_caching=False)), [one])
+        answers |= run(taught(core_of(runtime, prefix_cache_n=0)), [one])
     return {id: answer.tokens for id, answer in answers.items()}
 
 
@@ -141,7 +141,7 @@ def alone(runtime: CpuRuntime) -> dict[str, list[int]]:
     [
         {},
         {"token_budget": 7},
-        {"num_blocks": 10, "prefix_caching": False},
+        {"num_blocks": 10, "prefix_cache_n": 0},
         {"no_kv_cache": True},
         {"max_seqs": 2},
     ],

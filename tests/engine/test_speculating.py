@@ -81,7 +81,7 @@ def answers(
 def test_guesses_change_nothing(
     runtime: CpuRuntime, monkeypatch: pytest.MonkeyPatch, options: dict[str, int]
 ) -> None:
-    plain, guessed = answers(runtime, requests(), prefix_caching=False)
+    plain, guessed = answers(runtime, requests(), prefix_cache_n=0)
     assert guessed == 0
     monkeypatch.setattr(StepPace, "price", lambda self, rows: 0.05)
     speculated, guessed = answers(runtime, requests(), speculation=True, **options)
