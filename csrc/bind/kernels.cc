@@ -16,6 +16,9 @@ void check_values(const CheckedCall& call) {
         const Parameter& parameter = call.signature->tensors[bound.index];
         check_below(call.tensors[bound.index].view, bound.limit.value,
                     call.signature->kernel + ": " + parameter.name);
+        if (parameter.name == "slots") {
+            DistinctCheck{}(call.tensors[bound.index].view, call.signature->kernel + ": slots");
+        }
     }
     for (const ValueBound& run : call.runs) {
         const Parameter& parameter = call.signature->tensors[run.index];

@@ -66,12 +66,16 @@ void StepPlan::copy(const PerInput<TensorView>& given) {
     }
 }
 
-void StepPlan::check(const StepSize& size, int64_t table_columns) const {
+void StepPlan::check(const StepSize& size, int64_t table_columns) {
     for (size_t i = 0; i < num_step_inputs; ++i) {
         if (const auto& bound = limits.below[i]) {
             check_below(plan.view(inputs[i]), extent(bound->axis, size, bound->value),
                         step_input_names[i]);
         }
+    }
+    constexpr auto slots = static_cast<size_t>(StepInput::slots);
+    if (limits.below[slots]) {
+        check_distinct(plan.view(inputs[slots]), step_input_names[slots]);
     }
     if (limits.starts) {
         constexpr auto starts = static_cast<size_t>(StepInput::query_starts);

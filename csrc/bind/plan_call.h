@@ -44,6 +44,7 @@ struct StepPlan {
     PlanTensor output;
     InputLimits limits;
     bool profiling = false;
+    DistinctCheck check_distinct = {}; // of the slots
 
     // The size of a step with these inputs, or std::invalid_argument where their lengths disagree
     // or exceed what the plan was recorded for.
@@ -55,7 +56,7 @@ struct StepPlan {
 
   private:
     void copy(const PerInput<TensorView>& given);
-    void check(const StepSize& size, int64_t table_columns) const;
+    void check(const StepSize& size, int64_t table_columns);
 };
 
 } // namespace penstock::bind

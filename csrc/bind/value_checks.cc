@@ -38,6 +38,24 @@ void check_below(const TensorView& values, int64_t below, const std::string& whe
     }
 }
 
+void DistinctCheck::operator()(const TensorView& values, const std::string& where) {
+    const auto* value = static_cast<const int32_t*>(values.data);
+    if (++call_ == 0) { // after 2^32 calls, the numbers begin again
+        std::fill(last_call_.begin(), last_call_.end(), 0);
+        call_ = 1;
+    }
+    for (int64_t i = 0; i < values.shape[0]; ++i) {
+        const auto place = static_cast<size_t>(value[i]);
+        if (place >= last_call_.size()) {
+            last_call_.resize(place + 1, 0);
+        }
+        if (last_call_[place] == call_) {
+            refuse(where + ": " + std::to_string(value[i]) + " occurs twice");
+        }
+        last_call_[place] = call_;
+    }
+}
+
 void check_starts(const TensorView& starts, int64_t end, const std::string& where) {
     const auto* start = static_cast<const int32_t*>(starts.data);
     const int64_t last = starts.shape[0] - 1;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "penstock/tensor_view.h"
 
@@ -12,6 +13,17 @@ namespace penstock::bind {
 
 // Every element of `values` [n] int32 lies in 0..below - 1.
 void check_below(const TensorView& values, int64_t below, const std::string& where);
+
+// That no two elements of `values` [n] int32, all in 0..some bound, are equal: two threads would
+// write to one place. Keeps four bytes for each value up to the largest it has seen.
+class DistinctCheck {
+  public:
+    void operator()(const TensorView& values, const std::string& where);
+
+  private:
+    std::vector<uint32_t> last_call_; // by value: the number of the last call that had it
+    uint32_t call_ = 0;
+};
 
 // The elements of `starts` [n] int32 ascend from 0 to `end`, equals allowed; there is at least one.
 void check_starts(const TensorView& starts, int64_t end, const std::string& where);

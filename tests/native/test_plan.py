@@ -114,6 +114,7 @@ def changed(name: str, index: Any, value: int) -> Any:
         (changed("tokens", 3, -1), "tokens: -1 is not in 0..199"),
         (changed("positions", 3, POSITIONS), "positions: 96 is not in 0..95"),
         (changed("slots", 0, BLOCKS * 16), "slots: 192 is not in 0..191"),
+        (changed("slots", 0, int(PROMPT.slots[1])), r"slots: \d+ occurs twice"),
         (changed("query_starts", 0, 1), "query_starts: must run from 0"),
         (changed("query_starts", 1, 0), "query_starts.1.: chunk 0 is empty"),
         (changed("query_starts", 1, 29), "context_lens.0.: 20 is not in 29..96"),
