@@ -109,6 +109,8 @@ Lists match_lists(const py::list& states, const Ints& least) {
 void bind_histories(py::module_& module) {
     py::class_<Repetitions>(module, "Repetitions")
         .def(py::init(&make_repetitions), py::arg("breakers"), py::arg("longest"))
+        .def_readonly_static("bytes_per_token", &Repetitions::kBytesPerToken)
+        .def_property_readonly("size_bytes", &Repetitions::size_bytes)
         .def("extend", &extend<Repetitions>, py::arg("tokens"))
         .def_static("append_each", &append_each<Repetitions>, py::arg("states"), py::arg("tokens"))
         .def_static("lists", &match_lists, py::arg("states"), py::arg("least"));

@@ -3,6 +3,18 @@
 #include <algorithm>
 
 namespace penstock::cpu {
+namespace {
+
+// With less room to spare than a vector keeps by itself.
+template <class T>
+void push(std::vector<T>& values, const T& value) {
+    if (values.size() == values.capacity()) {
+        values.reserve(values.size() + values.size() / 4 + 16);
+    }
+    values.push_back(value);
+}
+
+} // namespace
 
 Repetitions::Repetitions(const std::vector<TokenSequence>& breakers, int32_t longest)
     : table_(64, -1), longest_(longest) {
@@ -18,7 +30,7 @@ Repetitions::Repetitions(const std::vector<TokenSequence>& breakers, int32_t lon
 }
 
 void Repetitions::append(int32_t token) {
-    tokens_.push_back(token);
+    push(tokens_, token);
     extend(token);
     if (breaks()) {
         suffix_ = suffix_length_ = 0;
@@ -62,6 +74,11 @@ std::vector<Repetitions::Match> Repetitions::matches(int32_t least) const {
     return found;
 }
 
+size_t Repetitions::size_bytes() const {
+    return tokens_.capacity() * sizeof(int32_t) + states_.capacity() * sizeof(State) +
+           edges_.capacity() * sizeof(Edge) + table_.capacity() * sizeof(int32_t);
+}
+
 void Repetitions::extend(int32_t token) {
     const int32_t added = add_state(states_[static_cast<size_t>(whole_)].length + 1, 0);
     int32_t at = whole_;
@@ -100,7 +117,7 @@ int32_t Repetitions::split(int32_t state, int32_t token, int32_t target) {
 }
 
 int32_t Repetitions::add_state(int32_t length, int32_t link) {
-    states_.push_back({length, link, -1, 0});
+    push(states_, State{length, link, -1, 0});
     return static_cast<int32_t>(states_.size()) - 1;
 }
 
@@ -110,7 +127,7 @@ void Repetitions::add_edge(int32_t state, int32_t token, int32_t target) {
     }
     State& from = states_[static_cast<size_t>(state)];
     const auto index = static_cast<int32_t>(edges_.size());
-    edges_.push_back({state, token, target, from.first_edge});
+    push(edges_, Edge{state, token, target, from.first_edge});
     from.first_edge = index;
     ++from.num_edges;
     table_[slot_of(state, token)] = index;

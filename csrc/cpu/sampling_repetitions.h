@@ -13,13 +13,16 @@ using TokenSequence = std::vector<int32_t>;
 
 // The suffix automaton of one sequence (Blumer et al., "The smallest automaton recognizing the
 // subwords of a text", 1985), and the place in it of the sequence's end. Appending a token takes
-// constant time, amortised; memory is some 100 bytes a token at most. Not thread-safe.
+// constant time, amortised. A sequence of n tokens has at most 2n states and 3n edges, which with
+// the room to grow is at most `kBytesPerToken` a token. Not thread-safe.
 class Repetitions {
   public:
     struct Match {
         int32_t token;
         int32_t length;
     };
+
+    static constexpr size_t kBytesPerToken = 160;
 
     // A match ends at the end of the sequence and begins after the last of the `breakers` (not
     // empty, none of them) that the sequence holds. Lengths above `longest` >= 1 count as
@@ -32,6 +35,9 @@ class Repetitions {
     // the largest such n. Tokens ascend; those that are a breaker by themselves are left out. Takes
     // time in proportion to the distinct lengths up to `longest` and to what follows the shortest.
     std::vector<Match> matches(int32_t least) const;
+
+    // What grows with the sequence.
+    size_t size_bytes() const;
 
   private:
     // All subsequences with the same end positions; `length` is that of the longest, `link` the

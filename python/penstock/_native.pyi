@@ -55,9 +55,12 @@ class Repetitions:
     """What DRY must know of a sequence; see csrc/cpu/sampling_repetitions.h.
 
     A match ends at the end of the sequence and begins after the last of the `breakers` in it;
-    lengths above `longest` count as `longest`. Raises ValueError for an empty breaker.
+    lengths above `longest` count as `longest`. Raises ValueError for an empty breaker. Its
+    `size_bytes` are at most `bytes_per_token` for each token of a long sequence.
     """
 
+    bytes_per_token: int
+    size_bytes: int
     def __init__(self, breakers: Sequence[Sequence[int]], longest: int) -> None: ...
     def extend(self, tokens: Ints) -> None:
         """The next tokens of the sequence, [n] int32."""

@@ -97,6 +97,24 @@ def test_a_long_run_of_one_token_is_matched_up_to_its_start():
     assert matches(tokens, longest=100) == {7: 100}
 
 
+@pytest.mark.parametrize("kind", ["all different", "one token", "most states", "most edges", "few"])
+def test_memory_is_bounded_by_the_length(kind):
+    count = 5000
+    draw = random.Random(3)
+    tokens = {
+        "all different": list(range(count)),
+        "one token": [3] * count,
+        "most states": [1] + [2] * (count - 1),
+        "most edges": [1] + [2] * (count - 2) + [3],
+        "few": [draw.randrange(3) for _ in range(count)],
+    }[kind]
+    repetitions = native.Repetitions([], MANY)
+    for begin in range(0, count, 250):
+        repetitions.extend(np.array(tokens[begin : begin + 250], np.int32))
+        limit = (begin + 250) * native.Repetitions.bytes_per_token
+        assert 20 * begin < repetitions.size_bytes <= limit
+
+
 def test_nothing_repeats_in_an_empty_or_fresh_sequence():
     assert matches([]) == {}
     assert matches([1, 2, 3, 4]) == {}

@@ -19,6 +19,8 @@ FIXED_BYTES = 96 * MIB
 
 DEFAULT_TOKENS_PER_SEQUENCE = 1024
 LEAST_CONTEXT = 16
+HISTORY_BYTES = 64 + 160
+"""What penalties and DRY remember of each token of a row at most, where it asks for both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,14 @@ class MemoryPlan:
     cache: CacheShape
     buffer_bytes: int
     row_bytes: int
+    history_bytes: int
     context_tokens: int
     step_tokens: int
 
     @property
     def total_bytes(self) -> int:
-        parts = self.weight_bytes + self.cache.size_bytes + self.buffer_bytes + self.row_bytes
-        return parts + FIXED_BYTES
+        rows = self.row_bytes + self.history_bytes
+        return self.weight_bytes + self.cache.size_bytes + self.buffer_bytes + rows + FIXED_BYTES
 
     def formula(self) -> str:
         """One line with every term in MiB."""
@@ -76,7 +79,8 @@ class MemoryPlan:
         return (
             f"{_mib(self.weight_bytes)} weights + {_mib(cache.size_bytes)} cache ({shape}) + "
             f"{_mib(self.buffer_bytes)} buffers ({self.step_tokens} tokens a step) + "
-            f"{_mib(self.row_bytes)} rows + {_mib(FIXED_BYTES)} fixed = "
+            f"{_mib(self.row_bytes)} rows + {_mib(self.history_bytes)} penalties and DRY + "
+            f"{_mib(FIXED_BYTES)} fixed = "
             f"{_mib(self.total_bytes)} MiB"
         )
 
@@ -153,6 +157,7 @@ def _sized(
         cache=cache,
         buffer_bytes=buffer_bytes(spec, step_tokens, settings.max_seqs, context),
         row_bytes=4 * settings.max_seqs * (context + _ceil(context, cache.block_tokens)),
+        history_bytes=HISTORY_BYTES * settings.max_seqs * context,
         context_tokens=context,
         step_tokens=step_tokens,
     )

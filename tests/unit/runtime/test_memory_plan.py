@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock import _native
 from penstock.base.errors import ModelError
 from penstock.base.host import available_bytes, available_cores
 from penstock.config import EngineSettings
 from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
-from penstock.runtime.memory import MIB, plan_memory
+from penstock.runtime.memory import HISTORY_BYTES, MIB, plan_memory
 
 SPEC = DecoderSpec(
     architecture="llama",
@@ -72,6 +73,13 @@ def test_what_was_asked_for_and_does_not_fit_is_refused_with_the_numbers(
     settings = msgspec.structs.replace(EngineSettings(), **asked)
     with pytest.raises(ModelError, match=r"100 weights \+ .* cache \(.*\) .* 400 MiB are"):
         plan_memory(SPEC, WEIGHTS, settings, 400 * MIB)
+
+
+def test_rows_that_penalize_and_avoid_repetitions_are_counted_at_their_longest() -> None:
+    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(max_seqs=4), None)
+    assert plan.history_bytes == 4 * 8192 * HISTORY_BYTES
+    assert _native.Repetitions.bytes_per_token + 64 <= HISTORY_BYTES
+    assert f"{plan.history_bytes // MIB} penalties and DRY" in plan.formula()
 
 
 def test_without_a_cache_a_step_holds_a_whole_context() -> None:
