@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
+from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from starlette.types import Receive, Send
 
-from penstock.api.buffer import EventBuffer
 from penstock.api.codecs.dialect import StreamEncoder
 from penstock.api.errors import ClientGone
 from penstock.api.record import RequestRecord
@@ -36,15 +37,45 @@ async def fold_run(events: AsyncGenerator[Event, None]) -> Answer:
 
 async def unless_gone(work: Coroutine[Any, Any, _T], receive: Receive) -> _T:
     """The result of `work`; cancels it and raises ClientGone when the client disconnects."""
-    task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(_disconnect(receive))
-    try:
-        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGone
-        return task.result()
-    finally:
-        await _end(task, watch)
+    with _Watch(receive):
+        return await work
+
+
+class _Watch:
+    """Cancels the block of the task that enters it when the client is gone, which then ends with
+    ClientGone."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._open = True
+        self._gone = False
+
+    def __enter__(self) -> _Watch:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._future = asyncio.ensure_future(_disconnect(self._receive))
+        self._future.add_done_callback(lambda _: self.drop())
+        return self
+
+    def drop(self) -> None:
+        """Take the client as gone."""
+        if self._open and not self._gone:
+            self._gone = True
+            self._task.cancel()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open = False
+        self._future.cancel()
+        if self._gone and isinstance(error, asyncio.CancelledError):
+            if sys.version_info >= (3, 11):
+                self._task.uncancel()
+            raise ClientGone from None
 
 
 class EventStream:
@@ -52,7 +83,8 @@ class EventStream:
 
     The head goes out with the first frame, or with the first keep-alive: until then an error is
     still an HTTP status of its own. A client that reads nothing for `stall_timeout_s` is dropped;
-    `abort` cuts its connection.
+    `abort` cuts its connection. Nothing waits here: while the connection takes no more, no event is
+    asked for, and what the engine makes meanwhile is joined at its end of the run.
     """
 
     def __init__(
@@ -71,67 +103,46 @@ class EventStream:
         self._keep_alive_s = keep_alive_s
         self._stall_timeout_s = stall_timeout_s
         self._abort = abort
-        self._buffer = EventBuffer()
         self._loop = asyncio.get_running_loop()
         self._sent_s = self._loop.time()
         self._sending = False
-        self._stalled = False
+        self._keeping: asyncio.Task[None] | None = None
 
     async def run(self, events: AsyncGenerator[Event, None], receive: Receive) -> None:
         """Send all of a run. Raises ClientGone, FailedRun before the head is out, and whatever
         the run raises."""
-        self._sender = asyncio.current_task()
-        pump = asyncio.ensure_future(self._pump(events))
-        watch = asyncio.ensure_future(_disconnect(receive))
-        for task in (pump, watch):
-            task.add_done_callback(lambda _: self._buffer.close())
+        self._watch = _Watch(receive)
         self._timer = self._loop.call_later(self._tick_s, self._tick)
         try:
-            await self._send_all(pump, watch)
-        except asyncio.CancelledError:
-            if self._stalled:
-                raise ClientGone from None
-            raise
+            with self._watch:
+                await self._send_all(events)
         finally:
             self._timer.cancel()
-            await _end(pump, watch)
+            if self._keeping is not None:
+                self._keeping.cancel()
 
     @property
     def _tick_s(self) -> float:
         return min(self._keep_alive_s, self._stall_timeout_s)
 
-    async def _pump(self, events: AsyncGenerator[Event, None]) -> None:
+    async def _send_all(self, events: AsyncGenerator[Event, None]) -> None:
         async with aclosing(events):
             async for event in events:
-                await self._buffer.put(event)
+                if isinstance(event, RunFailed):
+                    self._record.outcome = "error"
+                    if self._record.encoder is None:
+                        raise FailedRun(event)
+                ended = isinstance(event, RunEnded | RunFailed)
+                frames = self._encoder.encode(event)
+                if frames:
+                    if self._keeping is not None:
+                        await self._keeping
+                    await self._send_frames(frames, more=not ended)
+                if ended:
+                    return
+        raise AssertionError("a run ends with RunEnded or RunFailed")
 
-    async def _send_all(self, pump: asyncio.Task[None], watch: asyncio.Task[None]) -> None:
-        while True:
-            batch = await self._buffer.take()
-            if watch.done():
-                raise ClientGone
-            if not batch and pump.done():
-                pump.result()
-                raise AssertionError("a run ends with RunEnded or RunFailed")
-            if await self._send_batch(batch):
-                return
-
-    async def _send_batch(self, batch: list[Event]) -> bool:
-        """Send the frames of some events; whether they were the last ones."""
-        last = batch[-1] if batch else None
-        if isinstance(last, RunFailed):
-            self._record.outcome = "error"
-            if self._record.encoder is None:
-                raise FailedRun(last)
-        frames = b"".join([self._encoder.encode(event) for event in batch])
-        if not batch:
-            frames = self._encoder.keep_alive()
-        ended = isinstance(last, RunEnded | RunFailed)
-        if frames:
-            await self._send_frames(frames, more=not ended)
-        return ended
-
-    async def _send_frames(self, frames: bytes, *, more: bool) -> None:
+    async def _send_frames(self, frames: bytes, *, more: bool = True) -> None:
         self._sent_s = self._loop.time()
         self._sending = True
         if self._record.encoder is None:
@@ -141,19 +152,21 @@ class EventStream:
         await self._send({"type": "http.response.body", "body": frames, "more_body": more})
         self._sending = False
 
+    async def _keep_alive(self) -> None:
+        await self._send_frames(self._encoder.keep_alive())
+        self._keeping = None
+
     def _tick(self) -> None:
         """Notice that sending is stuck, or that nothing was sent for a while."""
         idle_s = self._loop.time() - self._sent_s
         if self._sending and idle_s >= self._stall_timeout_s:
-            assert self._sender is not None
-            self._stalled = True
             if self._abort is not None:
                 self._abort()
-            self._sender.cancel()
+            self._watch.drop()
             return
         due_s = self._keep_alive_s if not self._sending else self._stall_timeout_s
         if not self._sending and idle_s >= due_s:
-            self._buffer.wake()
+            self._keeping = asyncio.ensure_future(self._keep_alive())
             idle_s = 0.0
         self._timer = self._loop.call_later(
             max(min(due_s - idle_s, self._tick_s), 0.001), self._tick
@@ -163,10 +176,3 @@ class EventStream:
 async def _disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _end(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel what still runs, and wait until it has let go of what it holds."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
