@@ -89,13 +89,15 @@ def _make_record(scope: Scope) -> RequestRecord:
     preflight = scope["method"] == "OPTIONS" and any(
         name == b"access-control-request-method" for name, _ in headers
     )
-    return RequestRecord(
+    record = RequestRecord(
         id=given.decode() if GOOD_ID.fullmatch(given) else new_id("req_"),
         method=scope["method"],
         path=scope["raw_path"].decode("ascii", "replace"),
         content_length=int(length) if length.isdigit() and len(length) < 19 else None,
         housekeeping=preflight,
     )
+    record.write = scope.get("state", {}).get("write", record.write)
+    return record
 
 
 def _name_route(record: RequestRecord, scope: Scope) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from http import HTTPStatus
 
-from penstock.api.metrics import Metrics
+from penstock.api.metrics import Metrics, TokenHistogram
 from penstock.api.record import RequestRecord, current_record
 from penstock.base.errors import Overloaded, ServiceError
 from penstock.engine.protocol import Engine
@@ -38,35 +38,45 @@ class MeasuredEngine:
     async def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]:
         """Yields what the engine yields, unchanged."""
         record = current_record.get()
-        last_s: float | None = None
+        latency = None if record is None else _Latency(record, self._metrics)
         # The Protocol says AsyncIterator; every engine gives a generator, which aclose() aborts.
         async with aclosing(self._engine.generate(request)) as chunks:  # type: ignore[type-var]
             try:
                 async for chunk in chunks:
-                    if record is not None and chunk.tokens:
-                        self._observe(record, chunk, last_s)
-                        last_s = chunk.step_time_s
+                    if latency is not None and chunk.tokens:
+                        latency.observe(len(chunk.tokens), chunk.step_time_s)
                     yield chunk
             except ServiceError as error:
                 if error.status == Overloaded.status:
                     self._metrics.rejected.inc()
                 raise
 
-    def _observe(self, record: RequestRecord, chunk: TokenChunk, last_s: float | None) -> None:
-        now_s = chunk.step_time_s
-        record.completion_tokens += len(chunk.tokens)
+
+class _Latency:
+    """Of one sequence of a request."""
+
+    __slots__ = ("_between", "_last_s", "_metrics", "_record")
+
+    def __init__(self, record: RequestRecord, metrics: Metrics) -> None:
+        self._record = record
+        self._metrics = metrics
+        self._last_s = 0.0
+        self._between: TokenHistogram | None = None  # once there was a token to be seen
+
+    def observe(self, num_tokens: int, now_s: float) -> None:
+        """The tokens of one step."""
+        record = self._record
+        record.completion_tokens += num_tokens
         record.last_token_s = now_s
-        first = record.first_token_s is None
-        if first:
+        if self._between is not None:
+            self._between.observe_many((now_s - self._last_s) / num_tokens, num_tokens)
+        elif record.streaming:
+            # An open stream's status is settled before its first token.
+            labels = (record.method, record.route, record.model, str(HTTPStatus.OK.value))
+            self._between = self._metrics.inter_token.labels(*labels)
+            if record.first_token_s is None:
+                waited_s = max(0.0, now_s - record.started_s)
+                self._metrics.first_token.labels(*labels).observe(waited_s)
+        if record.first_token_s is None:
             record.first_token_s = now_s
-        if not record.streaming:
-            return
-        # An open stream's status is settled before its first token.
-        labels = (record.method, record.route, record.model, str(HTTPStatus.OK.value))
-        if first:
-            self._metrics.first_token.labels(*labels).observe(max(0.0, now_s - record.started_s))
-        if last_s is not None:
-            share_s = (now_s - last_s) / len(chunk.tokens)
-            histogram = self._metrics.inter_token.labels(*labels)
-            for _ in chunk.tokens:
-                histogram.observe(share_s)
+        self._last_s = now_s

@@ -7,6 +7,7 @@ imported), and whichever process is asked sums them up.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final
 
@@ -69,6 +70,15 @@ ENGINE_COUNTERS: Final = {
 }
 
 
+class TokenHistogram(Histogram):
+    """A histogram that takes the tokens of a step at once: the hottest metric there is."""
+
+    def observe_many(self, amount: float, count: int) -> None:
+        """As `observe(amount)` done `count` times."""
+        self._sum.inc(amount * count)
+        self._buckets[bisect_left(self._upper_bounds, amount)].inc(count)
+
+
 class Metrics:
     """The metrics of this API process, and the exposition of all of them.
 
@@ -109,7 +119,7 @@ class Metrics:
             buckets=FIRST_TOKEN_BUCKETS,
             registry=registry,
         )
-        self.inter_token = Histogram(
+        self.inter_token = TokenHistogram(
             "service_inter_token_latency_seconds",
             "Between the engine steps of a streamed sequence, per token.",
             LABELS,

@@ -7,9 +7,10 @@ was refused; may not leave its answer unread for ever; and there are only so man
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from penstock.api.codecs.envelope import error_body
 from penstock.base.errors import InvalidRequest, ServiceError, Unavailable
@@ -69,6 +70,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._clear_deadline()
         super().on_headers_complete()
+        self.scope["state"]["write"] = partial(self._write, self.cycle)
 
     def on_message_complete(self) -> None:
         self._in_message = False
@@ -90,6 +92,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(InvalidRequest("the request is not valid HTTP", code="invalid_http"))
+
+    def _write(self, cycle: RequestResponseCycle, data: bytes) -> bool:
+        """Send a piece of an open answer of unknown length at once, without ASGI's message for it.
+        False where it must wait, or nobody is there: `send` knows what to do then."""
+        if self.flow.write_paused or cycle.disconnected or not cycle.chunked_encoding:
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
     def _refuse(self, error: ServiceError) -> None:
         """Answer without the application, and close."""

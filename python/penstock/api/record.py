@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,18 +19,25 @@ UNKNOWN_MODEL = "unknown"
 CLIENT_CLOSED_STATUS = 499
 
 
+def _cannot_write(_: bytes) -> bool:
+    return False
+
+
 @dataclass(slots=True)
 class RequestRecord:
     """`path` is as the client wrote it, percent-encoded; `route` is the pattern it matched.
 
-    `entered`: counted as in flight, once the model is known. `encoder`: set when the head of an
-    event stream is out, so that an error can still be told in the stream's own form.
+    `write` sends a piece of an open stream at once, without a message through the middlewares;
+    False where that cannot be (`protocol`). `entered`: counted as in flight, once the model is
+    known. `encoder`: set when the head of an event stream is out, so that an error can still be
+    told in the stream's own form.
     """
 
     id: str
     method: str
     path: str
     content_length: int | None
+    write: Callable[[bytes], bool] = _cannot_write
     started_s: float = field(default_factory=time.monotonic)
     route: str = UNMATCHED
     model: str = NO_MODEL

@@ -144,6 +144,8 @@ class EventStream:
 
     async def _send_frames(self, frames: bytes, *, more: bool = True) -> None:
         self._sent_s = self._loop.time()
+        if more and self._record.encoder is not None and self._record.write(frames):
+            return
         self._sending = True
         if self._record.encoder is None:
             self._record.encoder = self._encoder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from penstock.base.errors import EngineFault
 from penstock.dialog import Event, TokenLogprob, TurnEnded, Usage
@@ -57,6 +58,8 @@ class Choice:
         self._detokenizer = IncrementalDetokenizer(tokenizer, after, shown_control)
         self._parser = parser
         self._parts = Parts(index)
+        # All that is told of a token is its text, which is shown at once.
+        self._plain = parser is None and not stops and not with_logprobs
         self._shown = _ShownText(self._parts, stops, keeps_all=parser is None)
         self._submitted_s = submitted_s
         self._first_s: float | None = None
@@ -86,10 +89,14 @@ class Choice:
                 return []  # the prompt is being read
             self._start(chunk)
         shown = self._shown
-        for token in chunk.tokens:
-            self._token(token)
-            if shown.matched is not None:
-                break
+        tokens = chunk.tokens
+        if self._plain:
+            self._all_tokens(tokens)
+        else:
+            for token in tokens:
+                self._token(token)
+                if shown.matched is not None:
+                    break
         over = chunk.finish is not None or shown.matched is not None
         if over and shown.matched is None:
             self._rest()
@@ -101,6 +108,14 @@ class Choice:
         self._first_s = chunk.step_time_s
         if self._echo is not None:
             self._parts.text(self._echo.text, self._echo.logprobs())
+
+    def _all_tokens(self, tokens: Sequence[TokenDelta]) -> None:
+        """The tokens of a step of a plain answer, in one go."""
+        self._num_tokens += len(tokens)
+        self.logprob_sum += sum([t.logprob for t in tokens if t.logprob is not None])
+        text = self._detokenizer.push_all([token.token_id for token in tokens])
+        if text:
+            self._parts.text(text)
 
     def _token(self, token: TokenDelta) -> None:
         self._num_tokens += 1

@@ -1,8 +1,9 @@
-"""Tokens to text, one at a time, without ever showing half a character."""
+"""Tokens to text as they come, without ever showing half a character."""
 
 from __future__ import annotations
 
 from codecs import utf_8_decode
+from collections.abc import Sequence
 
 from penstock.text.tokenizer import Tokenizer
 
@@ -17,7 +18,7 @@ class IncrementalDetokenizer:
     taken off only where encoding would have put one.
     """
 
-    __slots__ = ("_at_start", "_control", "_held", "_shown", "_space_prefix", "_tokenizer")
+    __slots__ = ("_at_start", "_bytes_of", "_control", "_held", "_shown", "_space_prefix")
 
     def __init__(
         self,
@@ -25,7 +26,7 @@ class IncrementalDetokenizer:
         after: int | None = None,
         shown: frozenset[int] = frozenset(),
     ) -> None:
-        self._tokenizer = tokenizer
+        self._bytes_of = tokenizer.bytes_of
         self._control = tokenizer.control_ids
         self._shown = shown
         self._space_prefix = tokenizer.space_prefix
@@ -38,20 +39,29 @@ class IncrementalDetokenizer:
             self._at_start = self._space_prefix
             if token_id not in self._shown:
                 return ""
-            return self.finish() + self._tokenizer.token_bytes(token_id).decode()
-        data = self._tokenizer.token_bytes(token_id)
+            return self.finish() + self._bytes_of[token_id].decode()
+        data = self._bytes_of[token_id]
         if self._at_start and data:
             self._at_start = False
             if data[0] == 0x20:
                 data = data[1:]
-        if self._held:
-            data = self._held + data
-        text, used = utf_8_decode(data, "replace", False)
-        self._held = b"" if used == len(data) else data[used:]
-        return text
+        return self._decode(data)
+
+    def push_all(self, token_ids: Sequence[int]) -> str:
+        """As `push` of one after the other, joined."""
+        if self._at_start or not self._control.isdisjoint(token_ids):
+            return "".join(map(self.push, token_ids))
+        return self._decode(b"".join(map(self._bytes_of.__getitem__, token_ids)))
 
     def finish(self) -> str:
         """What is still held back, as U+FFFD; the sequence is over."""
         text, _ = utf_8_decode(self._held, "replace", True)
         self._held = b""
+        return text
+
+    def _decode(self, data: bytes) -> str:
+        if self._held:
+            data = self._held + data
+        text, used = utf_8_decode(data, "replace", False)
+        self._held = b"" if used == len(data) else data[used:]
         return text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -35,14 +35,25 @@ END_OF_TURN = (
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
+class _TokenBytes(dict[int, bytes]):
+    """Token id -> bytes, found out when first asked for."""
+
+    def __init__(self, make: Callable[[int], bytes]) -> None:
+        self._make = make
+
+    def __missing__(self, token_id: int) -> bytes:
+        made = self[token_id] = self._make(token_id)
+        return made
+
+
 class Tokenizer:
     """Encodes text, tells the bytes of a token, and knows the control tokens.
 
     Attributes: `vocab_size`; `bos_id`, `eos_id` (None where the model has none); `stop_ids`, all
     tokens that end an answer; `control_tokens`, text -> id of the tokens that steer a model and
     never are part of a text; `added_tokens`, those and others that are never cut in two;
-    `space_prefix`, whether encoding puts a space before text (SentencePiece models). Safe to use
-    from several threads.
+    `bytes_of`, what `token_bytes` tells as a mapping; `space_prefix`, whether encoding puts a space
+    before text (SentencePiece models). Safe to use from several threads.
     """
 
     def __init__(
@@ -75,7 +86,7 @@ class Tokenizer:
         if eos_id is not None:
             ends.add(eos_id)
         self.stop_ids = frozenset(ends)
-        self._bytes: dict[int, bytes] = {}
+        self.bytes_of: Mapping[int, bytes] = _TokenBytes(self._make_bytes)
         self._control_pattern = _alternatives(self.control_tokens)
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
@@ -111,10 +122,7 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes a token stands for; of a control token the text of its name."""
-        known = self._bytes.get(token_id)
-        if known is None:
-            known = self._bytes[token_id] = self._make_bytes(token_id)
-        return known
+        return self.bytes_of[token_id]
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """The text of a whole sequence, control tokens left out, bad UTF-8 as U+FFFD."""

@@ -10,11 +10,12 @@ from collections.abc import AsyncGenerator
 
 import pytest
 from http_serving import CREATED, MODEL, ScriptedLoop, serving, spoken
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_engine import ScriptedEngine
 
 from penstock.api.latency import MeasuredEngine
-from penstock.api.metrics import ENGINE_COUNTERS, ENGINE_GAUGES, Metrics
+from penstock.api.metrics import ENGINE_COUNTERS, ENGINE_GAUGES, Metrics, TokenHistogram
 from penstock.base.errors import Unavailable
 from penstock.config import ServerSettings, child_environment
 from penstock.dialog import GenerateRequest, RunEnded, RunStarted, Sampling, TurnEnded, Usage
@@ -183,9 +184,24 @@ async def test_latencies_are_taken_at_engine_steps_of_streams_only(stream):
         assert total_s == pytest.approx(1.5)
 
 
+def test_tokens_taken_at_once_are_counted_as_one_by_one():
+    def exposed(name: str) -> str:
+        return generate_latest(registries[name]).decode()
+
+    registries = {name: CollectorRegistry() for name in ("once", "each")}
+    bounds = {"buckets": (0.001, 0.01, 0.1)}
+    once = TokenHistogram("t", "-", registry=registries["once"], **bounds)
+    each = TokenHistogram("t", "-", registry=registries["each"], **bounds)
+    for amount, count in ((0.0, 2), (0.001, 4), (0.05, 1), (7.0, 2)):
+        once.observe_many(amount, count)
+        for _ in range(count):
+            each.observe(amount)
+    assert exposed("once") == exposed("each")
+
+
 WORKER = """
 import sys
-from penstock.api.metrics import Metrics
+from penstock.api.metrics import Metrics, TokenHistogram
 from penstock.api.record import RequestRecord
 metrics = Metrics(sys.argv[1])
 record = RequestRecord("id", "POST", "/x", None, route="/x", model="m", status=200)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -10,6 +10,8 @@ from penstock.api.codecs.dialect import AnswerIdentity
 from penstock.api.codecs.envelope import DONE, usage_object
 from penstock.dialog import RunEnded, RunStarted, TurnEnded
 from penstock.dialog.fold import Answer
+
+PLAIN_TAIL: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
 
 
 class ChunkWriter:
@@ -52,6 +54,10 @@ class ChunkWriter:
             logprobs,
             finish,
         )
+
+    def around(self, choice: int, before: bytes, after: bytes) -> tuple[bytes, bytes]:
+        """What stands before and after the text of a choice in its chunks without logprobs."""
+        return b"%b%d,%b" % (self._head, choice, before), after + PLAIN_TAIL
 
     def end_choice(self, event: TurnEnded, content: bytes) -> bytes:
         """The last chunk of a choice, which has nothing but a finish reason."""

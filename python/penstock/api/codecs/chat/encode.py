@@ -31,6 +31,7 @@ from penstock.dialog.fold import Answer, Choice, FailedRun
 
 FIRST_DELTA: Final = b'"delta":{"role":"assistant","content":""}'
 LAST_DELTA: Final = b'"delta":{}'
+TEXT: Final = b'"delta":{"content":'
 
 
 class ChatStream:
@@ -39,16 +40,17 @@ class ChatStream:
     def __init__(self, identity: AnswerIdentity, request: GenerateRequest) -> None:
         self._writer = ChunkWriter(identity, "chat.completion.chunk", request.num_choices)
         self._logprobs = request.top_logprobs is not None
-        self._begun: set[int] = set()
+        self._around: dict[int, tuple[bytes, bytes]] = {}
         self._calls: dict[tuple[int, int], int] = {}
 
     def encode(self, event: Event) -> bytes:
         match event:
             case TextDelta():
-                content = b'"delta":{"content":' + orjson.dumps(event.text) + b"}"
-                logprobs = b"null"
-                if self._logprobs:
-                    logprobs = orjson.dumps(logprobs_object(event.logprobs))
+                if not self._logprobs:
+                    before, after = self._around[event.choice]
+                    return before + orjson.dumps(event.text) + after
+                content = TEXT + orjson.dumps(event.text) + b"}"
+                logprobs = orjson.dumps(logprobs_object(event.logprobs))
                 return self._writer.chunk(event.choice, content, logprobs)
             case ReasoningDelta():
                 text = orjson.dumps(event.text)
@@ -80,9 +82,9 @@ class ChatStream:
 
     def _begin(self, choice: int) -> bytes:
         """The first chunk of a choice, which alone names the role."""
-        if choice in self._begun:
+        if choice in self._around:
             return b""
-        self._begun.add(choice)
+        self._around[choice] = self._writer.around(choice, TEXT, b"}")
         return self._writer.chunk(choice, FIRST_DELTA)
 
     def _part_started(self, event: PartStarted) -> bytes:
