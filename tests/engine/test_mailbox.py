@@ -29,7 +29,7 @@ class Post:
         tokens = tuple(TokenDelta(self.sent + k) for k in range(count))
         self.sent += count
         cached = 7 if self.sent == count else None
-        self.boxes.deliver(TokenChunk("r", tokens, float(self.sent), cached, finish))
+        self.boxes.deliver([TokenChunk("r", tokens, float(self.sent), cached, finish)])
 
     async def read(self) -> list[TokenChunk]:
         return [chunk async for chunk in self.chunks]

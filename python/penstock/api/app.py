@@ -35,18 +35,32 @@ def create_app(services: Services) -> ASGIApp:
     """The application over its services. It has no lifespan: whoever built them closes them."""
     app: ASGIApp = _Routes(services)
     app = Errors(app)
-    app = CORSMiddleware(
-        app,
-        allow_origins=("*",),
-        allow_methods=CORS_METHODS,
-        allow_headers=CORS_HEADERS,
-        expose_headers=("x-request-id",),
-    )
+    app = _Cors(app)
     id_header = not services.settings.disable_request_id_header
     return RequestContext(app, services.observers, id_header=id_header)
 
 
+class _Cors:
+    """What browsers ask for; other clients' messages do not go through it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._cors = CORSMiddleware(
+            app,
+            allow_origins=("*",),
+            allow_methods=CORS_METHODS,
+            allow_headers=CORS_HEADERS,
+            expose_headers=("x-request-id",),
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from_browser = any(name == b"origin" for name, _ in scope["headers"])
+        await (self._cors if from_browser else self._app)(scope, receive, send)
+
+
 class _Routes:
+    """The router, with the routes whose paths are fixed found at once."""
+
     def __init__(self, services: Services) -> None:
         self._router = Router(
             [
@@ -68,7 +82,18 @@ class _Routes:
             ],
             redirect_slashes=False,
         )
+        self._fixed = {
+            (method, route.path): route
+            for route in self._router.routes
+            if isinstance(route, Route) and not route.param_convertors
+            for method in route.methods or ()
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self  # so that the router raises its 404 and 405 and does not answer itself
-        await self._router(scope, receive, send)
+        route = self._fixed.get((scope["method"], scope["path"]))
+        if route is None:
+            await self._router(scope, receive, send)
+            return
+        scope["route"], scope["path_params"] = route, {}
+        await route.app(scope, receive, send)

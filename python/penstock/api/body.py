@@ -6,6 +6,7 @@ import asyncio
 
 from starlette.types import Receive
 
+from penstock.api.cutoff import CutOff, Cuttable
 from penstock.api.errors import ClientGone, RequestTimeout
 from penstock.api.record import RequestRecord
 from penstock.base.errors import Overloaded, PayloadTooLarge
@@ -50,10 +51,15 @@ class BodyReader:
             self._held_bytes -= size
 
     async def _receive(self, receive: Receive) -> tuple[bytes, bool]:
+        block = Cuttable()
+        timer = asyncio.get_running_loop().call_later(self._stall_timeout_s, block.cut)
         try:
-            message = await asyncio.wait_for(receive(), self._stall_timeout_s)
-        except asyncio.TimeoutError:
+            with block:
+                message = await receive()
+        except CutOff:
             raise RequestTimeout("the body did not arrive in time") from None
+        finally:
+            timer.cancel()
         if message["type"] == "http.disconnect":
             raise ClientGone
         return message.get("body", b""), message.get("more_body", False)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.api.codecs.envelope import error_body
 from penstock.api.record import CLIENT_CLOSED_STATUS, RequestRecord, current_record
@@ -45,42 +45,34 @@ class Errors:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = current_record.get()
         assert record is not None, "RequestContext is outside"
-        started = False
-
-        async def watch(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
         try:
-            await self._app(scope, receive, watch)
+            await self._app(scope, receive, send)
         except ClientGone:
             record.outcome = "client_disconnected"
             record.status = record.status or CLIENT_CLOSED_STATUS
         except asyncio.CancelledError:
             # Only the server cancels a request, when draining took too long; this is its outermost
             # frame, so the cancellation ends here.
-            await _answer(Unavailable("the server is shutting down"), record, send, started)
+            await _answer(Unavailable("the server is shutting down"), record, send)
         except HTTPException as error:
-            await _answer(_from_router(error, record), record, send, started, error.headers)
+            await _answer(_from_router(error, record), record, send, error.headers)
         except ServiceError as error:
             if error.status >= 500:
                 log.warning("request %s: %s", record.id, error.message)
-            await _answer(error, record, send, started)
+            await _answer(error, record, send)
         except Exception:
             log.exception("request %s failed", record.id)
-            await _answer(ServiceError("internal error"), record, send, started)
+            await _answer(ServiceError("internal error"), record, send)
 
 
 async def _answer(
     error: ServiceError,
     record: RequestRecord,
     send: Send,
-    started: bool,
     headers: object = None,
 ) -> None:
     record.outcome = "error"
-    if not started:
+    if not record.status:  # the head is not out
         await send_error(error, send, headers)
     elif record.encoder is not None:
         await send({"type": "http.response.body", "body": record.encoder.fail(error)})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from functools import cache
 from typing import Final
 
 import prometheus_client
@@ -126,6 +127,11 @@ class Metrics:
             buckets=INTER_TOKEN_BUCKETS,
             registry=registry,
         )
+        # Found again without the library's lock and checks; there are as many as it keeps itself.
+        self._in_flight = cache(self.in_flight.labels)
+        self._requests = cache(self.requests.labels)
+        self._duration = cache(self.duration.labels)
+        self._body_bytes = cache(self.body_bytes.labels)
         self.rejected = Counter(
             "service_sequences_rejected_total",
             "Sequences not admitted because the queue was full.",
@@ -134,16 +140,16 @@ class Metrics:
 
     def enter(self, record: RequestRecord) -> None:
         """Count a request as in flight; its route and model are known now."""
-        self.in_flight.labels(record.method, record.route, record.model).inc()
+        self._in_flight(record.method, record.route, record.model).inc()
 
     def leave(self, record: RequestRecord, duration_s: float) -> None:
         """Count a request that `enter` counted as answered."""
         target = (record.method, record.route, record.model)
         labels = (*target, str(record.status))
-        self.in_flight.labels(*target).dec()
-        self.requests.labels(*labels).inc()
-        self.duration.labels(*labels).observe(duration_s)
-        self.body_bytes.labels(*target).observe(record.body_bytes)
+        self._in_flight(*target).dec()
+        self._requests(*labels).inc()
+        self._duration(*labels).observe(duration_s)
+        self._body_bytes(*target).observe(record.body_bytes)
 
     def expose(self, gauges: EngineGauges | None) -> bytes:
         """The text of `/metrics`. `gauges` None: the engine did not answer."""

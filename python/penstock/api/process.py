@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import Callable
 
@@ -65,6 +66,8 @@ class ApiProcess:
             settings=self._settings,
             metrics=self._metrics,
         )
+        gc.collect()
+        gc.freeze()  # what is loaded stays: no collection walks it in the middle of a stream
         server = HttpServer(
             create_app(services), self._settings, on_started=lambda: on_started(server)
         )

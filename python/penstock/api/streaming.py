@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from types import TracebackType
@@ -12,6 +11,7 @@ from typing import Any, Final, TypeVar
 from starlette.types import Receive, Send
 
 from penstock.api.codecs.dialect import StreamEncoder
+from penstock.api.cutoff import CutOff, Cuttable
 from penstock.api.errors import ClientGone
 from penstock.api.record import RequestRecord
 from penstock.dialog import Event, RunEnded, RunFailed
@@ -42,27 +42,20 @@ async def unless_gone(work: Coroutine[Any, Any, _T], receive: Receive) -> _T:
 
 
 class _Watch:
-    """Cancels the block of the task that enters it when the client is gone, which then ends with
-    ClientGone."""
+    """Cuts the block off, which then ends with ClientGone, when the client is gone."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._open = True
-        self._gone = False
-
-    def __enter__(self) -> _Watch:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._future = asyncio.ensure_future(_disconnect(self._receive))
-        self._future.add_done_callback(lambda _: self.drop())
-        return self
+        self._block = Cuttable()
 
     def drop(self) -> None:
         """Take the client as gone."""
-        if self._open and not self._gone:
-            self._gone = True
-            self._task.cancel()
+        self._block.cut()
+
+    def __enter__(self) -> None:
+        self._block.__enter__()
+        self._future = asyncio.ensure_future(_disconnect(self._receive))
+        self._future.add_done_callback(lambda _: self._block.cut())
 
     def __exit__(
         self,
@@ -70,11 +63,10 @@ class _Watch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._open = False
         self._future.cancel()
-        if self._gone and isinstance(error, asyncio.CancelledError):
-            if sys.version_info >= (3, 11):
-                self._task.uncancel()
+        try:
+            self._block.__exit__(kind, error, trace)
+        except CutOff:
             raise ClientGone from None
 
 

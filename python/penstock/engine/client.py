@@ -165,8 +165,7 @@ class EngineClient:
     def _handle(self, body: bytes) -> None:
         match from_engine_decoder.decode(body):
             case Chunks(chunks):
-                for chunk in chunks:
-                    self._mailboxes.deliver(chunk)
+                self._mailboxes.deliver(chunks)
             case Hello(info):
                 self._info = info
                 if self._vocabulary is not None:

@@ -92,7 +92,7 @@ class LocalEngine:
     def _run(self) -> None:
         try:
             while self._obey():
-                self._call(self._deliver, self._core.step())
+                self._call(self._mailboxes.deliver, self._core.step())
         except Exception:
             log.exception("the engine failed in a step")
             self._fault = "the engine failed and was stopped"
@@ -108,10 +108,6 @@ class LocalEngine:
             if command is None:
                 return False
             command(self._core)
-
-    def _deliver(self, chunks: list[TokenChunk]) -> None:
-        for chunk in chunks:
-            self._mailboxes.deliver(chunk)
 
 
 def _look_again(core: EngineCore) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final
 
 from penstock.base.errors import ServiceError
@@ -51,11 +51,13 @@ class Mailboxes:
             if not ended:
                 self._abort(request.id)
 
-    def deliver(self, chunk: TokenChunk) -> None:
-        """Put a chunk into its mailbox; chunks of requests that were closed are dropped."""
-        mailbox = self._open.get(chunk.id)
-        if mailbox is not None:
-            mailbox.put(chunk)
+    def deliver(self, chunks: Iterable[TokenChunk]) -> None:
+        """Put chunks into their mailboxes; those of requests that were closed are dropped."""
+        find = self._open.get
+        for chunk in chunks:
+            mailbox = find(chunk.id)
+            if mailbox is not None:
+                mailbox.put(chunk)
 
     def fail(self, request_id: str, error: ServiceError) -> None:
         """End one request with an error."""
@@ -83,8 +85,9 @@ class _Mailbox:
         self._reader: asyncio.Future[None] | None = None
 
     def put(self, chunk: TokenChunk) -> None:
-        self._chunks.append(chunk)
-        if self._reader is not None and self._ready:
+        chunks = self._chunks
+        chunks.append(chunk)
+        if not self._whole or chunk.finish is not None or len(chunks) >= MOST_WAITING:
             self._wake()
 
     def fail(self, error: ServiceError) -> None:
