@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from http import HTTPStatus
+from typing import Final
 
-from penstock.api.metrics import Metrics, TokenHistogram
+from penstock.api.metrics import INTER_TOKEN_BUCKETS, Metrics, TokenHistogram
 from penstock.api.record import RequestRecord, current_record
 from penstock.base.errors import Overloaded, ServiceError
 from penstock.engine.protocol import Engine
 from penstock.engine.types import EngineGauges, EngineInfo, TokenChunk, TokenRequest
 from penstock.models.vocabulary import Vocabulary
+
+STEPS_HELD: Final = 64
+"""So many steps of a sequence may be missing in `/metrics`."""
 
 
 class MeasuredEngine:
@@ -50,18 +55,25 @@ class MeasuredEngine:
                 if error.status == Overloaded.status:
                     self._metrics.rejected.inc()
                 raise
+            finally:
+                if latency is not None:
+                    latency.flush()
 
 
 class _Latency:
-    """Of one sequence of a request."""
+    """Of one sequence of a request. What is between tokens is counted here and added to the metric
+    now and then, and at the end."""
 
-    __slots__ = ("_between", "_last_s", "_metrics", "_record")
+    __slots__ = ("_between", "_counts", "_last_s", "_metrics", "_record", "_steps", "_total_s")
 
     def __init__(self, record: RequestRecord, metrics: Metrics) -> None:
         self._record = record
         self._metrics = metrics
-        self._last_s = 0.0
         self._between: TokenHistogram | None = None  # once there was a token to be seen
+        self._counts = [0] * (len(INTER_TOKEN_BUCKETS) + 1)
+        self._total_s = 0.0
+        self._steps = 0
+        self._last_s = 0.0
 
     def observe(self, num_tokens: int, now_s: float) -> None:
         """The tokens of one step."""
@@ -69,8 +81,26 @@ class _Latency:
         record.completion_tokens += num_tokens
         record.last_token_s = now_s
         if self._between is not None:
-            self._between.observe_many((now_s - self._last_s) / num_tokens, num_tokens)
-        elif record.streaming:
+            passed_s = now_s - self._last_s
+            self._total_s += passed_s
+            self._counts[bisect_left(INTER_TOKEN_BUCKETS, passed_s / num_tokens)] += num_tokens
+            self._steps += 1
+            if self._steps == STEPS_HELD:
+                self.flush()
+        elif record.first_token_s is None or record.streaming:
+            self._begin(now_s)
+        self._last_s = now_s
+
+    def flush(self) -> None:
+        """Add what was counted to the metric."""
+        if self._between is not None:
+            self._between.add(self._counts, self._total_s)
+            self._counts = [0] * len(self._counts)
+            self._total_s, self._steps = 0.0, 0
+
+    def _begin(self, now_s: float) -> None:
+        record = self._record
+        if record.streaming:
             # An open stream's status is settled before its first token.
             labels = (record.method, record.route, record.model, str(HTTPStatus.OK.value))
             self._between = self._metrics.inter_token.labels(*labels)
@@ -79,4 +109,3 @@ class _Latency:
                 self._metrics.first_token.labels(*labels).observe(waited_s)
         if record.first_token_s is None:
             record.first_token_s = now_s
-        self._last_s = now_s

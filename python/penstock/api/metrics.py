@@ -7,8 +7,7 @@ imported), and whichever process is asked sums them up.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Final
 
@@ -72,12 +71,14 @@ ENGINE_COUNTERS: Final = {
 
 
 class TokenHistogram(Histogram):
-    """A histogram that takes the tokens of a step at once: the hottest metric there is."""
+    """A histogram that takes many values at once: the tokens' are more than all others."""
 
-    def observe_many(self, amount: float, count: int) -> None:
-        """As `observe(amount)` done `count` times."""
-        self._sum.inc(amount * count)
-        self._buckets[bisect_left(self._upper_bounds, amount)].inc(count)
+    def add(self, counts: Sequence[int], total: float) -> None:
+        """Values that were counted by bucket, the infinite one last, and their sum."""
+        self._sum.inc(total)
+        for bucket, count in zip(self._buckets, counts, strict=True):
+            if count:
+                bucket.inc(count)
 
 
 class Metrics:

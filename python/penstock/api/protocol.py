@@ -7,10 +7,9 @@ was refused; may not leave its answer unread for ever; and there are only so man
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock.api.codecs.envelope import error_body
 from penstock.base.errors import InvalidRequest, ServiceError, Unavailable
@@ -24,6 +23,26 @@ class HeadTooLarge(ServiceError):
     status = 431
     kind = "invalid_request_error"
     code = "headers_too_large"
+
+
+class PieceWriter:
+    """Sends pieces of one answer of unknown length, past ASGI and the middlewares."""
+
+    __slots__ = ("_cycle", "_flow", "_send")
+
+    def __init__(self, protocol: HttpToolsProtocol) -> None:
+        self._cycle = protocol.cycle
+        self._flow = protocol.flow
+        self._send = protocol.transport.write
+
+    def write(self, data: bytes) -> bool:
+        """Send a piece at once. False where it must wait, where the head is not out, or nobody is
+        there: ASGI's `send` knows what to do then."""
+        cycle = self._cycle
+        if self._flow.write_paused or cycle.disconnected or not cycle.chunked_encoding:
+            return False
+        self._send(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -70,7 +89,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._clear_deadline()
         super().on_headers_complete()
-        self.scope["state"]["write"] = partial(self._write, self.cycle)
+        self.scope["state"]["write"] = PieceWriter(self).write
 
     def on_message_complete(self) -> None:
         self._in_message = False
@@ -92,14 +111,6 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(InvalidRequest("the request is not valid HTTP", code="invalid_http"))
-
-    def _write(self, cycle: RequestResponseCycle, data: bytes) -> bool:
-        """Send a piece of an open answer of unknown length at once, without ASGI's message for it.
-        False where it must wait, or nobody is there: `send` knows what to do then."""
-        if self.flow.write_paused or cycle.disconnected or not cycle.chunked_encoding:
-            return False
-        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-        return True
 
     def _refuse(self, error: ServiceError) -> None:
         """Answer without the application, and close."""

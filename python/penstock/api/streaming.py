@@ -23,6 +23,8 @@ STREAM_HEAD: Final = [
     (b"x-accel-buffering", b"no"),
 ]
 
+LAST: Final = frozenset((RunEnded, RunFailed))
+
 _T = TypeVar("_T")
 
 
@@ -98,6 +100,7 @@ class EventStream:
         self._loop = asyncio.get_running_loop()
         self._sent_s = self._loop.time()
         self._sending = False
+        self._opened = False  # the head is out, and frames may be written at once
         self._keeping: asyncio.Task[None] | None = None
 
     async def run(self, events: AsyncGenerator[Event, None], receive: Receive) -> None:
@@ -118,26 +121,32 @@ class EventStream:
         return min(self._keep_alive_s, self._stall_timeout_s)
 
     async def _send_all(self, events: AsyncGenerator[Event, None]) -> None:
+        encode, time, write = self._encoder.encode, self._loop.time, self._record.write
         async with aclosing(events):
             async for event in events:
-                if isinstance(event, RunFailed):
-                    self._record.outcome = "error"
-                    if self._record.encoder is None:
-                        raise FailedRun(event)
-                ended = isinstance(event, RunEnded | RunFailed)
-                frames = self._encoder.encode(event)
-                if frames:
-                    if self._keeping is not None:
-                        await self._keeping
-                    await self._send_frames(frames, more=not ended)
-                if ended:
+                if type(event) in LAST:
+                    await self._send_last(event)
                     return
+                frames = encode(event)
+                if not frames:
+                    continue
+                if self._opened and write(frames):
+                    self._sent_s = time()
+                else:
+                    await self._send_frames(frames)
         raise AssertionError("a run ends with RunEnded or RunFailed")
 
+    async def _send_last(self, event: Event) -> None:
+        if isinstance(event, RunFailed):
+            self._record.outcome = "error"
+            if self._record.encoder is None:
+                raise FailedRun(event)
+        await self._send_frames(self._encoder.encode(event), more=False)
+
     async def _send_frames(self, frames: bytes, *, more: bool = True) -> None:
+        if self._keeping is not None and self._keeping is not asyncio.current_task():
+            await self._keeping
         self._sent_s = self._loop.time()
-        if more and self._record.encoder is not None and self._record.write(frames):
-            return
         self._sending = True
         if self._record.encoder is None:
             self._record.encoder = self._encoder
@@ -145,8 +154,10 @@ class EventStream:
             await self._send(start)
         await self._send({"type": "http.response.body", "body": frames, "more_body": more})
         self._sending = False
+        self._opened = True
 
     async def _keep_alive(self) -> None:
+        self._opened = False  # frames that come meanwhile wait for this one
         await self._send_frames(self._encoder.keep_alive())
         self._keeping = None
 

@@ -40,7 +40,9 @@ class Mailboxes:
         try:
             self._submit(request)
             while not ended:
-                chunk = await mailbox.take()
+                while not mailbox.ready:
+                    await mailbox.arrival()
+                chunk = mailbox.take()
                 ended = chunk.finish is not None
                 yield chunk
         except ServiceError:
@@ -94,14 +96,13 @@ class _Mailbox:
         self._error = error
         self._wake()
 
-    async def take(self) -> TokenChunk:
-        """What has come, at least one chunk. Raises the error that ended the request."""
-        while not self._ready:
-            self._reader = asyncio.get_running_loop().create_future()
-            try:
-                await self._reader
-            finally:
-                self._reader = None
+    def arrival(self) -> asyncio.Future[None]:
+        """Done when it may be `ready`."""
+        self._reader = asyncio.get_running_loop().create_future()
+        return self._reader
+
+    def take(self) -> TokenChunk:
+        """What has come, once `ready`. Raises the error that ended the request."""
         chunks, end = self._chunks, len(self._chunks)
         if not chunks:
             assert self._error is not None
@@ -116,7 +117,8 @@ class _Mailbox:
         return chunks[0] if end == 1 else _joined(chunks[:end])
 
     @property
-    def _ready(self) -> bool:
+    def ready(self) -> bool:
+        """Whether there is something to take."""
         chunks = self._chunks
         if not chunks or self._error is not None:
             return self._error is not None
@@ -125,8 +127,9 @@ class _Mailbox:
         return chunks[-1].finish is not None or len(chunks) >= MOST_WAITING
 
     def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        reader, self._reader = self._reader, None
+        if reader is not None and not reader.done():  # it may have been cancelled
+            reader.set_result(None)
 
 
 def _joined(chunks: Sequence[TokenChunk]) -> TokenChunk:

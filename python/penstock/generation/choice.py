@@ -112,8 +112,12 @@ class Choice:
     def _all_tokens(self, tokens: Sequence[TokenDelta]) -> None:
         """The tokens of a step of a plain answer, in one go."""
         self._num_tokens += len(tokens)
-        self.logprob_sum += sum([t.logprob for t in tokens if t.logprob is not None])
-        text = self._detokenizer.push_all([token.token_id for token in tokens])
+        ids = []
+        for token in tokens:
+            ids.append(token.token_id)
+            if token.logprob is not None:
+                self.logprob_sum += token.logprob
+        text = self._detokenizer.push_all(ids)
         if text:
             self._parts.text(text)
 
