@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from penstock.base.errors import EngineFault
 from penstock.dialog import Sampling
-from penstock.engine.mailbox import MOST_WAITING, Mailboxes
+from penstock.engine.mailbox import Mailboxes
 from penstock.engine.types import FinishReason, TokenChunk, TokenDelta, TokenRequest
 
 
 class Post:
     """Mailboxes with one request "r" whose chunks the test hands in."""
 
-    def __init__(self, *, whole: bool = False) -> None:
+    def __init__(self) -> None:
         self.aborted: list[str] = []
         self.boxes = Mailboxes(lambda _: None, self.aborted.append)
-        request = TokenRequest("r", (1,), Sampling(), 0, 9999, whole=whole)
+        request = TokenRequest("r", (1,), Sampling(), 0, 9999)
         self.chunks: AsyncIterator[TokenChunk] = self.boxes.generate(request)
         self.sent = 0
 
@@ -62,7 +62,7 @@ async def test_chunks_of_a_prompt_are_joined_up_to_the_first_of_the_answer() -> 
     for token in range(3):
         prompt = (TokenDelta(token, -1.0),)
         cached = None if token else 7
-        post.boxes.deliver(TokenChunk("r", (), float(token), cached, prompt=prompt))
+        post.boxes.deliver([TokenChunk("r", (), float(token), cached, prompt=prompt)])
     post.send()
     post.send()
     post.send(1, "length")
@@ -70,36 +70,6 @@ async def test_chunks_of_a_prompt_are_joined_up_to_the_first_of_the_answer() -> 
     assert [token.token_id for token in first.prompt] == [0, 1, 2]
     assert (ids([first]), first.step_time_s, first.cached_tokens) == ([0], 1.0, 7)
     assert (ids([rest]), rest.prompt) == ([1, 2], ())
-
-
-async def test_a_reader_of_the_whole_answer_is_woken_at_its_end() -> None:
-    post = Post(whole=True)
-    reading = await started(post)
-    for _ in range(20):
-        post.send()
-        await asyncio.sleep(0)
-    assert post.sent == 20 and not reading.done()
-    post.send(1, "stop")
-    assert [len(chunk.tokens) for chunk in await reading] == [1, 20]
-
-
-async def test_a_reader_of_the_whole_answer_lets_go_of_a_long_one_in_between() -> None:
-    post = Post(whole=True)
-    got: list[TokenChunk] = []
-
-    async def read() -> None:
-        async for chunk in post.chunks:
-            got.append(chunk)
-
-    reading = asyncio.create_task(read())
-    await asyncio.sleep(0)
-    for _ in range(MOST_WAITING + 1):
-        post.send()
-    await asyncio.sleep(0)
-    assert ids(got)
-    post.send(1, "length")
-    await reading
-    assert ids(got) == list(range(MOST_WAITING + 2))
 
 
 @pytest.mark.parametrize("finish", ["error", "abort"])
@@ -114,9 +84,8 @@ async def test_tokens_before_a_failure_come_before_it(finish: FinishReason) -> N
     assert [(len(c.tokens), c.finish) for c in chunks] == [(1, None), (2, None), (0, finish)]
 
 
-@pytest.mark.parametrize("whole", [False, True])
-async def test_an_error_comes_after_what_was_made_before_it(whole: bool) -> None:
-    post = Post(whole=whole)
+async def test_an_error_comes_after_what_was_made_before_it() -> None:
+    post = Post()
     got: list[TokenChunk] = []
 
     async def read() -> None:
@@ -134,9 +103,8 @@ async def test_an_error_comes_after_what_was_made_before_it(whole: bool) -> None
     assert len(post.boxes) == 0 and not post.aborted
 
 
-@pytest.mark.parametrize("whole", [False, True])
-async def test_a_reader_that_leaves_aborts_its_request(whole: bool) -> None:
-    post = Post(whole=whole)
+async def test_a_reader_that_leaves_aborts_its_request() -> None:
+    post = Post()
     reading = await started(post)
     post.send()
     reading.cancel()
@@ -146,12 +114,10 @@ async def test_a_reader_that_leaves_aborts_its_request(whole: bool) -> None:
     post.send()  # late chunks are dropped
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=30), st.booleans()
-)
-def test_every_token_comes_once_and_in_order(sends: list[tuple[int, bool]], whole: bool) -> None:
+@given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=30))
+def test_every_token_comes_once_and_in_order(sends: list[tuple[int, bool]]) -> None:
     async def through() -> tuple[int, list[TokenChunk]]:
-        post = Post(whole=whole)
+        post = Post()
         reading = await started(post)
         for index, (count, pause) in enumerate(sends):
             post.send(count, "length" if index == len(sends) - 1 else None)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from penstock.base.errors import EngineFault, ServiceError
 from penstock.config import EngineSettings
 from penstock.engine.core import EngineCore
+from penstock.engine.joining import Joiner
 from penstock.engine.mailbox import Mailboxes
 from penstock.engine.types import EngineGauges, EngineInfo, TokenChunk, TokenRequest
 from penstock.models.vocabulary import Vocabulary
@@ -29,6 +30,7 @@ class LocalEngine:
 
     def __init__(self, core: EngineCore) -> None:
         self._core = core
+        self._joiner = Joiner()
         self._loop = asyncio.get_running_loop()
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._mailboxes = Mailboxes(self._submit, self._abort)
@@ -77,13 +79,18 @@ class LocalEngine:
         def command(core: EngineCore) -> None:
             try:
                 core.submit(request)
+                self._joiner.add(request)
             except ServiceError as error:
                 self._call(self._mailboxes.fail, request.id, error)
 
         self._commands.put(command)
 
     def _abort(self, request_id: str) -> None:
-        self._commands.put(lambda core: core.abort(request_id))
+        def command(core: EngineCore) -> None:
+            core.abort(request_id)
+            self._joiner.forget(request_id)
+
+        self._commands.put(command)
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
         if not self._loop.is_closed():
@@ -92,7 +99,7 @@ class LocalEngine:
     def _run(self) -> None:
         try:
             while self._obey():
-                self._call(self._mailboxes.deliver, self._core.step())
+                self._call(self._mailboxes.deliver, self._joiner.pass_on(self._core.step()))
         except Exception:
             log.exception("the engine failed in a step")
             self._fault = "the engine failed and was stopped"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterable
 
 from penstock.base.errors import ServiceError
+from penstock.engine.joining import joined
 from penstock.engine.types import TokenChunk, TokenRequest
-
-MOST_WAITING: Final = 256
-"""A reader that waits for the whole answer is woken at so many chunks, to let go of them."""
 
 
 class Mailboxes:
@@ -33,7 +30,7 @@ class Mailboxes:
         """Submit and yield the chunks; aborts if closed before the last one. What came while the
         reader was busy is joined, so that a slow reader has fewer chunks to look at; but nothing
         joins the first one of the answer, whose time tells when the prompt was done."""
-        mailbox = _Mailbox(whole=request.whole)
+        mailbox = _Mailbox()
         assert request.id not in self._open, "request ids are unique"
         self._open[request.id] = mailbox
         ended = False
@@ -74,23 +71,19 @@ class Mailboxes:
 
 
 class _Mailbox:
-    """The chunks of one request that its reader has not taken. `whole`: nobody looks at them before
-    the last one is there."""
+    """The chunks of one request that its reader has not taken."""
 
-    __slots__ = ("_begun", "_chunks", "_error", "_reader", "_whole")
+    __slots__ = ("_begun", "_chunks", "_error", "_reader")
 
-    def __init__(self, *, whole: bool) -> None:
-        self._whole = whole
+    def __init__(self) -> None:
         self._begun = False
         self._chunks: list[TokenChunk] = []
         self._error: ServiceError | None = None
         self._reader: asyncio.Future[None] | None = None
 
     def put(self, chunk: TokenChunk) -> None:
-        chunks = self._chunks
-        chunks.append(chunk)
-        if not self._whole or chunk.finish is not None or len(chunks) >= MOST_WAITING:
-            self._wake()
+        self._chunks.append(chunk)
+        self._wake()
 
     def fail(self, error: ServiceError) -> None:
         self._error = error
@@ -114,28 +107,14 @@ class _Mailbox:
         if end > 1 and chunks[end - 1].finish in ("error", "abort"):
             end -= 1
         self._chunks = chunks[end:]
-        return chunks[0] if end == 1 else _joined(chunks[:end])
+        return chunks[0] if end == 1 else joined(chunks[:end])
 
     @property
     def ready(self) -> bool:
         """Whether there is something to take."""
-        chunks = self._chunks
-        if not chunks or self._error is not None:
-            return self._error is not None
-        if not self._whole:
-            return True
-        return chunks[-1].finish is not None or len(chunks) >= MOST_WAITING
+        return bool(self._chunks) or self._error is not None
 
     def _wake(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None and not reader.done():  # it may have been cancelled
             reader.set_result(None)
-
-
-def _joined(chunks: Sequence[TokenChunk]) -> TokenChunk:
-    """Several chunks of a request as one: what the last one says, with the tokens of all."""
-    last = chunks[-1]
-    tokens = tuple([token for chunk in chunks for token in chunk.tokens])
-    prompt = tuple([token for chunk in chunks for token in chunk.prompt])
-    cached = chunks[0].cached_tokens
-    return TokenChunk(last.id, tokens, last.step_time_s, cached, last.finish, last.error, prompt)

@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from penstock.base.errors import ServiceError
+from penstock.engine.joining import Joiner
 from penstock.engine.types import EngineGauges, EngineInfo, TokenChunk, TokenRequest
 from penstock.engine.wire import (
     Abort,
@@ -73,6 +74,7 @@ class EngineServer:
 
     def __init__(self, core: Core, socket_path: str) -> None:
         self._core = core
+        self._joiner = Joiner()
         self._connections: dict[int, Connection] = {}
         self._accepted = 0
         self._stopping = False
@@ -98,7 +100,7 @@ class EngineServer:
         while not self._stopping:
             self._handle_sockets(timeout_s=0 if self._core.has_work else None)
             if self._core.has_work and not self._stopping:
-                self._deliver(self._core.step())
+                self._deliver(self._joiner.pass_on(self._core.step()))
         for connection in list(self._connections.values()):
             self._drop(connection)
         self._listener.close()
@@ -145,7 +147,7 @@ class EngineServer:
             case Submit(request):
                 self._submit(connection, request)
             case Abort(request_id):
-                self._core.abort(connection.engine_id(request_id))
+                self._abort(connection.engine_id(request_id))
                 connection.open_ids.discard(connection.engine_id(request_id))
             case Teach(vocabulary):
                 self._core.teach(vocabulary)
@@ -154,8 +156,9 @@ class EngineServer:
 
     def _submit(self, connection: Connection, request: TokenRequest) -> None:
         engine_id = connection.engine_id(request.id)
+        submitted = msgspec.structs.replace(request, id=engine_id)
         try:
-            self._core.submit(msgspec.structs.replace(request, id=engine_id))
+            self._core.submit(submitted)
         except ServiceError as error:
             refusal = Refused(
                 request.id,
@@ -169,6 +172,11 @@ class EngineServer:
             self._send(connection, refusal)
         else:
             connection.open_ids.add(engine_id)
+            self._joiner.add(submitted)
+
+    def _abort(self, engine_id: str) -> None:
+        self._core.abort(engine_id)
+        self._joiner.forget(engine_id)
 
     def _deliver(self, chunks: list[TokenChunk]) -> None:
         """One frame for each connection that the step made something for."""
@@ -214,7 +222,7 @@ class EngineServer:
         self._selector.unregister(connection.sock)
         connection.sock.close()
         for engine_id in connection.open_ids:
-            self._core.abort(engine_id)
+            self._abort(engine_id)
         connection.open_ids.clear()
 
 

@@ -1,0 +1,66 @@
+"""Joins chunks of a request that nobody looks at one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.engine.types import TokenChunk, TokenRequest
+
+MOST_HELD: Final = 256
+"""So many chunks of an answer are held back at most: what is held is memory."""
+
+
+def joined(chunks: Sequence[TokenChunk]) -> TokenChunk:
+    """Several chunks of a request as one: what the last one says, with the tokens of all."""
+    last = chunks[-1]
+    tokens = tuple([token for chunk in chunks for token in chunk.tokens])
+    prompt = tuple([token for chunk in chunks for token in chunk.prompt])
+    cached = chunks[0].cached_tokens
+    return TokenChunk(last.id, tokens, last.step_time_s, cached, last.finish, last.error, prompt)
+
+
+class Joiner:
+    """Holds back the chunks of requests whose callers want the whole answer (TokenRequest.whole),
+    between the first token and the last one, so that a step costs next to nothing for them."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, list[TokenChunk] | None] = {}  # None: the first one did not come yet
+
+    def add(self, request: TokenRequest) -> None:
+        """Before the first chunk of a request."""
+        if request.whole:
+            self._held[request.id] = None
+
+    def forget(self, request_id: str) -> None:
+        """Nothing more comes of a request. Harmless when done twice."""
+        self._held.pop(request_id, None)
+
+    def pass_on(self, chunks: list[TokenChunk]) -> list[TokenChunk]:
+        """What is to be handed on after a step that made `chunks`."""
+        if not self._held:
+            return chunks
+        passed = []
+        for chunk in chunks:
+            if chunk.id in self._held:
+                passed += self._one(chunk)
+            else:
+                passed.append(chunk)
+        return passed
+
+    def _one(self, chunk: TokenChunk) -> list[TokenChunk]:
+        held = self._held[chunk.id]
+        if chunk.finish is not None:
+            del self._held[chunk.id]
+            if chunk.finish in ("error", "abort"):  # what was made before comes before it
+                return [*([joined(held)] if held else ()), chunk]
+        if held is None:
+            if chunk.finish is None and chunk.tokens:  # else it tells of the prompt only
+                self._held[chunk.id] = []
+            return [chunk]
+        held.append(chunk)
+        if chunk.finish is None and len(held) < MOST_HELD:
+            return []
+        whole = joined(held)
+        held.clear()
+        return [whole]

@@ -1,0 +1,87 @@
+"""Chunks that nobody looks at one by one are held back and joined, and nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.dialog import Sampling
+from penstock.engine.joining import MOST_HELD, Joiner
+from penstock.engine.types import FinishReason, TokenChunk, TokenDelta, TokenRequest
+
+
+def request(request_id: str, *, whole: bool) -> TokenRequest:
+    return TokenRequest(request_id, (1,), Sampling(), 0, 9999, whole=whole)
+
+
+def chunk(request_id: str, *tokens: int, finish: FinishReason | None = None) -> TokenChunk:
+    cached = 7 if tokens[:1] == (0,) else None
+    return TokenChunk(request_id, tuple(map(TokenDelta, tokens)), 1.0, cached, finish)
+
+
+def ids(chunks: list[TokenChunk]) -> list[int]:
+    return [token.token_id for chunk in chunks for token in chunk.tokens]
+
+
+def joiner() -> Joiner:
+    """Of a request "whole" and a request "bits"."""
+    made = Joiner()
+    made.add(request("whole", whole=True))
+    made.add(request("bits", whole=False))
+    return made
+
+
+def test_only_the_first_and_the_last_chunk_of_a_whole_answer_are_handed_on() -> None:
+    made = joiner()
+    first = made.pass_on([chunk("whole", 0), chunk("bits", 0)])
+    assert first == [chunk("whole", 0), chunk("bits", 0)]
+    for token in range(1, 20):
+        assert made.pass_on([chunk("whole", token), chunk("bits", token)]) == [chunk("bits", token)]
+    last = made.pass_on([chunk("whole", 20, finish="stop")])
+    assert last == [chunk("whole", *range(1, 21), finish="stop")]
+
+
+def test_what_is_held_is_bounded() -> None:
+    made = joiner()
+    passed = [made.pass_on([chunk("whole", token)]) for token in range(3 * MOST_HELD)]
+    assert max(len(ids(chunks)) for chunks in passed) == MOST_HELD
+    assert len(ids([c for chunks in passed for c in chunks])) == 1 + 2 * MOST_HELD
+
+
+@pytest.mark.parametrize("finish", ["error", "abort"])
+def test_what_was_made_before_a_failure_comes_before_it(finish: FinishReason) -> None:
+    made = joiner()
+    made.pass_on([chunk("whole", 0)])
+    made.pass_on([chunk("whole", 1)])
+    failure = chunk("whole", finish=finish)
+    assert made.pass_on([failure]) == [chunk("whole", 1), failure]
+
+
+def test_a_request_that_fails_at_once_has_that_chunk_only() -> None:
+    failure = chunk("whole", finish="error")
+    assert joiner().pass_on([failure]) == [failure]
+
+
+def test_nothing_is_kept_of_a_request_that_is_forgotten() -> None:
+    made = joiner()
+    made.pass_on([chunk("whole", 0), chunk("whole", 1)])
+    made.forget("whole")
+    made.forget("whole")
+    made.add(request("whole", whole=True))
+    assert made.pass_on([chunk("whole", 5, finish="stop")]) == [chunk("whole", 5, finish="stop")]
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=20), st.booleans())
+def test_every_token_comes_once_and_in_order(counts: list[int], whole: bool) -> None:
+    made = Joiner()
+    made.add(request("r", whole=whole))
+    sent = 0
+    passed: list[TokenChunk] = []
+    for index, count in enumerate(counts):
+        finish: FinishReason | None = "length" if index == len(counts) - 1 else None
+        passed += made.pass_on([chunk("r", *range(sent, sent + count), finish=finish)])
+        sent += count
+    assert ids(passed) == list(range(sent))
+    assert [c.finish for c in passed] == [None] * (len(passed) - 1) + ["length"]
+    assert passed[0].cached_tokens == 7
