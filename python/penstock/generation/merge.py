@@ -33,13 +33,16 @@ async def stream(
 async def merge(
     engine: Engine, calls: Sequence[TokenRequest], choices: Sequence[Choice]
 ) -> AsyncGenerator[list[Event], None]:
-    """The events of several sequences as they come; the first failure ends all."""
+    """The events of several sequences as they come; the first failure ends all. Only so many wait
+    as there are sequences; what is made meanwhile is joined with the engine's client."""
     queue: asyncio.Queue[list[Event] | None] = asyncio.Queue()
+    room = asyncio.Semaphore(len(calls))
 
     async def pump(call: TokenRequest, choice: Choice) -> None:
         try:
             async with aclosing(stream(engine, call, choice)) as batches:
                 async for events in batches:
+                    await room.acquire()
                     queue.put_nowait(events)
         finally:
             queue.put_nowait(None)
@@ -52,6 +55,7 @@ async def merge(
         while open_streams:
             events = await queue.get()
             if events is not None:
+                room.release()
                 yield events
                 continue
             open_streams -= 1
