@@ -2,8 +2,8 @@
 
 The real API process (`penstock.api.worker`: uvicorn, the model's own tokenizer and template) on one
 core; on another one the load client, and an engine process that plays a script over the real
-socket. Wall-clock figures need an idle machine; those per CPU second of the API process do not, and
-are what two versions are compared by.
+socket. Each workload runs several times, and the run that took the least CPU time for a request or
+a token is reported: on a shared machine it is the one that was disturbed least.
 
 `requests`: answers of 32 tokens, not streamed, each connection asking again at once. `streams-R`:
 128 streams that are offered R tokens/s together, a token for each of them every engine step;
@@ -21,6 +21,7 @@ import re
 import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from bench.api_server import ApiServer
@@ -31,7 +32,7 @@ from bench.machine import facts
 ANSWER_TOKENS = 32
 REQUEST_STEP_S = 0.001
 CONNECTIONS = 128
-STREAM_TOKENS = 1000
+STREAM_S, LEAST_TOKENS = 0.5, 256
 RATES = (12_800, 50_000, 100_000, 150_000, 200_000)
 WARM_S = 1.0
 REPORT_EVERY = 10_000
@@ -44,7 +45,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench api", description=__doc__)
     parser.add_argument("--model", default="smollm2-135m-instruct", help="what `serve` takes")
     parser.add_argument("--python", default=sys.executable, help="whose penstock to measure")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each workload")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rates", default=",".join(map(str, RATES)), help="tokens/s offered")
     parser.add_argument("--requests", type=int, default=0, help="make so many; report the memory")
     parser.add_argument("--quiet", action="store_true", help="without an access log")
@@ -55,19 +57,24 @@ def main() -> None:
         if arguments.requests:
             rows = memory(server, arguments.requests)
         else:
-            rows = {"requests": requests(server, arguments.seconds)}
-            rows |= streams(server, rates, arguments.seconds)
+            rows = {"requests": requests(server, arguments.seconds, arguments.repeats)}
+            rows |= streams(server, rates, arguments.seconds, arguments.repeats)
     result = {"machine": facts(), "rows": rows}
     print(json.dumps(result, indent=1))
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def requests(server: ApiServer, seconds: float) -> Row:
+def requests(server: ApiServer, seconds: float, repeats: int) -> Row:
     """Answers that are not streamed, as fast as they come."""
     server.pace(REQUEST_STEP_S)
     asking = bodies(stream=False, max_tokens=ANSWER_TOKENS)
     drive(server.address, asking, CONNECTIONS, WARM_S)
+    runs = [_requests(server, asking, seconds) for _ in range(repeats)]
+    return min(runs, key=itemgetter("cpu_us_per_request"))
+
+
+def _requests(server: ApiServer, asking: Iterator[bytes], seconds: float) -> Row:
     cpu_s = server.cpu_s()
     done = drive(server.address, asking, CONNECTIONS, seconds)
     cpu_s = server.cpu_s() - cpu_s
@@ -85,22 +92,28 @@ def requests(server: ApiServer, seconds: float) -> Row:
     }
 
 
-def streams(server: ApiServer, rates: Sequence[int], seconds: float) -> dict[str, Row]:
+def streams(
+    server: ApiServer, rates: Sequence[int], seconds: float, repeats: int
+) -> dict[str, Row]:
     """Streams at several rates of the engine. Ends the engine, for its stamps."""
     runs = []
-    for rate in rates:
+    for rate in sorted([*rates] * repeats):
         server.pace(CONNECTIONS / rate)
-        asking = bodies(stream=True, max_tokens=STREAM_TOKENS)
+        tokens = max(LEAST_TOKENS, round(STREAM_S * rate / CONNECTIONS))
+        asking = bodies(stream=True, max_tokens=tokens)
         cpu_s = server.cpu_s()
         done = drive(server.address, asking, CONNECTIONS, seconds)
         _check(done)
         runs.append((rate, done, server.cpu_s() - cpu_s, server.rss_mib()))
     stamps = server.stamps()
     places = {word: place for place, word in enumerate(server.words)}
-    return {
-        f"streams-{rate}": _stream_row(done, cpu_s, stamps, places) | {"rss_mib": round(rss, 1)}
-        for rate, done, cpu_s, rss in runs
-    }
+    rows: dict[str, Row] = {}
+    for rate, done, cpu_s, rss in runs:
+        row = _stream_row(done, cpu_s, stamps, places) | {"rss_mib": round(rss, 1)}
+        best = rows.setdefault(f"streams-{rate}", row)
+        if row["cpu_us_per_token"] < best["cpu_us_per_token"]:
+            rows[f"streams-{rate}"] = row
+    return rows
 
 
 def memory(server: ApiServer, count: int) -> dict[str, Row]:
@@ -158,8 +171,9 @@ def _stream_row(
                     place = places[f" {word}"]
                     seen.append(place)
                     latencies.append(time_s - _step_s(place, time_s, stamps, len(places)))
-        expected = [(seen[0] + k) % len(places) for k in range(STREAM_TOKENS)]
-        assert seen == expected, "a stream lost, doubled or reordered a token"
+        expected = [(seen[0] + k) % len(places) for k in range(len(seen))]
+        complete = b'"completion_tokens":%d,' % len(seen) in exchange.answer
+        assert seen == expected and complete, "a stream lost, doubled or reordered a token"
     wall_s = max(e.ended_s for e in done) - min(e.began_s for e in done)
     tokens = len(latencies)
     return {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 from tokenizers import AddedToken
@@ -19,6 +18,7 @@ from penstock.models.tokenizer_data import (
     TokenizerSource,
 )
 from penstock.text.build import SPACE, adds_space_prefix, build_backend
+from penstock.text.pieces import RememberedPieces, stand_alone
 from penstock.text.pretokenizers import split_named
 
 END_OF_TURN = (
@@ -88,6 +88,9 @@ class Tokenizer:
         self.stop_ids = frozenset(ends)
         self.bytes_of: Mapping[int, bytes] = _TokenBytes(self._make_bytes)
         self._control_pattern = _alternatives(self.control_tokens)
+        self._pieces: RememberedPieces | None = None
+        if byte_level and not space_prefix and stand_alone(added):
+            self._pieces = RememberedPieces(self._encode_whole, self.added_tokens)
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
         """Token ids of a text; control tokens written in it are read as such.
@@ -95,7 +98,7 @@ class Tokenizer:
         `add_special`: with the model's BOS (and EOS) where it wants one, as for a raw prompt; a
         rendered chat writes its own.
         """
-        ids: list[int] = self._encode(text).ids
+        ids = self._encode(text)
         if add_special and self._add_bos and self.bos_id is not None:
             ids.insert(0, self.bos_id)
         if add_special and self._add_eos and self.eos_id is not None:
@@ -106,7 +109,7 @@ class Tokenizer:
         """Token ids of a text given in pieces; no control token reaches across two of them."""
         ids: list[int] = []
         for index, piece in enumerate(pieces):
-            new: list[int] = self._encode(piece).ids if piece else []
+            new = self._encode(piece) if piece else []
             if index and self.space_prefix and new and self._token(new[0]) == SPACE:
                 del new[0]  # the prefix space belongs to the start of a text only
             ids += new
@@ -136,12 +139,16 @@ class Tokenizer:
         text: str = self._backend.to_str()
         return text
 
-    def _encode(self, text: str) -> Any:
+    def _encode(self, text: str) -> list[int]:
+        return self._encode_whole(text) if self._pieces is None else self._pieces.encode(text)
+
+    def _encode_whole(self, text: str) -> list[int]:
         try:
-            return self._backend.encode(text, add_special_tokens=False)
+            ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         except (TypeError, UnicodeEncodeError):  # lone surrogates, which JSON can spell
             clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            return self._backend.encode(clean, add_special_tokens=False)
+            ids = self._backend.encode(clean, add_special_tokens=False).ids
+        return ids
 
     def _token(self, token_id: int) -> str | None:
         token: str | None = self._backend.id_to_token(token_id)
