@@ -32,6 +32,10 @@ class AgentLoop:
             except ServiceError as error:
                 yield failure(error)
 
+    async def count(self, request: GenerateRequest) -> int:
+        """How many tokens the prompt of a request has. Raises InvalidRequest."""
+        return await self._generator.count(request)
+
 
 def failure(error: ServiceError) -> RunFailed:
     """An error as the event that ends a run."""

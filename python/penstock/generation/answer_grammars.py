@@ -72,7 +72,7 @@ class AnswerGrammars:
                 field="tool_choice",
                 code="unsupported_value",
             )
-        return "one" if len(policy.names) == 1 else "must"
+        return "one" if len(policy.names) == 1 or not policy.parallel else "must"
 
     def _composed(self, rules: AnswerRules) -> Constraint:
         return Constraint("llguidance", answer_grammar(self._channels, self._apart, rules))

@@ -33,6 +33,7 @@ class Choice:
     text of the answer, not in reasoning and calls. A token's logprob goes with the delta that shows
     its first character; tokens of reasoning and calls, and those cut off by a stop string, have
     none. `shown_control`: control tokens that the parser must see. `logprob_sum`: of all tokens.
+    `max_calls`: the answer ends with so many calls, None where it may make any number.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Choice:
         parser: ChannelParser | None = None,
         shown_control: frozenset[int] = frozenset(),
         with_logprobs: bool = True,
+        max_calls: int | None = None,
     ) -> None:
         self.index = index
         self.ended = False
@@ -67,6 +69,8 @@ class Choice:
         self._echo_chars = len(echo.text) if echo is not None else 0
         self._cached_tokens = 0
         self._with_logprobs = with_logprobs
+        self._max_calls = max_calls
+        self._called_enough = False
         self._num_tokens = 0
         self._num_reasoning = 0
         self._num_decoded = 0  # characters that came out of the detokenizer
@@ -88,21 +92,24 @@ class Choice:
             if not chunk.tokens and chunk.finish is None:
                 return []  # the prompt is being read
             self._start(chunk)
-        shown = self._shown
         tokens = chunk.tokens
         if self._plain:
             self._all_tokens(tokens)
         else:
             for token in tokens:
                 self._token(token)
-                if shown.matched is not None:
+                if self._cut_short:
                     break
-        over = chunk.finish is not None or shown.matched is not None
-        if over and shown.matched is None:
+        if chunk.finish is not None and not self._cut_short:
             self._rest()
-        if over:
+        if chunk.finish is not None or self._cut_short:
             self._end(chunk.finish == "length", chunk.step_time_s)
         return self._parts.take()
+
+    @property
+    def _cut_short(self) -> bool:
+        """Nothing that the model says from here on belongs to the answer."""
+        return self._called_enough or self._shown.matched is not None
 
     def _start(self, chunk: TokenChunk) -> None:
         self._first_s = chunk.step_time_s
@@ -156,6 +163,9 @@ class Choice:
                     parts.arguments(piece.text)
                 case CallEnd():
                     parts.end()
+                    if parts.num_calls == self._max_calls:
+                        self._called_enough = True
+                        return
 
     def _rest(self) -> None:
         """What was held back, at the end of the sequence."""
@@ -164,13 +174,13 @@ class Choice:
             self._tell([*(self._parser.push(tail) if tail else ()), *self._parser.finish()])
         elif tail:
             self._shown.say(tail, self._num_decoded)
-        if self._shown.matched is None:
+        if not self._cut_short:
             self._shown.flush(last=True)
 
     def _end(self, is_length: bool, now_s: float) -> None:
         assert self._first_s is not None
         matched = self._shown.matched
-        if matched is None and is_length:
+        if is_length and not self._cut_short:
             self.finish = "length"
         elif matched is None and self._parts.num_calls:
             self.finish = "tool_calls"

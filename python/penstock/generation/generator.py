@@ -30,6 +30,8 @@ from penstock.text.channels import Channels
 
 LONG_PROMPT_CHARS: Final = 8192
 """A longer prompt is rendered and tokenized in a thread; about 2 ms of work."""
+COUNTED_CONTEXT_TOKENS: Final = 2**31
+"""Longer than any prompt that can arrive: to count is not to fit."""
 PLAIN_CHANNELS: Final = Channels()
 
 
@@ -84,7 +86,7 @@ class Generator:
         before the first event, and what the engine raises: Overloaded, Unavailable, EngineFault.
         """
         check_request(request)
-        prompts = await self._build(request)
+        prompts = await self._build(request, self._engine.info.context_tokens)
         sampling = await self._sampling(request.sampling)
         forms = [self._forms.of(request, prompt.token_ids) for prompt in prompts]
         grammar = await self._grammars.of(request, forms[0])
@@ -104,6 +106,14 @@ class Generator:
         cut = any(choice.finish == "length" for choice in choices)
         yield RunEnded("incomplete" if cut else "completed", total_usage(choices, per_prompt))
 
+    async def count(self, request: GenerateRequest) -> int:
+        """How many tokens the prompts of a request have, also where no context would hold them.
+
+        Raises InvalidRequest as `run` does."""
+        check_request(request)
+        prompts = await self._build(request, COUNTED_CONTEXT_TOKENS)
+        return sum(len(prompt.token_ids) for prompt in prompts)
+
     def _batches(
         self, request: GenerateRequest, calls: Sequence[TokenRequest], choices: Sequence[Choice]
     ) -> AsyncGenerator[list[Event], None]:
@@ -114,12 +124,11 @@ class Generator:
             return best(batches, choices, request.best_of, request.n)
         return batches
 
-    async def _build(self, request: GenerateRequest) -> tuple[Prompt, ...]:
-        info = self._engine.info
-        build = self._prompts.build
+    async def _build(self, request: GenerateRequest, context_tokens: int) -> tuple[Prompt, ...]:
+        vocab_size = self._engine.info.vocab_size
         if prompt_chars(request) > LONG_PROMPT_CHARS:
-            return await asyncio.to_thread(build, request, info.context_tokens, info.vocab_size)
-        return build(request, info.context_tokens, info.vocab_size)
+            return await asyncio.to_thread(self._prompts.build, request, context_tokens, vocab_size)
+        return self._prompts.build(request, context_tokens, vocab_size)
 
     async def _sampling(self, wanted: Sampling) -> Sampling:
         check_bias(wanted.logit_bias or {}, self._engine.info.vocab_size)
@@ -178,4 +187,5 @@ class Generator:
             parser=form.parser(),
             shown_control=form.shown_control,
             with_logprobs=with_logprobs,
+            max_calls=None if request.tool_policy.parallel else 1,
         )

@@ -105,6 +105,29 @@ async def test_a_cut_off_call_ends_with_length() -> None:
     assert isinstance(call, ToolCall) and answer.choices[0].finish == "length"
 
 
+@pytest.mark.parametrize("n", [1, 2])
+async def test_an_answer_ends_with_its_first_call_where_calls_may_not_be_parallel(n: int) -> None:
+    engine = ScriptedEngine(list((CALL + "\n" + CALL + "and on").encode()))
+    generator = Generator(
+        engine, TOKENIZER, tiny_template(), channels=Channels(SYNTAXES["hermes"], None)
+    )
+    request = GenerateRequest(messages=HI, tools=TOOLS, n=n, tool_policy=ToolPolicy(parallel=False))
+    answer = fold([event async for event in generator.run(request)])
+    for choice in answer.choices:
+        assert [type(part) for part in choice.parts] == [ToolCall]
+        assert choice.finish == "tool_calls"
+    assert len(engine.aborted) == n
+    both = await answer_of(CALL + "\n" + CALL)
+    assert [type(part) for part in both.choices[0].parts] == [ToolCall, ToolCall]
+
+
+async def test_only_the_first_of_several_calls_in_a_chunk_counts() -> None:
+    chunk = tuple((CALL + "\n" + CALL).encode())
+    answer = await answer_of([chunk], tool_policy=ToolPolicy(parallel=False))
+    assert [type(part) for part in answer.choices[0].parts] == [ToolCall]
+    assert answer.choices[0].finish == "tool_calls"
+
+
 async def test_no_call_is_made_where_none_is_allowed() -> None:
     engine = ScriptedEngine(list(CALL.encode()))
     channels = Channels(SYNTAXES["hermes"], None)

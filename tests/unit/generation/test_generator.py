@@ -83,6 +83,24 @@ async def test_a_prompt_is_sent_as_it_is() -> None:
     assert [r.token_ids for r in engine.requests] == [(257, 260), (5, 6)]
 
 
+async def test_prompts_are_counted_as_they_would_be_sent() -> None:
+    engine = ScriptedEngine([1])
+    request = GenerateRequest(messages=HI)
+    counted = await generator(engine).count(request)
+    assert engine.requests == []
+    await answer_of(engine, messages=HI)
+    assert counted == len(engine.requests[0].token_ids)
+    assert await generator(engine).count(GenerateRequest(prompts=("ab", (5, 6, 7)))) == 5
+
+
+async def test_prompts_that_no_context_holds_are_counted_too() -> None:
+    engine = ScriptedEngine([1], info=info(64))
+    long = (Message("user", (Text("ab" * 100_000),)),)
+    assert await generator(engine).count(GenerateRequest(messages=long)) > 200_000
+    with pytest.raises(InvalidRequest):
+        await generator(engine).count(GenerateRequest(messages=()))
+
+
 async def test_an_empty_prompt_starts_from_the_beginning_of_text() -> None:
     engine = ScriptedEngine([])
     await events_of(engine, prompt="")
