@@ -19,10 +19,11 @@ class Decoded(msgspec.Struct, frozen=True):
 
 
 class AnswerIdentity(msgspec.Struct, frozen=True):
-    """What an answer says of itself before anything is generated."""
+    """What an answer says of itself before anything is generated, and the id of its request."""
 
     id: str
     fingerprint: str
+    request_id: str = ""
 
 
 class StreamEncoder(Protocol):

@@ -1,0 +1,59 @@
+"""From a request's body to what it asks for, with the record filled on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+from starlette.types import Receive, Scope
+
+from penstock.api.codecs.dialect import Decoded, Dialect
+from penstock.api.codecs.fields import model_of
+from penstock.api.record import UNKNOWN_MODEL, RequestRecord, current_record
+from penstock.api.services import Services
+from penstock.base.errors import InvalidRequest, ServiceError
+
+# Above this size decoding would hold up the other requests of the loop.
+THREAD_BODY_BYTES: Final = 256 * 1024
+
+
+class RequestReader:
+    """Reads requests of one dialect."""
+
+    def __init__(self, services: Services, dialect: Dialect) -> None:
+        self._services = services
+        self._dialect = dialect
+
+    async def read(self, scope: Scope, receive: Receive) -> tuple[Decoded, RequestRecord]:
+        """The request, with the id of its model. Raises what `BodyReader.read` does,
+        InvalidRequest, and NotFound for an unknown model."""
+        services = self._services
+        record = current_record.get()
+        assert record is not None
+        record.route, record.model = scope["route"].path, UNKNOWN_MODEL
+        body = await services.bodies.read(record, receive)
+        decoded = await self._decode(body, record)
+        record.model = services.resolve(decoded.request.model)
+        record.streaming = decoded.stream
+        services.observers.enter(record)
+        request = msgspec.structs.replace(
+            decoded.request, model=record.model, streamed=decoded.stream
+        )
+        return Decoded(request, decoded.stream), record
+
+    async def _decode(self, body: bytes, record: RequestRecord) -> Decoded:
+        try:
+            if len(body) > THREAD_BODY_BYTES:
+                return await asyncio.to_thread(self._dialect.decode, body)
+            return self._dialect.decode(body)
+        except InvalidRequest:
+            record.model = self._model_label(body)
+            raise
+
+    def _model_label(self, body: bytes) -> str:
+        """The model of a request that cannot be decoded, for metrics and log."""
+        try:
+            return self._services.resolve(model_of(body))
+        except ServiceError:
+            return UNKNOWN_MODEL
