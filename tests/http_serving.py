@@ -73,7 +73,8 @@ def logprobs_of(request: GenerateRequest, piece: str, offset: int) -> tuple[Toke
 
 
 class ScriptedLoop:
-    """Plays a script for each request: yields events, waits for asyncio.Events, raises."""
+    """Plays a script for each request: yields events, waits for asyncio.Events, raises. Counts
+    USAGE.prompt_tokens for every prompt."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -98,6 +99,10 @@ class ScriptedLoop:
         finally:
             self.running -= 1
             self.cut_short += not finished
+
+    async def count(self, request: GenerateRequest) -> int:
+        self.requests.append(request)
+        return USAGE.prompt_tokens
 
 
 @dataclass

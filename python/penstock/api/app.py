@@ -10,8 +10,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.api.codecs.chat import ChatDialect
 from penstock.api.codecs.completions import CompletionsDialect
+from penstock.api.codecs.messages import MessagesDialect
 from penstock.api.context import RequestContext
 from penstock.api.errors import Errors
+from penstock.api.routes.count_tokens import CountTokens
 from penstock.api.routes.generate import GenerateEndpoint
 from penstock.api.routes.models import GetModel, ListModels
 from penstock.api.routes.operations import ExposeMetrics, Health
@@ -72,6 +74,14 @@ class _Routes:
                 Route(
                     "/v1/completions",
                     GenerateEndpoint(services, CompletionsDialect()),
+                    methods=["POST"],
+                ),
+                Route(
+                    "/v1/messages", GenerateEndpoint(services, MessagesDialect()), methods=["POST"]
+                ),
+                Route(
+                    "/v1/messages/count_tokens",
+                    CountTokens(services, MessagesDialect()),
                     methods=["POST"],
                 ),
                 Route("/v1/models", ListModels(services), methods=["GET"]),

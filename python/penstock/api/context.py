@@ -15,6 +15,8 @@ from penstock.api.record import RequestRecord, current_record
 from penstock.base.ids import new_id
 
 ID_HEADER: Final = b"x-request-id"
+# What the second vendor's clients look for.
+MESSAGES_ID_HEADER: Final = b"request-id"
 # What may be echoed and logged as it is: visible ASCII, bounded.
 GOOD_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 HOUSEKEEPING: Final = ("/", "/health", "/metrics", "/docs", "/api-doc/openapi.json", "/ui")
@@ -72,7 +74,7 @@ class RequestContext:
                 record.status = message["status"]
                 _name_route(record, scope)
                 if self._id_header:
-                    message["headers"] = [*message["headers"], (ID_HEADER, record.id.encode())]
+                    message["headers"] = [*message["headers"], *_id_headers(record)]
             await send(message)
 
         try:
@@ -80,6 +82,13 @@ class RequestContext:
         finally:
             _name_route(record, scope)
             self._observers.leave(record)
+
+
+def _id_headers(record: RequestRecord) -> list[tuple[bytes, bytes]]:
+    value = record.id.encode()
+    if record.speaks_messages:
+        return [(ID_HEADER, value), (MESSAGES_ID_HEADER, value)]
+    return [(ID_HEADER, value)]
 
 
 def _make_record(scope: Scope) -> RequestRecord:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.api.codecs.envelope import error_body
+from penstock.api.codecs.messages.encode import error_body as message_error_body
 from penstock.api.record import CLIENT_CLOSED_STATUS, RequestRecord, current_record
 from penstock.base.errors import NotFound, ServiceError, Unavailable
 
 log = logging.getLogger(__name__)
 
-RETRY_STATUSES = (429, 503)
-DEFAULT_RETRY_AFTER_S = 1
+RETRY_STATUSES: Final = (429, 503)
+DEFAULT_RETRY_AFTER_S: Final = 1
 
 
 class ClientGone(Exception):
@@ -35,9 +37,9 @@ class RequestTimeout(ServiceError):
 
 
 class Errors:
-    """Answers every exception of the app inside: in the error envelope, or in the stream's own
-    form once a stream is open. What is not a ServiceError is our fault: logged, and answered 500
-    without its text."""
+    """Answers every exception of the app inside: in the route's error envelope, or in the stream's
+    own form once a stream is open. What is not a ServiceError is our fault: logged, and answered
+    500 without its text."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -73,15 +75,20 @@ async def _answer(
 ) -> None:
     record.outcome = "error"
     if not record.status:  # the head is not out
-        await send_error(error, send, headers)
+        await _send_error(error, record, send, headers)
     elif record.encoder is not None:
         await send({"type": "http.response.body", "body": record.encoder.fail(error)})
     # Otherwise the answer broke off within a JSON body, and the server closes the connection.
 
 
-async def send_error(error: ServiceError, send: Send, headers: object = None) -> None:
-    """Send the envelope, with Retry-After where coming back makes sense."""
-    body = error_body(error)
+async def _send_error(
+    error: ServiceError, record: RequestRecord, send: Send, headers: object
+) -> None:
+    """Send the envelope of the route, with Retry-After where coming back makes sense."""
+    if record.speaks_messages:
+        body = message_error_body(error, record.id)
+    else:
+        body = error_body(error)
     fields = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),

@@ -12,6 +12,7 @@ from penstock.api.codecs.dialect import StreamEncoder
 
 Outcome = Literal["completed", "error", "client_disconnected"]
 
+MESSAGES = "/v1/messages"
 UNMATCHED = "<unmatched>"
 NO_MODEL = "none"
 UNKNOWN_MODEL = "unknown"
@@ -51,6 +52,11 @@ class RequestRecord:
     first_token_s: float | None = None
     last_token_s: float | None = None
     completion_tokens: int = 0
+
+    @property
+    def speaks_messages(self) -> bool:
+        """Whether the route is the second vendor's, with its error envelope and its id header."""
+        return self.path == MESSAGES or self.path.startswith(MESSAGES + "/")
 
     @property
     def tokens_per_second(self) -> float | None:

@@ -27,6 +27,10 @@ class Loop(Protocol):
         """The events of one run; closing the generator aborts it."""
         ...
 
+    async def count(self, request: GenerateRequest) -> int:
+        """How many tokens the prompt of a request has. Raises as `run` fails."""
+        ...
+
 
 @dataclass(frozen=True)
 class Services:

@@ -52,6 +52,19 @@ def decode_hosted_tools(fields: Fields, kinds: Sequence[str]) -> tuple[HostedToo
     return tuple(tools)
 
 
+def decode_search_options(fields: Fields) -> SearchTool | None:
+    """`web_search_options` of chat and messages; its presence alone asks for search."""
+    options = fields.object("web_search_options")
+    if options is None:
+        return None
+    options.string("search_description")
+    options.string("extract_description")
+    _refuse_images(options)
+    _refuse_offline(options)
+    allowed, blocked = decode_domains(options.object("filters"))
+    return SearchTool(_context_size(options), _nested_location(options), allowed, blocked)
+
+
 def decode_domains(filters: Fields | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """`allowed_domains` and `blocked_domains` of an object, at most 100 each."""
     if filters is None:
@@ -65,7 +78,7 @@ def _web_search(entry: Fields) -> SearchTool:
     _refuse_images(entry)
     _refuse_offline(entry)
     allowed, blocked = decode_domains(entry.object("filters"))
-    return SearchTool(_context_size(entry), _flat_location(entry), allowed, blocked)
+    return SearchTool(_context_size(entry), decode_flat_location(entry), allowed, blocked)
 
 
 def _web_search_preview(entry: Fields) -> SearchTool:
@@ -73,7 +86,7 @@ def _web_search_preview(entry: Fields) -> SearchTool:
     _refuse_images(entry)
     for key in ("filters", "return_token_budget"):
         _refuse_given(entry, key, "is not supported by web_search_preview; use web_search")
-    return SearchTool(_context_size(entry), _flat_location(entry))
+    return SearchTool(_context_size(entry), decode_flat_location(entry))
 
 
 def _code_interpreter(entry: Fields) -> PythonTool:
@@ -117,10 +130,10 @@ def _skill(skill: Fields) -> SkillReference:
     skill_id = skill.required_string("skill_id")
     if not skill_id:
         skill.refuse("skill_id", "must not be empty")
-    return SkillReference(skill_id, _skill_version(skill))
+    return SkillReference(skill_id, decode_skill_version(skill))
 
 
-def _skill_version(skill: Fields) -> int | None:
+def decode_skill_version(skill: Fields) -> int | None:
     """A number, its decimal digits as a string, or "latest"."""
     value: Any = skill.get("version")
     if value is None or value == "latest":
@@ -170,7 +183,17 @@ def _context_size(options: Fields) -> ContextSize | None:
     return cast("ContextSize | None", size)
 
 
-def _flat_location(entry: Fields) -> dict[str, str] | None:
+def _nested_location(options: Fields) -> dict[str, str] | None:
+    """As in the reference chat API: `{type: approximate, approximate: {...}}`."""
+    location = options.object("user_location")
+    if location is None:
+        return None
+    location.choice("type", ("approximate",))
+    return _location(location.object("approximate") or location)
+
+
+def decode_flat_location(entry: Fields) -> dict[str, str] | None:
+    """`user_location` of a tool: `{type: approximate, city, ...}`."""
     location = entry.object("user_location")
     if location is not None:
         location.choice("type", ("approximate",))

@@ -28,13 +28,26 @@ def decode_functions(fields: Fields, hosted: Sequence[str]) -> tuple[FunctionToo
         for entry in fields.objects("tools")
         if hosted_kind(entry.required_string("type")) not in hosted
     )
+    check_functions(fields, tools)
+    return tools
+
+
+def check_functions(fields: Fields, tools: Sequence[FunctionTool]) -> None:
+    """Refuse too many functions, and two of one name."""
     if len(tools) > MAX_TOOLS:
         fields.refuse("tools", f"may hold at most {MAX_TOOLS} tools, not {len(tools)}")
     names = [tool.name for tool in tools]
     if len(set(names)) < len(names):
         double = next(name for name in names if names.count(name) > 1)
         fields.refuse("tools", f"names the function {shown(double)} more than once")
-    return tools
+
+
+def decode_function_name(function: Fields) -> str:
+    """The `name` under which a function can be called."""
+    name = function.required_string("name")
+    if not TOOL_NAME.fullmatch(name):
+        function.refuse("name", "must be 1 to 128 letters, digits and characters of `_-.:`")
+    return name
 
 
 def decode_tool_choice(
@@ -68,9 +81,7 @@ def _tool(entry: Fields, hosted: Sequence[str]) -> FunctionTool:
         wanted = one_of(("function", *hosted))
         entry.refuse("type", f"must be {wanted}, not {shown(kind)}", code="unsupported_value")
     function = entry.object("function") or entry
-    name = function.required_string("name")
-    if not TOOL_NAME.fullmatch(name):
-        function.refuse("name", "must be 1 to 128 letters, digits and characters of `_-.:`")
+    name = decode_function_name(function)
     parameters = function.object("parameters")
     if parameters is not None:
         check_depth(function, "parameters", parameters.values)

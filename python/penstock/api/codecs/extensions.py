@@ -1,0 +1,46 @@
+"""The service's own fields of chat and messages: sessions, output files, permissions."""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from penstock.api.codecs.fields import Fields
+from penstock.api.codecs.media import MAX_ID_CHARS, decode_file_name
+from penstock.dialog import Permission, Permissions, RequestedFile
+
+PERMISSIONS: Final = ("auto", "ask", "deny")
+MAX_OUTPUT_FILES: Final = 64
+
+
+def decode_permissions(fields: Fields, stream: bool) -> Permissions:
+    """How far the request tightens what tools may do. `ask` needs a stream to ask in."""
+    code = cast("Permission | None", fields.choice("code_execution_permission", PERMISSIONS))
+    agent = cast("Permission | None", fields.choice("agent_permission", PERMISSIONS))
+    for key, value in (("agent_permission", agent), ("code_execution_permission", code)):
+        if value == "ask" and not stream:
+            fields.refuse(key, '"ask" requires `stream: true` over HTTP')
+    return Permissions(agent, code)
+
+
+def decode_session(fields: Fields) -> str | None:
+    """The id of the session that goes on; an empty one is none."""
+    session = fields.string("session_id")
+    if session is not None and len(session) > MAX_ID_CHARS:
+        fields.refuse("session_id", f"may have at most {MAX_ID_CHARS} characters")
+    return session or None
+
+
+def decode_requested_files(fields: Fields) -> tuple[RequestedFile, ...]:
+    """`files`: what server-side tools must produce."""
+    files = tuple(_requested_file(entry) for entry in fields.objects("files"))
+    if len(files) > MAX_OUTPUT_FILES:
+        fields.refuse("files", f"may hold at most {MAX_OUTPUT_FILES} files, not {len(files)}")
+    return files
+
+
+def _requested_file(entry: Fields) -> RequestedFile:
+    entry.required_string("name")
+    name = decode_file_name(entry, "name")
+    if name is None:
+        entry.refuse("name", "must be the name of a file")
+    return RequestedFile(name, entry.string("format"), entry.string("description"))

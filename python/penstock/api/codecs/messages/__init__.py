@@ -1,0 +1,25 @@
+"""The second vendor's messages: `POST /v1/messages` and `/v1/messages/count_tokens`."""
+
+from penstock.api.codecs.dialect import AnswerIdentity, Decoded
+from penstock.api.codecs.messages.decode import decode
+from penstock.api.codecs.messages.encode import encode
+from penstock.api.codecs.messages.stream import MessageStream
+from penstock.dialog import GenerateRequest
+from penstock.dialog.fold import Answer
+
+__all__ = ["MessageStream", "MessagesDialect", "decode", "encode"]
+
+
+class MessagesDialect:
+    """Blocks in, blocks out."""
+
+    id_prefix = "msg_"
+
+    def decode(self, body: bytes) -> Decoded:
+        return decode(body)
+
+    def encoder(self, identity: AnswerIdentity, request: GenerateRequest) -> MessageStream:
+        return MessageStream(identity, request)
+
+    def encode(self, identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
+        return encode(identity, request, answer)

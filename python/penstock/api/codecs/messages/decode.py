@@ -1,0 +1,93 @@
+"""The body of a messages request -> GenerateRequest."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.api.codecs.constraint import decode_constraint, schema_text
+from penstock.api.codecs.dialect import Decoded
+from penstock.api.codecs.extensions import (
+    decode_permissions,
+    decode_requested_files,
+    decode_session,
+)
+from penstock.api.codecs.fields import Fields, decode_object
+from penstock.api.codecs.messages.blocks import decode_messages, decode_system
+from penstock.api.codecs.messages.tools import decode_hosted, decode_tool_choice, decode_tools
+from penstock.api.codecs.reasoning import decode_effort, decode_reasoning
+from penstock.api.codecs.sampling import (
+    MAX_STOP_STRINGS,
+    MAX_TOP_LOGPROBS,
+    decode_limits,
+    decode_sampling,
+)
+from penstock.dialog import Constraint, GenerateRequest, ReasoningPolicy
+
+# Accepted with a value of any type, and without effect; so is every field named nowhere here, and
+# `cache_control` wherever it stands: the cache needs no marks.
+IGNORED: Final = ("metadata", "service_tier", "cache_control", "thinking.budget_tokens")
+THINKING: Final[dict[str | None, bool | None]] = {
+    "enabled": True,
+    "disabled": False,
+    "adaptive": None,
+    "between_tools": None,
+}
+
+
+def decode(body: bytes) -> Decoded:
+    """Raises InvalidRequest naming the field that is wrong."""
+    fields = decode_object(body)
+    stream = fields.boolean("stream") or False
+    tools, hosted = decode_tools(fields)
+    _check_logprobs(fields)
+    request = GenerateRequest(
+        model=fields.string("model") or None,
+        messages=(*decode_system(fields), *decode_messages(fields)),
+        tools=tools,
+        hosted=(*hosted, *decode_hosted(fields)),
+        permissions=decode_permissions(fields, stream),
+        files=decode_requested_files(fields),
+        session=decode_session(fields),
+        tool_policy=decode_tool_choice(fields, tools),
+        sampling=decode_sampling(fields),
+        constraint=_constraint(fields),
+        limits=decode_limits(fields),
+        reasoning=_reasoning(fields),
+        stop=fields.strings("stop_sequences", MAX_STOP_STRINGS) or (),
+        ignore_eos=fields.boolean("ignore_eos") or False,
+    )
+    return Decoded(request, stream)
+
+
+def _check_logprobs(fields: Fields) -> None:
+    """Valid or not is all that matters: a message has no place for them."""
+    fields.boolean("logprobs")
+    fields.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
+
+
+def _reasoning(fields: Fields) -> ReasoningPolicy:
+    thinking = fields.object("thinking")
+    enabled = None
+    if thinking is not None:
+        thinking.required_string("type")
+        enabled = THINKING[thinking.choice("type", tuple(filter(None, THINKING)))]
+    policy = decode_reasoning(fields, enabled)
+    config = fields.object("output_config")
+    effort = decode_effort(config, "effort") if config is not None else None
+    if effort is None or policy.effort is not None or policy.enabled is False:
+        return policy
+    return ReasoningPolicy(policy.enabled, effort)  # says how hard to think, not whether
+
+
+def _constraint(fields: Fields) -> Constraint | None:
+    """`output_config.format`, or one of the service's own fields."""
+    own = decode_constraint(fields)
+    config = fields.object("output_config")
+    wanted = config.object("format") if config is not None else None
+    if config is None or wanted is None:
+        return own
+    if own is not None:
+        config.refuse("format", "cannot be used together with `grammar` or `response_format`")
+    wanted.required_string("type")
+    wanted.choice("type", ("json_schema",))
+    return Constraint("json_schema", schema_text(wanted, "schema"))

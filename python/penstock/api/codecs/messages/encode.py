@@ -1,0 +1,111 @@
+"""A folded answer -> a message, and what message and stream share."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import Any, Final
+
+import orjson
+
+from penstock.api.codecs.dialect import AnswerIdentity
+from penstock.base.errors import ServiceError
+from penstock.dialog import (
+    GenerateRequest,
+    Part,
+    Reasoning,
+    Text,
+    ToolCall,
+    Usage,
+)
+from penstock.dialog.events import Finish
+from penstock.dialog.fold import Answer
+
+# The vendor's name for each status; its clients choose the class of their exceptions by it.
+ERROR_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+STOP_REASONS: Final[dict[Finish, str]] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "error": "end_turn",
+}
+
+
+def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
+    """The JSON of a message."""
+    choice = answer.choices[0]
+    message = {
+        **message_head(identity, answer.model),
+        "content": [block for part in choice.parts for block in _blocks(part)],
+        **stop_fields(choice.finish, choice.stop_sequence),
+        "usage": usage_object(answer.usage),
+    }
+    if request.session is not None:
+        message["session_id"] = request.session
+    return orjson.dumps(message)
+
+
+def message_head(identity: AnswerIdentity, model: str) -> dict[str, Any]:
+    """What a message says of itself before it has content."""
+    return {"id": identity.id, "type": "message", "role": "assistant", "model": model}
+
+
+def stop_fields(finish: Finish | None, stop_sequence: str | None) -> dict[str, Any]:
+    """Why the answer ended; all null while it goes on."""
+    reason = "stop_sequence" if stop_sequence is not None else finish and STOP_REASONS[finish]
+    return {"stop_reason": reason, "stop_sequence": stop_sequence}
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    """Input tokens are those not read from the cache: with those that were, all of the prompt."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+    }
+
+
+def signature_of(thinking: str) -> str:
+    """What a thinking block carries so that clients keep it: a digest of its text."""
+    return base64.b64encode(hashlib.blake2b(thinking.encode(), digest_size=48).digest()).decode()
+
+
+def error_body(error: ServiceError, request_id: str) -> bytes:
+    """`{"type": "error", "error": {"type", "message"}, "request_id"}`."""
+    default = "api_error" if error.status >= 500 else "invalid_request_error"
+    kind = ERROR_TYPES.get(error.status, default)
+    inner = {"type": kind, "message": error.message}
+    return orjson.dumps({"type": "error", "error": inner, "request_id": request_id})
+
+
+def _blocks(part: Part) -> list[dict[str, Any]]:
+    """The block of a part; an empty one has none."""
+    match part:
+        case Text(text) if text:
+            return [{"type": "text", "text": text}]
+        case Reasoning(text) if text:
+            return [{"type": "thinking", "thinking": text, "signature": signature_of(text)}]
+        case ToolCall():
+            arguments = _input(part.arguments)
+            return [{"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}]
+        case _:
+            return []
+
+
+def _input(arguments: str) -> orjson.Fragment | dict[str, Any]:
+    """The arguments as the object they are; none where they broke off."""
+    try:
+        whole = type(orjson.loads(arguments)) is dict
+    except orjson.JSONDecodeError:
+        whole = False
+    return orjson.Fragment(arguments) if whole else {}

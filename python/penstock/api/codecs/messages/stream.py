@@ -1,0 +1,142 @@
+"""Events -> the named events of a messages stream."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from penstock.api.codecs.dialect import AnswerIdentity
+from penstock.api.codecs.messages.encode import (
+    error_body,
+    message_head,
+    signature_of,
+    stop_fields,
+    usage_object,
+)
+from penstock.base.errors import ServiceError
+from penstock.dialog import (
+    ArgumentsDelta,
+    Event,
+    GenerateRequest,
+    PartEnded,
+    PartStarted,
+    Reasoning,
+    ReasoningDelta,
+    RunEnded,
+    RunFailed,
+    RunStarted,
+    TextDelta,
+    TurnEnded,
+    Usage,
+)
+from penstock.dialog.fold import FailedRun
+
+PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
+TEXT_BLOCK: Final = {"type": "text", "text": ""}
+THINKING_BLOCK: Final = {"type": "thinking", "thinking": "", "signature": ""}
+
+
+class MessageStream:
+    """One stream. A block begins with its first delta, so that there are no empty ones; a call
+    begins with its name. `message_start` waits for what follows it: until then an error is still an
+    HTTP status of its own."""
+
+    def __init__(self, identity: AnswerIdentity, request: GenerateRequest) -> None:
+        self._identity = identity
+        self._session = request.session
+        self._index = -1
+        self._open: int | None = None
+        self._delta_head = b""
+        self._stop = stop_fields(None, None)
+        self._held = b""
+
+    def encode(self, event: Event) -> bytes:
+        frames = self._frames(event)
+        return self._release() + frames if frames and self._held else frames
+
+    def _frames(self, event: Event) -> bytes:
+        match event:
+            case TextDelta():
+                begin = self._begin(event.part, TEXT_BLOCK) if event.text else b""
+                return begin + self._delta(b'"text_delta","text":', event.text)
+            case ReasoningDelta():
+                begin = self._begin(event.part, THINKING_BLOCK) if event.text else b""
+                return begin + self._delta(b'"thinking_delta","thinking":', event.text)
+            case ArgumentsDelta():
+                return self._delta(b'"input_json_delta","partial_json":', event.text)
+            case PartStarted():
+                return self._call(event) if event.kind == "tool_call" else b""
+            case PartEnded():
+                return self._end(event)
+            case TurnEnded():
+                self._stop = stop_fields(event.finish, event.stop_sequence)
+                return b""
+            case RunStarted():
+                self._held = self._start(event)
+                return b""
+            case RunEnded():
+                return self._finish(event)
+            case RunFailed():
+                return self.fail(FailedRun(event))
+
+    def fail(self, error: ServiceError) -> bytes:
+        return b"event: error\ndata: %b\n\n" % error_body(error, self._identity.request_id)
+
+    def keep_alive(self) -> bytes:
+        return self._release() + PING
+
+    def _release(self) -> bytes:
+        held, self._held = self._held, b""
+        return held
+
+    def _start(self, event: RunStarted) -> bytes:
+        message = {
+            **message_head(self._identity, event.model),
+            "content": [],
+            **self._stop,
+            "usage": usage_object(Usage(prompt_tokens=event.prompt_tokens)),
+        }
+        return _frame(b"message_start", {"message": message})
+
+    def _begin(self, part: int, block: dict[str, Any]) -> bytes:
+        if self._open == part:
+            return b""
+        self._open = part
+        self._index += 1
+        self._delta_head = (
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
+            b'"delta":{"type":' % self._index
+        )
+        fields = {"index": self._index, "content_block": block}
+        return _frame(b"content_block_start", fields)
+
+    def _call(self, event: PartStarted) -> bytes:
+        call = {"type": "tool_use", "id": event.call_id, "name": event.name}
+        return self._begin(event.part, {**call, "input": {}})
+
+    def _delta(self, kind: bytes, text: str) -> bytes:
+        if not text:
+            return b""
+        return b"%b%b%b}}\n\n" % (self._delta_head, kind, orjson.dumps(text))
+
+    def _end(self, event: PartEnded) -> bytes:
+        if self._open != event.part:
+            return b""
+        self._open = None
+        signature = b""
+        if isinstance(event.value, Reasoning):
+            text = signature_of(event.value.text)
+            signature = self._delta(b'"signature_delta","signature":', text)
+        return signature + _frame(b"content_block_stop", {"index": self._index})
+
+    def _finish(self, event: RunEnded) -> bytes:
+        fields: dict[str, Any] = {"delta": self._stop, "usage": usage_object(event.usage)}
+        if self._session is not None:
+            fields["session_id"] = self._session
+        return _frame(b"message_delta", fields) + _frame(b"message_stop", {})
+
+
+def _frame(name: bytes, fields: dict[str, Any]) -> bytes:
+    data = orjson.dumps({"type": name.decode(), **fields})
+    return b"event: %b\ndata: %b\n\n" % (name, data)

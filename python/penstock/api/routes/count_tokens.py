@@ -1,0 +1,26 @@
+"""`POST /v1/messages/count_tokens`: how long a prompt is, without generating."""
+
+from __future__ import annotations
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from penstock.api.codecs.dialect import Dialect
+from penstock.api.routes.generate import send_json
+from penstock.api.routes.reading import RequestReader
+from penstock.api.services import Services
+from penstock.api.streaming import unless_gone
+
+
+class CountTokens:
+    """POST a request of one dialect; get the tokens of its prompt."""
+
+    def __init__(self, services: Services, dialect: Dialect) -> None:
+        self._services = services
+        self._reader = RequestReader(services, dialect)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        decoded, record = await self._reader.read(scope, receive)
+        counting = self._services.models[record.model].count(decoded.request)
+        tokens = await unless_gone(counting, receive)
+        await send_json(orjson.dumps({"input_tokens": tokens}), send)
