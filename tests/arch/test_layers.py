@@ -26,6 +26,7 @@ ROOMS = [
     "text",
     "generation",
     "store",
+    "fetch",
     "sandbox",
     "agent",
     "llm",
@@ -39,9 +40,10 @@ ONLY = {
     "kernels": set(),
     "scheduler": {"base", "dialog"},
     "store": {"base", "config", "dialog"},
+    "fetch": {"base"},
 }
 NO_TORCH = ["base", "config", "dialog", "quant", "models", "scheduler", "engine", "text",
-            "generation", "store", "agent", "llm", "api", "cli"]  # fmt: skip
+            "generation", "store", "fetch", "agent", "llm", "api", "cli"]  # fmt: skip
 
 
 def sources() -> list[tuple[str, Path]]:

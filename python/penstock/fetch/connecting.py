@@ -1,0 +1,73 @@
+"""Connections to checked addresses: a name is resolved once, and what was checked is connected to.
+
+Host header and TLS server name stay those of the URL, as they are made from it and not from the
+address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+import httpcore
+
+from penstock.fetch.addresses import AllowList
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Host and port -> its addresses, in the order in which they are to be tried. Raises OSError."""
+
+
+class ForbiddenAddress(Exception):
+    """A name has an address that nothing is fetched from."""
+
+
+async def resolve_by_system(host: str, port: int) -> Sequence[str]:
+    """As this machine resolves names."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+class CheckedBackend(httpcore.AsyncNetworkBackend):
+    """Opens connections for one fetch. A name with one forbidden address is forbidden: which one
+    another resolver would give first is not ours to guess."""
+
+    def __init__(self, resolve: Resolve, allow: AllowList) -> None:
+        self._resolve = resolve
+        self._allow = allow
+        self._inner = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Raises ForbiddenAddress, and httpcore.ConnectError where no address answers."""
+        try:
+            addresses = await self._resolve(host, port)
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError(error) from error
+        if not all(map(self._allow.allows, addresses)):
+            raise ForbiddenAddress
+        failure: Exception = httpcore.ConnectError("the name has no address")
+        for address in addresses:
+            try:
+                return await self._inner.connect_tcp(
+                    address, port, timeout, local_address, socket_options
+                )
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        raise ForbiddenAddress
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)

@@ -1,0 +1,58 @@
+"""data: URLs, and base64 in the forms that clients send."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.base.data_url import decode_base64, decode_data_url
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("data:text/plain;base64,aGk=", (b"hi", "text/plain")),
+        ("DATA:Text/CSV;charset=utf-8;BASE64,aGk=", (b"hi", "text/csv")),
+        ("data:;base64,aGk", (b"hi", None)),
+        ("data:,a%20b", (b"a b", None)),
+        ("data:text/plain,a,b", (b"a,b", "text/plain")),
+        ("data:image/png;base64,aGk%3D", (b"hi", "image/png")),
+        ("data:,", (b"", None)),
+    ],
+)
+def test_data_urls(url: str, expected: tuple[bytes, str | None]) -> None:
+    assert decode_data_url(url) == expected
+
+
+@pytest.mark.parametrize(
+    "url", ["", "data:", "data:text/plain;base64", "http://x", "data:;base64,#"]
+)
+def test_broken_data_urls_are_refused(url: str) -> None:
+    with pytest.raises(ValueError):
+        decode_data_url(url)
+
+
+@given(st.binary(max_size=100))
+def test_base64_is_read_in_every_form(data: bytes) -> None:
+    standard = base64.b64encode(data).decode()
+    lines = "\r\n".join(standard[i : i + 4] for i in range(0, len(standard), 4))
+    safe = base64.urlsafe_b64encode(data).decode()
+    for text in (standard, standard.rstrip("="), lines, safe, safe.rstrip("="), f" {standard}\n"):
+        assert decode_base64(text) == data
+
+
+@pytest.mark.parametrize("text", ["#", "aGk=x", "aaaaa", "é", "a\x00bc"])
+def test_what_is_no_base64_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        decode_base64(text)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_decoded_or_refused(text: str) -> None:
+    for decode in (decode_base64, decode_data_url):
+        with contextlib.suppress(ValueError):
+            decode(text)

@@ -1,0 +1,79 @@
+"""Which addresses a client's URL may lead to."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.fetch import AllowList
+
+PUBLIC = [
+    "8.8.8.8",
+    "93.184.216.34",
+    "2606:4700::1111",
+    "::ffff:8.8.8.8",
+    "64:ff9b::808:808",
+    "2002:808:808::",
+]
+FORBIDDEN = [
+    "127.0.0.1",
+    "127.8.9.10",
+    "0.0.0.0",
+    "10.0.0.1",
+    "172.16.0.1",
+    "192.168.1.1",
+    "100.64.0.1",
+    "169.254.169.254",
+    "192.0.0.1",
+    "192.0.2.1",
+    "198.18.0.1",
+    "224.0.0.1",
+    "239.255.255.250",
+    "240.0.0.1",
+    "255.255.255.255",
+    "::",
+    "::1",
+    "::7f00:1",
+    "::ffff:127.0.0.1",
+    "::ffff:10.0.0.1",
+    "::ffff:169.254.169.254",
+    "64:ff9b::7f00:1",
+    "64:ff9b::a00:1",
+    "64:ff9b:1::1",
+    "2001:db8::1",
+    "2002:7f00:1::",
+    "2002:a00:1::",
+    "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+    "fc00::1",
+    "fd12:3456::1",
+    "fe80::1",
+    "fe80::1%eth0",
+    "fec0::1",
+    "ff02::1",
+    "ff0e::1",
+    "not an address",
+    "",
+]
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_public_addresses_are_allowed(address: str) -> None:
+    assert AllowList().allows(address)
+
+
+@pytest.mark.parametrize("address", FORBIDDEN)
+def test_addresses_that_only_this_machine_reaches_are_not(address: str) -> None:
+    assert not AllowList().allows(address)
+
+
+def test_an_operator_allows_networks_and_single_addresses() -> None:
+    allow = AllowList(["10.1.0.0/16", "127.0.0.1", "fd00::/8"])
+    for address in ("10.1.2.3", "::ffff:10.1.2.3", "127.0.0.1", "fd00::5", "8.8.8.8"):
+        assert allow.allows(address)
+    for address in ("10.2.0.1", "127.0.0.2", "fc00::5", "::1"):
+        assert not allow.allows(address)
+
+
+@pytest.mark.parametrize("network", ["localhost", "10.0.0.1/8", "300.0.0.1", ""])
+def test_what_is_no_network_cannot_be_allowed(network: str) -> None:
+    with pytest.raises(ValueError):
+        AllowList([network])

@@ -1,0 +1,336 @@
+"""Fetching from real servers on loopback. The one double stands where names are resolved: it says
+what a DNS server would say."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import trustme
+
+from penstock.base.errors import ServiceError
+from penstock.fetch import AllowList, Fetched, Fetcher, FetchLimits
+
+LOOPBACK = ["127.0.0.1", "::1"]
+TLS_PURPOSES = (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH)
+Answer = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+@dataclass
+class Origin:
+    """A web server. `seen`: the request heads it got."""
+
+    port: int = 0
+    seen: list[str] = field(default_factory=list)
+
+    def url(self, path: str = "/", host: str = "127.0.0.1") -> str:
+        return f"http://{host}:{self.port}{path}"
+
+
+@asynccontextmanager
+async def origin(*answers: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[Origin]:
+    """Gives one answer a connection, in order; the last one for all that come after."""
+    server_of = Origin()
+    left = list(answers)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            server_of.seen.append((await reader.readuntil(b"\r\n\r\n")).decode())
+            answer = left.pop(0) if len(left) > 1 else left[0]
+            if isinstance(answer, bytes):
+                writer.write(answer)
+                await writer.drain()
+            else:
+                await answer(writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    server_of.port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield server_of
+
+
+def content(body: bytes, *headers: str) -> bytes:
+    lines = "".join(f"{header}\r\n" for header in (*headers, f"content-length: {len(body)}"))
+    return OK + lines.encode() + b"\r\n" + body
+
+
+def moved(location: str, status: int = 302) -> bytes:
+    head = f"HTTP/1.1 {status} Moved\r\nlocation: {location}\r\ncontent-length: 0\r\n\r\n"
+    return head.encode()
+
+
+class Names:
+    """A resolver whose answers are written down: each name has a list of them, given in turns."""
+
+    def __init__(self, **answers: list[Sequence[str]]) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        self.asked.append(host)
+        answers = self.answers[host.split(".")[0]]
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+async def fetch(
+    url: str, *, allow: Sequence[str] = LOOPBACK, names: Names | None = None, **limits: float
+) -> Fetched:
+    bounds = FetchLimits(**limits)  # type: ignore[arg-type]
+    if names is None:
+        return await Fetcher(AllowList(allow), bounds).fetch(url, field="image_url")
+    return await Fetcher(AllowList(allow), bounds, names).fetch(url, field="image_url")
+
+
+async def refused(url: str, **options: object) -> ServiceError:
+    with pytest.raises(ServiceError) as caught:
+        await fetch(url, **options)  # type: ignore[arg-type]
+    error = caught.value
+    assert error.status == 400 and error.field == "image_url"
+    assert error.message.startswith("image_url: ")
+    assert "127.0.0.1" not in error.message and "10.0.0" not in error.message
+    return error
+
+
+async def test_content_comes_with_its_type_and_name() -> None:
+    async with origin(content(b"a,b", "Content-Type: text/csv; charset=utf-8")) as web:
+        fetched = await fetch(web.url("/files/a%20b.csv?x=1"))
+    assert fetched == Fetched(b"a,b", "text/csv", "a b.csv")
+    head = web.seen[0].lower()
+    assert head.startswith("get /files/a%20b.csv?x=1 http/1.1\r\n")
+    assert f"\r\nhost: 127.0.0.1:{web.port}\r\n" in head and "accept-encoding: identity" in head
+
+
+async def test_name_is_resolved_once_and_kept_as_the_host() -> None:
+    names = Names(files=[["127.0.0.1"]])
+    async with origin(content(b"x")) as web:
+        await fetch(web.url(host="files.example"), names=names)
+    assert names.asked == ["files.example"]
+    assert f"\r\nhost: files.example:{web.port}\r\n" in web.seen[0].lower()
+
+
+async def test_what_was_checked_is_what_is_connected_to() -> None:
+    """Rebinding: the second answer of the name would lead inside, and is never asked for."""
+    names = Names(files=[["127.0.0.1"], ["10.0.0.1"]])
+    async with origin(content(b"x")) as web:
+        fetched = await fetch(web.url(host="files.example"), names=names)
+    assert fetched.data == b"x" and names.asked == ["files.example"]
+
+
+@pytest.mark.parametrize(
+    "addresses", [["10.0.0.1"], ["::ffff:10.0.0.1"], ["127.0.0.1", "10.0.0.1"], ["169.254.169.254"]]
+)
+async def test_name_with_any_forbidden_address_is_refused(addresses: list[str]) -> None:
+    async with origin(content(b"x")) as web:
+        url = web.url(host="files.example")
+        error = await refused(url, names=Names(files=[addresses]))
+    assert error.code == "url_not_allowed" and not web.seen
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "2130706433", "0x7f.1", "0"]
+)
+async def test_this_machine_is_refused_however_it_is_written(host: str) -> None:
+    async with origin(content(b"x")) as web:
+        error = await refused(web.url(host=host), allow=())
+    assert error.code == "url_not_allowed" and not web.seen
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirects_are_followed(status: int) -> None:
+    async with (
+        origin(content(b"there", "Content-Type: text/plain")) as there,
+        origin(moved(there.url("/b.txt"), status)) as here,
+    ):
+        fetched = await fetch(here.url("/a"))
+    assert fetched == Fetched(b"there", "text/plain", "b.txt")
+
+
+async def test_relative_redirects_stay_on_the_host() -> None:
+    async with origin(moved("../c"), content(b"c")) as web:
+        assert (await fetch(web.url("/a/b"))).name == "c"
+    assert web.seen[1].startswith("GET /c ")
+
+
+async def test_every_redirect_is_checked_anew() -> None:
+    names = Names(outside=[["127.0.0.1"]], inside=[["10.0.0.1"]])
+    async with origin(moved("http://inside.example/secret")) as web:
+        error = await refused(web.url(host="outside.example"), names=names)
+    assert error.code == "url_not_allowed" and names.asked == ["outside.example", "inside.example"]
+
+
+async def test_redirect_to_the_same_name_is_resolved_and_checked_anew() -> None:
+    names = Names(files=[["127.0.0.1"], ["192.168.0.1"]])
+    async with origin(moved("/again")) as web:
+        error = await refused(web.url(host="files.example"), names=names)
+    assert error.code == "url_not_allowed" and len(web.seen) == 1
+
+
+@pytest.mark.parametrize("location", ["file:///etc/passwd", "gopher://x/", "data:,x"])
+async def test_redirect_to_another_scheme_is_refused(location: str) -> None:
+    async with origin(moved(location)) as web:
+        assert (await refused(web.url())).code == "url_not_allowed"
+
+
+async def test_there_are_at_most_three_redirects() -> None:
+    async with origin(moved("/1"), moved("/2"), moved("/3"), content(b"end")) as web:
+        assert (await fetch(web.url())).data == b"end"
+    async with origin(moved("/on")) as web:
+        assert (await refused(web.url())).code == "url_unreachable"
+    assert len(web.seen) == 4
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc/passwd",
+        "ftp://files.example/x",
+        "unix:///run/x",
+        "http://",
+        "http:///x",
+        "//files.example/x",
+        "files.example",
+        "http://[::1",
+        "http://user:secret@files.example/",
+        "http://files.example:99999/",
+        "",
+    ],
+)
+async def test_other_schemes_and_broken_urls_are_refused(url: str) -> None:
+    error = await refused(url, names=Names(files=[["127.0.0.1"]]))
+    assert error.code == "url_not_allowed" and "secret" not in error.message
+
+
+async def test_declared_size_over_the_bound_is_refused_before_the_body() -> None:
+    async with origin(OK + b"content-length: 101\r\n\r\n") as web:
+        assert (await refused(web.url(), max_bytes=100)).code == "url_too_large"
+
+
+async def test_body_without_an_end_is_cut_off_at_the_bound() -> None:
+    sent = 0
+
+    async def flood(writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(OK + b"\r\n")
+        while True:
+            writer.write(b"x" * 65536)
+            sent += 65536
+            await writer.drain()
+
+    async with origin(flood) as web:
+        assert (await refused(web.url(), max_bytes=100_000)).code == "url_too_large"
+    assert sent < 64 * 1024 * 1024
+
+
+async def test_slow_drip_ends_with_the_time() -> None:
+    dripped = asyncio.Event()
+
+    async def drip(writer: asyncio.StreamWriter) -> None:
+        writer.write(OK + b"content-length: 1000000\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b"x")
+            dripped.set()
+            await asyncio.sleep(0.005)
+
+    async with origin(drip) as web:
+        error = await refused(web.url(), timeout_s=0.2)
+    assert error.code == "url_unreachable" and dripped.is_set()
+
+
+async def test_silent_server_ends_with_the_time() -> None:
+    async def silence(writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with origin(silence) as web:
+        assert (await refused(web.url(), timeout_s=0.1)).code == "url_unreachable"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 304 No\r\n\r\n",
+        b"HTTP/1.1 302 No\r\ncontent-length: 0\r\n\r\n",
+        OK + b"content-encoding: gzip\r\ncontent-length: 3\r\n\r\nabc",
+        OK + b"content-length: 10\r\n\r\nabc",
+        b"SSH-2.0-OpenSSH\r\n",
+        b"",
+    ],
+)
+async def test_what_is_no_content_is_unreachable(answer: bytes) -> None:
+    async with origin(answer) as web:
+        assert (await refused(web.url())).code == "url_unreachable"
+
+
+async def test_closed_port_and_unknown_name_are_unreachable() -> None:
+    async with origin(content(b"x")) as web:
+        url = web.url()
+    assert (await refused(url)).code == "url_unreachable"
+
+    async def nowhere(host: str, port: int) -> Sequence[str]:
+        raise OSError("secret resolver text")
+
+    with pytest.raises(ServiceError) as caught:
+        await Fetcher(AllowList(), resolve=nowhere).fetch("http://x.example/", field="f")
+    assert caught.value.code == "url_unreachable" and "secret" not in caught.value.message
+
+
+async def test_next_address_is_tried_where_one_does_not_answer() -> None:
+    names = Names(files=[["127.0.0.2", "127.0.0.1"]])
+    async with origin(content(b"x")) as web:
+        url = web.url(host="files.example")
+        fetched = await fetch(url, names=names, allow=["127.0.0.0/8"])
+    assert fetched.data == b"x"
+
+
+async def test_data_urls_are_decoded_and_bounded() -> None:
+    assert await fetch("data:text/plain;base64,aGk=") == Fetched(b"hi", "text/plain", None)
+    assert (await refused("data:;base64,aGk=", max_bytes=1)).code == "url_too_large"
+    assert (await refused("data:;base64,%")).code == "url_not_allowed"
+
+
+async def test_tls_is_of_the_name_and_the_connection_of_the_address() -> None:
+    authority = trustme.CA()
+    server_tls, client_tls = (ssl.create_default_context(p) for p in TLS_PURPOSES)
+    authority.issue_cert("files.example").configure_cert(server_tls)
+    authority.configure_trust(client_tls)
+    asked: list[str | None] = []
+    server_tls.sni_callback = lambda _, name, __: asked.append(name)
+    names = Names(files=[["127.0.0.1"]], other=[["127.0.0.1"]])
+    fetcher = Fetcher(AllowList(LOOPBACK), resolve=names, tls=lambda: client_tls)
+    async with origin(content(b"x"), tls=server_tls) as web:
+        url = web.url(host="files.example").replace("http:", "https:")
+        assert (await fetcher.fetch(url, field="f")).data == b"x"
+        with pytest.raises(ServiceError) as caught:  # a certificate of another name
+            await fetcher.fetch(url.replace("files", "other"), field="f")
+    assert caught.value.code == "url_unreachable" and asked == ["files.example", "other.example"]
+
+
+async def test_abandoned_fetch_closes_its_connection() -> None:
+    closed = asyncio.Event()
+    begun = asyncio.Event()
+
+    async def until_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        begun.set()
+        await reader.read()
+        closed.set()
+        writer.close()
+
+    server = await asyncio.start_server(until_closed, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        task = asyncio.create_task(fetch(f"http://127.0.0.1:{port}/"))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(closed.wait(), 30)
