@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
+from typing import Protocol
 
 from penstock.base.errors import ServiceError
-from penstock.dialog import Event, GenerateRequest, RunFailed
+from penstock.dialog import Event, File, GenerateRequest, RunFailed
 from penstock.generation import Generator
 
 log = logging.getLogger(__name__)
 
 
-class AgentLoop:
-    """Answers requests with one model. The only entry that the API and embedded use know."""
+class FileAttachments(Protocol):
+    """What makes texts of file parts: `attachments.Attachments`. Embedded use has none, and does
+    not load what that needs."""
 
-    def __init__(self, generator: Generator) -> None:
+    def attach(self, request: GenerateRequest) -> Awaitable[GenerateRequest]: ...
+
+    def preview(self, request: GenerateRequest) -> Awaitable[GenerateRequest]: ...
+
+
+class AgentLoop:
+    """Answers requests with one model. The only entry that the API and embedded use know.
+
+    `attachments` None: a request with files is refused.
+    """
+
+    def __init__(self, generator: Generator, attachments: FileAttachments | None = None) -> None:
         self._generator = generator
+        self._attachments = attachments
 
     async def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
         """The events of one run; exactly one RunEnded or RunFailed, and it is last.
@@ -25,16 +39,26 @@ class AgentLoop:
         What a client or an operator caused comes as RunFailed, never as an exception. Closing the
         generator aborts the run.
         """
-        async with aclosing(self._generator.run(request)) as events:
-            try:
+        try:
+            if self._attachments is not None and has_files(request):
+                request = await self._attachments.attach(request)
+            async with aclosing(self._generator.run(request)) as events:
                 async for event in events:
                     yield event
-            except ServiceError as error:
-                yield failure(error)
+        except ServiceError as error:
+            yield failure(error)
 
     async def count(self, request: GenerateRequest) -> int:
-        """How many tokens the prompt of a request has. Raises InvalidRequest."""
+        """How many tokens the prompt of a request has; its files are not stored. Raises what a
+        client or an operator caused."""
+        if self._attachments is not None and has_files(request):
+            request = await self._attachments.preview(request)
         return await self._generator.count(request)
+
+
+def has_files(request: GenerateRequest) -> bool:
+    """Whether there is anything to attach."""
+    return any(isinstance(part, File) for m in request.messages or () for part in m.parts)
 
 
 def failure(error: ServiceError) -> RunFailed:
