@@ -91,8 +91,7 @@ CHAT_ONLY = [
             for part in (
                 {},
                 {"type": 3},
-                {"type": "image_url", "image_url": {"url": "x"}},
-                {"type": "file", "file": {"file_id": "x"}},
+                {"type": "file_url", "file_url": {"url": "https://a.example/x"}},
                 {"type": "nonsense"},
             )
         ],
@@ -114,7 +113,10 @@ CHAT_ONLY = [
     ),
     ("tools", [{}, "x", [TOOL, TOOL]]),
     ("tools[0]", [["x"]]),
-    ("tools[0].type", [[{}], [{"type": "web_search"}], [{"type": "code_interpreter"}]]),
+    (
+        "tools[0].type",
+        [[{}], [{"type": "web_search"}], [{"type": "shell"}], [{"type": "namespace"}]],
+    ),
     ("tools[0].name", [[{"type": "function"}], [{"type": "function", "name": "a b"}]]),
     (
         "tools[0].function.parameters",
@@ -133,9 +135,9 @@ CHAT_ONLY = [
     ("reasoning_effort", ["extreme", 3]),
     ("chat_template_kwargs", ["x"]),
     ("chat_template_kwargs.enable_thinking", [{"enable_thinking": 3}]),
-    ("web_search_options", [{}, {"search_context_size": "low"}]),
-    ("session_id", ["abc", 3]),
-    ("files", [[{"name": "a.csv"}]]),
+    ("web_search_options", ["low", 3]),
+    ("session_id", [3, [], "x" * 257]),
+    ("files", ["a.csv", {"name": "a.csv"}, [{"name": "x"}] * 65]),
     ("agent_permission", ["maybe", "ask", 3]),
     ("max_tool_rounds", [-1, "x"]),
 ]

@@ -8,7 +8,7 @@ import orjson
 
 from penstock.api.codecs.dialect import AnswerIdentity
 from penstock.api.codecs.envelope import DONE, usage_object
-from penstock.dialog import RunEnded, RunStarted, TurnEnded
+from penstock.dialog import RunEnded, RunStarted
 from penstock.dialog.fold import Answer
 
 PLAIN_TAIL: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
@@ -59,25 +59,34 @@ class ChunkWriter:
         """What stands before and after the text of a choice in its chunks without logprobs."""
         return b"%b%d,%b" % (self._head, choice, before), after + PLAIN_TAIL
 
-    def end_choice(self, event: TurnEnded, content: bytes) -> bytes:
+    def end_choice(self, choice: int, content: bytes, finish: str) -> bytes:
         """The last chunk of a choice, which has nothing but a finish reason."""
-        self._ended.add(event.choice)
-        chunk = self.chunk(event.choice, content, finish=orjson.dumps(event.finish))
+        self._ended.add(choice)
+        chunk = self.chunk(choice, content, finish=orjson.dumps(finish))
         if len(self._ended) < self._n:
             return chunk
         self._held = chunk
         return b""
 
-    def end(self, event: RunEnded) -> bytes:
-        """What was held back, with the usage, and the end of the stream."""
+    def end(self, event: RunEnded, session: str | None = None) -> bytes:
+        """What was held back, with the usage and the session, and the end of the stream."""
         if not self._held:
             return DONE
-        usage = b',"usage":' + orjson.dumps(usage_object(event.usage))
-        return self._held[:-3] + usage + b"}\n\n" + DONE
+        last = orjson.dumps({"usage": usage_object(event.usage), **session_field(session)})
+        return self._held[:-3] + b"," + last[1:] + b"\n\n" + DONE
+
+
+def session_field(session: str | None) -> dict[str, str]:
+    """`session_id`, where a session goes on."""
+    return {} if session is None else {"session_id": session}
 
 
 def answer_json(
-    identity: AnswerIdentity, kind: str, answer: Answer, choices: list[dict[str, Any]]
+    identity: AnswerIdentity,
+    kind: str,
+    answer: Answer,
+    choices: list[dict[str, Any]],
+    session: str | None = None,
 ) -> bytes:
     """A finished answer around its choices."""
     return orjson.dumps(
@@ -89,5 +98,6 @@ def answer_json(
             "system_fingerprint": identity.fingerprint,
             "choices": choices,
             "usage": usage_object(answer.usage),
+            **session_field(session),
         }
     )

@@ -12,10 +12,12 @@ from penstock.dialog.fold import Answer
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """A body understood: what to generate, and how to answer."""
+    """A body understood: what to generate, and how to answer. `writer`: who writes the answer,
+    where it is not the dialect itself."""
 
     request: GenerateRequest
     stream: bool = False
+    writer: AnswerWriter | None = None
 
 
 class AnswerIdentity(msgspec.Struct, frozen=True):
@@ -43,17 +45,21 @@ class StreamEncoder(Protocol):
         ...
 
 
-class Dialect(Protocol):
+class AnswerWriter(Protocol):
+    """The way out of a codec."""
+
+    def encoder(self, identity: AnswerIdentity, request: GenerateRequest) -> StreamEncoder: ...
+
+    def encode(self, identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
+        """The JSON of a finished answer."""
+        ...
+
+
+class Dialect(AnswerWriter, Protocol):
     """A codec as the routes see it."""
 
     id_prefix: str
 
     def decode(self, body: bytes) -> Decoded:
         """Raises InvalidRequest naming the field."""
-        ...
-
-    def encoder(self, identity: AnswerIdentity, request: GenerateRequest) -> StreamEncoder: ...
-
-    def encode(self, identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
-        """The JSON of a finished answer."""
         ...

@@ -15,11 +15,6 @@ MAX_TOOLS: Final = 1024
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
-def decode_tools(fields: Fields) -> tuple[FunctionTool, ...]:
-    """Function tools, nested or flat. Tools that this server would run itself are refused."""
-    return decode_functions(fields, ())
-
-
 def decode_functions(fields: Fields, hosted: Sequence[str]) -> tuple[FunctionTool, ...]:
     """The functions of `tools`, in order. `hosted`: the other kinds that the dialect has, which
     are left to `hosted.decode_hosted_tools`; what is none of them is refused."""
@@ -32,14 +27,14 @@ def decode_functions(fields: Fields, hosted: Sequence[str]) -> tuple[FunctionToo
     return tools
 
 
-def check_functions(fields: Fields, tools: Sequence[FunctionTool]) -> None:
-    """Refuse too many functions, and two of one name."""
+def check_functions(fields: Fields, tools: Sequence[FunctionTool], key: str = "tools") -> None:
+    """Refuse too many functions, and two of one name, in the field they came in."""
     if len(tools) > MAX_TOOLS:
-        fields.refuse("tools", f"may hold at most {MAX_TOOLS} tools, not {len(tools)}")
+        fields.refuse(key, f"may hold at most {MAX_TOOLS} tools, not {len(tools)}")
     names = [tool.name for tool in tools]
     if len(set(names)) < len(names):
         double = next(name for name in names if names.count(name) > 1)
-        fields.refuse("tools", f"names the function {shown(double)} more than once")
+        fields.refuse(key, f"names the function {shown(double)} more than once")
 
 
 def decode_function_name(function: Fields) -> str:
@@ -80,7 +75,11 @@ def _tool(entry: Fields, hosted: Sequence[str]) -> FunctionTool:
     if kind != "function":
         wanted = one_of(("function", *hosted))
         entry.refuse("type", f"must be {wanted}, not {shown(kind)}", code="unsupported_value")
-    function = entry.object("function") or entry
+    return decode_function(entry.object("function") or entry)
+
+
+def decode_function(function: Fields) -> FunctionTool:
+    """`{name, description?, parameters?, strict?}`, wherever it stands."""
     name = decode_function_name(function)
     parameters = function.object("parameters")
     if parameters is not None:

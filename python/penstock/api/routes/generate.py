@@ -21,15 +21,15 @@ class GenerateEndpoint:
         self._reader = RequestReader(services, dialect)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        services, dialect = self._services, self._dialect
+        services = self._services
         decoded, record = await self._reader.read(scope, receive)
-        request = decoded.request
-        identity = AnswerIdentity(new_id(dialect.id_prefix), self._fingerprint(), record.id)
+        request, writer = decoded.request, decoded.writer or self._dialect
+        identity = AnswerIdentity(new_id(self._dialect.id_prefix), self._fingerprint(), record.id)
         events = services.models[record.model].run(request)
         if decoded.stream:
             stream = EventStream(
                 record,
-                dialect.encoder(identity, request),
+                writer.encoder(identity, request),
                 send,
                 keep_alive_s=services.settings.keep_alive_interval_ms / 1000,
                 stall_timeout_s=services.settings.stall_timeout_s,
@@ -38,7 +38,7 @@ class GenerateEndpoint:
             await stream.run(events, receive)
             return
         answer = await unless_gone(fold_run(events), receive)
-        await send_json(dialect.encode(identity, request, answer), send)
+        await send_json(writer.encode(identity, request, answer), send)
 
     def _fingerprint(self) -> str:
         return f"penstock-{__version__}-{self._services.engine.info.fingerprint}"

@@ -40,7 +40,7 @@ class RequestReader:
         request = msgspec.structs.replace(
             decoded.request, model=record.model, streamed=decoded.stream
         )
-        return Decoded(request, decoded.stream), record
+        return msgspec.structs.replace(decoded, request=request), record
 
     async def _decode(self, body: bytes, record: RequestRecord) -> Decoded:
         try:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.api.codecs.chat.encode import FUNCTION_CALLS
+from penstock.api.codecs.chat.functions import decode_function_choice, decode_legacy_functions
 from penstock.api.codecs.chat.messages import decode_messages
 from penstock.api.codecs.constraint import decode_constraint
 from penstock.api.codecs.dialect import Decoded
+from penstock.api.codecs.extensions import (
+    decode_permissions,
+    decode_requested_files,
+    decode_session,
+)
 from penstock.api.codecs.fields import Fields, decode_object
+from penstock.api.codecs.hosted import decode_hosted_tools, decode_search_options
+from penstock.api.codecs.reasoning import decode_reasoning
 from penstock.api.codecs.sampling import (
     MAX_N,
     MAX_TOP_LOGPROBS,
@@ -16,8 +25,8 @@ from penstock.api.codecs.sampling import (
     decode_sampling,
     decode_stop,
 )
-from penstock.api.codecs.tools import decode_tool_choice, decode_tools
-from penstock.dialog import GenerateRequest, ReasoningPolicy
+from penstock.api.codecs.tools import decode_functions, decode_tool_choice
+from penstock.dialog import GenerateRequest, HostedTool, ShellTool
 
 # Accepted with a value of any type, and without effect; so is every field named nowhere here.
 # (`seed` is not in this list: an integer makes the draw reproducible, any other value is ignored.)
@@ -29,24 +38,17 @@ IGNORED: Final = (
     "parallel_tool_calls",
     "store",
 )
-# Refused, unless the value is null, false or empty: to ignore them would change what is answered.
-REFUSED: Final = {
-    "web_search_options": "web search is not enabled on this server",
-    "session_id": "sessions are not available on this server",
-    "files": "output files need code execution, which is not enabled on this server",
-    "enable_shell": "the shell tool is not enabled on this server",
-}
-PERMISSIONS: Final = ("auto", "ask", "deny")
-EFFORTS: Final = ("off", "none", "low", "medium", "high", "xhigh", "max")
+# Tools of the server that stand in `tools`; search and shell have fields of their own here.
+HOSTED: Final = ("code_interpreter",)
 
 
 def decode(body: bytes) -> Decoded:
     """Raises InvalidRequest naming the field that is wrong."""
     fields = decode_object(body)
     stream = fields.boolean("stream") or False
-    _refuse_unavailable(fields)
-    _check_permissions(fields, stream)
-    tools = decode_tools(fields)
+    legacy = decode_legacy_functions(fields)
+    tools = legacy or decode_functions(fields, HOSTED)
+    hosted = _hosted(fields)
     messages, prompt = decode_messages(fields)
     request = GenerateRequest(
         model=fields.string("model") or None,
@@ -54,32 +56,36 @@ def decode(body: bytes) -> Decoded:
         messages=messages,
         prompt=prompt,
         tools=tools,
-        tool_policy=decode_tool_choice(fields, tools),
+        hosted=hosted,
+        permissions=decode_permissions(fields, stream),
+        files=decode_requested_files(fields),
+        session=decode_session(fields),
+        tool_policy=(
+            decode_function_choice(fields, tools)
+            if legacy
+            else decode_tool_choice(fields, tools, hosted)
+        ),
         sampling=decode_sampling(fields),
         constraint=decode_constraint(fields),
         limits=decode_limits(fields),
-        reasoning=_reasoning(fields),
+        reasoning=decode_reasoning(fields),
         stop=decode_stop(fields),
-        n=_default(fields.integer("n", 1, MAX_N), 1),
+        n=fields.integer("n", 1, MAX_N) or 1,
         top_logprobs=_top_logprobs(fields),
         ignore_eos=fields.boolean("ignore_eos") or False,
     )
-    return Decoded(request, stream)
+    return Decoded(request, stream, FUNCTION_CALLS if legacy else None)
 
 
-def _refuse_unavailable(fields: Fields) -> None:
-    for key, why in REFUSED.items():
-        value = fields.get(key)
-        if value is None or value is False or value == [] or value == "":
-            continue
-        fields.refuse(key, f"cannot be used: {why}", code="unsupported_value")
-
-
-def _check_permissions(fields: Fields, stream: bool) -> None:
-    """Valid or not is all that matters: this server runs no tools that they could restrict."""
-    fields.choice("code_execution_permission", PERMISSIONS)
-    if fields.choice("agent_permission", PERMISSIONS) == "ask" and not stream:
-        fields.refuse("agent_permission", '"ask" requires `stream: true` over HTTP')
+def _hosted(fields: Fields) -> tuple[HostedTool, ...]:
+    """What the server is to run, in whatever field it is asked for."""
+    hosted = list(decode_hosted_tools(fields, HOSTED))
+    search = decode_search_options(fields)
+    if search is not None:
+        hosted.append(search)
+    if fields.boolean("enable_shell"):
+        hosted.append(ShellTool())
+    return tuple(hosted)
 
 
 def _top_logprobs(fields: Fields) -> int | None:
@@ -89,31 +95,3 @@ def _top_logprobs(fields: Fields) -> int | None:
     if top and not wanted:
         fields.refuse("top_logprobs", "needs `logprobs: true`")
     return (top or 0) if wanted else None
-
-
-def _reasoning(fields: Fields) -> ReasoningPolicy:
-    """`enable_thinking` and `reasoning_effort`, at the top or in `chat_template_kwargs`."""
-    enabled, effort = _thinking(fields)
-    kwargs = fields.object("chat_template_kwargs")
-    if kwargs is not None:
-        inner_enabled, inner_effort = _thinking(kwargs)
-        enabled = inner_enabled if enabled is None else enabled
-        effort = inner_effort if effort is None else effort
-    if effort is None:
-        return ReasoningPolicy(enabled)
-    off = effort in ("off", "none")
-    if enabled is not None and enabled is off:
-        fields.refuse("reasoning_effort", "contradicts `enable_thinking`")
-    return ReasoningPolicy(not off, None if off else effort)
-
-
-def _thinking(fields: Fields) -> tuple[bool | None, str | None]:
-    effort = fields.string("reasoning_effort")
-    if effort is not None:
-        effort = effort.strip().lower()
-        Fields({"reasoning_effort": effort}, fields.path).choice("reasoning_effort", EFFORTS)
-    return fields.boolean("enable_thinking"), "xhigh" if effort == "max" else effort
-
-
-def _default(value: int | None, default: int) -> int:
-    return default if value is None else value

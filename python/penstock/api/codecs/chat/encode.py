@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import orjson
 
+from penstock.api.codecs.chat.calls import CallForm, FunctionCall, ToolCalls
 from penstock.api.codecs.chunks import ChunkWriter, answer_json
 from penstock.api.codecs.dialect import AnswerIdentity
 from penstock.api.codecs.envelope import KEEP_ALIVE, error_frames, token_text
@@ -32,15 +33,33 @@ from penstock.dialog.fold import Answer, Choice, FailedRun
 FIRST_DELTA: Final = b'"delta":{"role":"assistant","content":""}'
 LAST_DELTA: Final = b'"delta":{}'
 TEXT: Final = b'"delta":{"content":'
+TOOL_CALLS: Final = ToolCalls()
+
+
+class ChatAnswers:
+    """Writes answers whose calls have one form."""
+
+    def __init__(self, form: CallForm) -> None:
+        self._form = form
+
+    def encoder(self, identity: AnswerIdentity, request: GenerateRequest) -> ChatStream:
+        return ChatStream(identity, request, self._form)
+
+    def encode(self, identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
+        return encode(identity, request, answer, self._form)
 
 
 class ChatStream:
     """One stream: the role on the first chunk of a choice, then a chunk for each delta."""
 
-    def __init__(self, identity: AnswerIdentity, request: GenerateRequest) -> None:
+    def __init__(
+        self, identity: AnswerIdentity, request: GenerateRequest, form: CallForm = TOOL_CALLS
+    ) -> None:
         self._writer = ChunkWriter(identity, "chat.completion.chunk", request.num_choices)
         self._logprobs = request.top_logprobs is not None
         self._around: dict[int, tuple[bytes, bytes]] = {}
+        self._form = form
+        self._session = request.session
         self._calls: dict[tuple[int, int], int] = {}
 
     def encode(self, event: Event) -> bytes:
@@ -58,17 +77,18 @@ class ChatStream:
                 return self._writer.chunk(event.choice, content)
             case ArgumentsDelta():
                 index = self._calls[event.choice, event.part]
-                function = {"arguments": event.text}
-                return self._call_chunk(event.choice, {"index": index, "function": function})
+                return self._delta(event.choice, self._form.continued(index, event.text))
             case PartStarted():
                 return self._begin(event.choice) + self._part_started(event)
             case TurnEnded():
-                return self._begin(event.choice) + self._writer.end_choice(event, LAST_DELTA)
+                finish = self._form.finish(event.finish)
+                end = self._writer.end_choice(event.choice, LAST_DELTA, finish)
+                return self._begin(event.choice) + end
             case RunStarted():
                 self._writer.start(event)
                 return b""
             case RunEnded():
-                return self._writer.end(event)
+                return self._writer.end(event, self._session)
             case RunFailed():
                 return self.fail(FailedRun(event))
             case PartEnded():
@@ -92,28 +112,34 @@ class ChatStream:
             return b""
         index = sum(1 for choice, _ in self._calls if choice == event.choice)
         self._calls[event.choice, event.part] = index
-        function = {"name": event.name, "arguments": ""}
-        call = {"index": index, "id": event.call_id, "type": "function", "function": function}
-        return self._call_chunk(event.choice, call)
+        return self._delta(event.choice, self._form.started(index, event.call_id, event.name))
 
-    def _call_chunk(self, choice: int, call: dict[str, Any]) -> bytes:
-        content = b'"delta":' + orjson.dumps({"tool_calls": [call]})
-        return self._writer.chunk(choice, content)
+    def _delta(self, choice: int, delta: dict[str, Any]) -> bytes:
+        return self._writer.chunk(choice, b'"delta":' + orjson.dumps(delta))
 
 
-def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -> bytes:
+def encode(
+    identity: AnswerIdentity,
+    request: GenerateRequest,
+    answer: Answer,
+    form: CallForm = TOOL_CALLS,
+) -> bytes:
     """The JSON of a chat completion."""
     wanted = request.top_logprobs is not None
     choices = [
         {
             "index": choice.index,
-            "message": _message(choice),
+            "message": _message(choice, form),
             "logprobs": logprobs_object(choice.logprobs) if wanted else None,
-            "finish_reason": choice.finish,
+            "finish_reason": form.finish(choice.finish),
         }
         for choice in answer.choices
     ]
-    return answer_json(identity, "chat.completion", answer, choices)
+    return answer_json(identity, "chat.completion", answer, choices, request.session)
+
+
+FUNCTION_CALLS: Final = ChatAnswers(FunctionCall())
+"""For requests with `functions`."""
 
 
 def logprobs_object(logprobs: tuple[TokenLogprob, ...] | list[TokenLogprob]) -> dict[str, Any]:
@@ -133,7 +159,7 @@ def _token(value: bytes, logprob: float | None) -> dict[str, Any]:
     return {"token": token_text(value), "logprob": logprob, "bytes": list(value)}
 
 
-def _message(choice: Choice) -> dict[str, Any]:
+def _message(choice: Choice, form: CallForm) -> dict[str, Any]:
     text = "".join(part.text for part in choice.parts if isinstance(part, Text))
     reasoning = "".join(part.text for part in choice.parts if isinstance(part, Reasoning))
     calls = [part for part in choice.parts if isinstance(part, ToolCall)]
@@ -145,13 +171,5 @@ def _message(choice: Choice) -> dict[str, Any]:
     if reasoning:
         message["reasoning_content"] = reasoning
     if calls:
-        message["tool_calls"] = [
-            {
-                "index": index,
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for index, call in enumerate(calls)
-        ]
+        message |= form.whole(calls)
     return message

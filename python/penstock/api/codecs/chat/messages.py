@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
-from penstock.api.codecs.fields import Fields, shown
+from penstock.api.codecs.chat.parts import decode_content, decode_text
+from penstock.api.codecs.fields import Fields
 from penstock.base.ids import new_id
 from penstock.dialog import Message, Part, Reasoning, Text, ToolCall, ToolResult
+from penstock.dialog.message import Role
 
-ROLES: Final = ("system", "developer", "user", "assistant", "tool")
-# Parts that a text model cannot read; named so that the refusal can say so.
-MEDIA_PARTS: Final = ("image_url", "audio_url", "input_audio", "video_url", "file", "file_url")
+ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
+
+
+class _Calls:
+    """The calls that assistants made so far: results name them by id, or by function alone."""
+
+    def __init__(self) -> None:
+        self._functions: dict[str, str] = {}
+        self._last: dict[str, str] = {}
+
+    def add(self, call: ToolCall) -> None:
+        self._functions[call.id] = call.name
+        self._last[call.name] = call.id
+
+    def function_of(self, call_id: str) -> str | None:
+        return self._functions.get(call_id)
+
+    def last_of(self, function: str) -> str:
+        """The id of the last call of a function; a new one where there was none."""
+        return self._last.get(function) or new_id("call_")
 
 
 def decode_messages(fields: Fields) -> tuple[tuple[Message, ...] | None, str | None]:
@@ -24,72 +43,59 @@ def decode_messages(fields: Fields) -> tuple[tuple[Message, ...] | None, str | N
         return None, value
     if type(value) is not list:
         fields.refuse_type("messages", "an array of messages or a string")
-    messages = tuple(_message(entry) for entry in fields.objects("messages"))
+    calls = _Calls()
+    messages = tuple(_message(entry, calls) for entry in fields.objects("messages"))
     if not messages:
         fields.refuse("messages", "must hold at least one message")
     return messages, None
 
 
-def _message(entry: Fields) -> Message:
+def _message(entry: Fields, calls: _Calls) -> Message:
     entry.required_string("role")
     role = entry.choice("role", ROLES)
     name = entry.string("name")
-    content = _content(entry)
     match role:
         case "assistant":
-            parts = (*_reasoning(entry), *content, *_tool_calls(entry))
-            return Message("assistant", parts, name)
+            return Message("assistant", tuple(_said(entry, calls)), name)
         case "tool":
             call_id = entry.required_string("tool_call_id")
-            text = "".join(part.text for part in content)
-            return Message("tool", (ToolResult(call_id, text, name),), name)
-        case "system" | "developer" | "user":
-            return Message(role, content, name)
+            function = name or calls.function_of(call_id)
+            return Message("tool", (ToolResult(call_id, decode_text(entry), function),), name)
+        case "function":
+            name = entry.required_string("name")
+            result = ToolResult(calls.last_of(name), decode_text(entry), name)
+            return Message("tool", (result,), name)
         case _:
-            raise AssertionError(role)
+            return Message(cast("Role", role), decode_content(entry, cast("Role", role)), name)
 
 
-def _content(entry: Fields) -> tuple[Text, ...]:
-    """A string, null, or an array of text parts."""
-    value = entry.get("content")
-    if value is None:
-        return ()
-    if type(value) is str:
-        return (Text(value),)
-    if type(value) is not list:
-        entry.refuse_type("content", "a string, null or an array of parts")
-    return tuple(_text_part(part) for part in entry.objects("content"))
-
-
-def _text_part(part: Fields) -> Text:
-    kind = part.required_string("type")
-    if kind in MEDIA_PARTS:
-        part.refuse(
-            "type",
-            f"{shown(kind)} cannot be used: the model reads text only",
-            code="unsupported_value",
-        )
-    part.choice("type", ("text",))
-    return Text(part.required_string("text"))
-
-
-def _reasoning(entry: Fields) -> tuple[Part, ...]:
-    text = entry.string("reasoning_content") or entry.string("reasoning")
-    return (Reasoning(text),) if text else ()
-
-
-def _tool_calls(entry: Fields) -> tuple[Part, ...]:
-    return tuple(_tool_call(call) for call in entry.objects("tool_calls"))
+def _said(entry: Fields, calls: _Calls) -> list[Part]:
+    """What an assistant thought, said and called, in this order."""
+    reasoning = entry.string("reasoning_content") or entry.string("reasoning")
+    refusal = entry.string("refusal")
+    made = [_tool_call(call) for call in entry.objects("tool_calls")]
+    legacy = entry.object("function_call")
+    if legacy is not None:
+        made.append(_call(legacy, new_id("call_")))
+    for call in made:
+        calls.add(call)
+    return [
+        *([Reasoning(reasoning)] if reasoning else ()),
+        *decode_content(entry, "assistant"),
+        *([Text(refusal)] if refusal else ()),
+        *made,
+    ]
 
 
 def _tool_call(call: Fields) -> ToolCall:
     call.choice("type", ("function",))
     function = call.required_object("function")
+    return _call(function, call.string("id") or new_id("call_"))
+
+
+def _call(function: Fields, call_id: str) -> ToolCall:
     arguments = function.string("arguments")
     if arguments is None:
         arguments = function.string("parameters")  # the reference's alias
-    return ToolCall(
-        id=call.string("id") or new_id("call_"),
-        name=function.required_string("name"),
-        arguments=arguments if arguments is not None else "{}",
-    )
+    name = function.required_string("name")
+    return ToolCall(call_id, name, arguments if arguments is not None else "{}")

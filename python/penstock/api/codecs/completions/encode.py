@@ -50,7 +50,7 @@ class CompletionStream:
             case ReasoningDelta():
                 return self._writer.chunk(event.choice, b'"text":' + orjson.dumps(event.text))
             case TurnEnded():
-                return self._writer.end_choice(event, LAST_TEXT)
+                return self._writer.end_choice(event.choice, LAST_TEXT, event.finish)
             case RunStarted():
                 self._writer.start(event)
                 return b""
