@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 import openai
 from scripted_engine import ScriptedEngine
+from stores import opened, sqlite_settings
 
 from penstock.api.app import create_app
 from penstock.api.metrics import Metrics
@@ -30,6 +33,7 @@ from penstock.dialog import (
     TurnEnded,
     Usage,
 )
+from penstock.store import Store
 
 MODEL = "scripted-model"
 CREATED = 1_700_000_000
@@ -129,12 +133,30 @@ async def serving(
     settings: ServerSettings = ServerSettings(),  # noqa: B008
     models: Mapping[str, ScriptedLoop] | None = None,
     metrics: Metrics | None = None,
+    store: Store | None = None,
 ) -> AsyncIterator[Serving]:
-    """A server on a free port of loopback, until the block ends."""
+    """A server on a free port of loopback, until the block ends. `store` None: one of its own."""
+    async with AsyncExitStack() as stack:
+        if store is None:
+            folder = stack.enter_context(TemporaryDirectory(prefix="penstock-store-"))
+            store = await stack.enter_async_context(opened(sqlite_settings(Path(folder))))
+        async with _serving(script, settings, models, metrics, store) as running:
+            yield running
+
+
+@asynccontextmanager
+async def _serving(
+    script: Script,
+    settings: ServerSettings,
+    models: Mapping[str, ScriptedLoop] | None,
+    metrics: Metrics | None,
+    store: Store,
+) -> AsyncIterator[Serving]:
     loop = ScriptedLoop(script)
     services = Services(
         models=models or {MODEL: loop},
         engine=ScriptedEngine([1]),
+        store=store,
         settings=settings,
         metrics=metrics or (None if settings.disable_metrics else Metrics()),
         created=CREATED,

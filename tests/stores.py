@@ -25,8 +25,7 @@ class MovableClock:
 
 def sqlite_settings(folder: Path, **changes: Any) -> StoreSettings:
     """A store in `folder` alone."""
-    settings = StoreSettings(url=f"sqlite:///{folder}/penstock.db", blobs=str(folder / "blobs"))
-    return msgspec.structs.replace(settings, **changes)
+    return msgspec.structs.replace(StoreSettings().located(folder), **changes)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""One API process: an engine's client, the text side of its model, and the HTTP server."""
+"""One API process: an engine's client, its model's text side, the store, and the HTTP server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import gc
 import socket
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from penstock.agent import AgentLoop
 from penstock.api.app import create_app
@@ -13,7 +14,7 @@ from penstock.api.latency import MeasuredEngine
 from penstock.api.metrics import Metrics
 from penstock.api.services import Services
 from penstock.api.serving import HttpServer
-from penstock.config import EngineSettings, ServerSettings, read_environment
+from penstock.config import EngineSettings, ServerSettings, StoreSettings, read_environment
 from penstock.engine.client import EngineClient
 from penstock.engine.protocol import Engine
 from penstock.generation import Generator
@@ -21,6 +22,9 @@ from penstock.models.hub_access import HubAccess
 from penstock.models.loading import load_text_parts
 from penstock.models.sources import resolve_model
 from penstock.models.tokenizer_data import TextParts
+
+if TYPE_CHECKING:
+    from penstock.store import Store
 
 
 def load_text(settings: EngineSettings) -> TextParts:
@@ -50,10 +54,14 @@ class ApiProcess:
         self._model = asyncio.ensure_future(
             asyncio.to_thread(_load_model, engine_settings, self._engine)
         )
+        located = server_settings.store.located(read_environment().home)
+        self._store = asyncio.ensure_future(_open_store(located))
 
     async def start(self) -> Engine:
-        """Return when engine and text side are loaded. Raises ModelError."""
+        """Return when engine and text side are loaded and the store is open. Raises ModelError,
+        SettingsError."""
         await self._model
+        await self._store
         await self._client.wait_ready()
         return self._engine
 
@@ -63,6 +71,7 @@ class ApiProcess:
         services = Services(
             models={model_id: loop},
             engine=self._engine,
+            store=await self._store,
             settings=self._settings,
             metrics=self._metrics,
         )
@@ -78,6 +87,24 @@ class ApiProcess:
         self._model.cancel()
         await asyncio.gather(self._model, return_exceptions=True)
         await self._client.close()
+        await self._close_store()
+
+    async def _close_store(self) -> None:
+        """Also while it opens: that cannot be broken off."""
+        opened = await asyncio.gather(self._store, return_exceptions=True)
+        if not isinstance(opened[0], BaseException):
+            await opened[0].close()
+
+
+async def _open_store(settings: StoreSettings) -> Store:
+    return await (await asyncio.to_thread(_import_store)).open(settings)
+
+
+def _import_store() -> type[Store]:
+    # A fifth of a second, in a thread of its own while engine and tokenizer load.
+    from penstock.store import Store
+
+    return Store
 
 
 def _load_model(settings: EngineSettings, engine: Engine) -> tuple[str, AgentLoop]:

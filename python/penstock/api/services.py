@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from time import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.api.access_log import AccessLog
 from penstock.api.body import BodyReader
@@ -15,6 +15,9 @@ from penstock.base.errors import NotFound
 from penstock.config import ServerSettings
 from penstock.dialog import Event, GenerateRequest
 from penstock.engine.protocol import Engine
+
+if TYPE_CHECKING:
+    from penstock.store import Store
 
 DEFAULT_MODEL = "default"
 MAX_SHOWN_CHARS = 80
@@ -36,11 +39,13 @@ class Loop(Protocol):
 class Services:
     """`models`: model id -> its loop; the first one is the default. `metrics` None: switched off.
 
-    `engine` gives the gauges and the fingerprint.
+    `engine` gives the gauges and the fingerprint. `store`: what outlives a request; shared with the
+    other API processes.
     """
 
     models: Mapping[str, Loop]
     engine: Engine
+    store: Store
     settings: ServerSettings
     metrics: Metrics | None
     created: int = field(default_factory=lambda: int(time()))

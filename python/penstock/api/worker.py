@@ -18,6 +18,7 @@ from penstock.api.serving import HttpServer
 from penstock.api.workers import WorkerStatus, WorkerTask
 from penstock.base.errors import ModelError
 from penstock.base.logs import configure_logging
+from penstock.config import SettingsError
 
 
 def main() -> int:
@@ -27,7 +28,7 @@ def main() -> int:
     configure_access_log(settings.access_log_format, enabled=not settings.disable_access_log)
     try:
         uvloop.run(_serve(task))
-    except ModelError as error:
+    except (ModelError, SettingsError) as error:
         _say(WorkerStatus(failure=str(error)))
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""The options that set a field of EngineSettings or ServerSettings, as one table.
+"""The options that set a field of EngineSettings, ServerSettings or StoreSettings, as one table.
 
 An option that is not given is None: then the TOML file's value counts, else the default, which the
 help shows.
@@ -14,13 +14,20 @@ from typing import Any, Final, Literal, Optional
 
 import typer
 
-from penstock.config import EngineSettings, ServerSettings, SettingsError, read_environment
+from penstock.config import (
+    EngineSettings,
+    ServerSettings,
+    SettingsError,
+    StoreSettings,
+    read_environment,
+)
 from penstock.config.load import load_settings
 from penstock.config.settings import ToolSyntaxName
 
 MODEL_PANEL: Final = "Model"
 ENGINE_PANEL: Final = "Engine"
 SERVER_PANEL: Final = "Server"
+STORE_PANEL: Final = "Store"
 LOG_PANEL: Final = "Logs and metrics"
 MODEL_HELP: Final = "A name of `penstock models`, a .gguf file, a model folder or a hub id."
 
@@ -194,6 +201,52 @@ SERVER_OPTIONS: Final = (
     ),
     SettingOption("disable_metrics", ("--disable-metrics",), bool, "No /metrics.", LOG_PANEL),
 )
+STORE_OPTIONS: Final = (
+    SettingOption(
+        "url",
+        ("--store",),
+        str,
+        "Database of responses, files and sessions: sqlite:///FILE or postgresql://...",
+        STORE_PANEL,
+        "penstock.db in PENSTOCK_HOME",
+    ),
+    SettingOption(
+        "blobs",
+        ("--blobs",),
+        str,
+        "Folder or fsspec URL for the bodies of files.",
+        STORE_PANEL,
+        "blobs in PENSTOCK_HOME",
+    ),
+    SettingOption(
+        "skills_dir",
+        ("--skills-dir",),
+        str,
+        "Folder or fsspec URL for uploaded skills.",
+        STORE_PANEL,
+        "as --blobs",
+    ),
+    SettingOption(
+        "response_expiry_s",
+        ("--response-expiry",),
+        int,
+        "Seconds that a response is kept; 0: until it is deleted.",
+        STORE_PANEL,
+    ),
+    SettingOption(
+        "session_expiry_s",
+        ("--session-expiry",),
+        int,
+        "Seconds that an unused session is kept.",
+        STORE_PANEL,
+    ),
+    SettingOption("max_sessions", ("--max-sessions",), int, "Sessions kept.", STORE_PANEL),
+    SettingOption(
+        "file_expiry_s", ("--file-expiry",), int, "Seconds that a file is kept.", STORE_PANEL
+    ),
+    SettingOption("max_files", ("--max-files",), int, "Files kept.", STORE_PANEL),
+)
+SERVE_OPTIONS: Final = SERVER_OPTIONS + STORE_OPTIONS
 
 
 @dataclass(frozen=True)
@@ -202,26 +255,32 @@ class Chosen:
 
     engine: dict[str, Any] = field(default_factory=dict)
     server: dict[str, Any] = field(default_factory=dict)
+    store: dict[str, Any] = field(default_factory=dict)
     file: Path | None = None
 
     def settings(self) -> tuple[EngineSettings, ServerSettings]:
         """Defaults, then environment and file, then options. Raises SettingsError."""
         environment = read_environment()
-        return load_settings(self.engine, self.server, file=self.file, environment=environment)
+        return load_settings(
+            self.engine, self.server, self.store, file=self.file, environment=environment
+        )
 
 
 def with_settings(*, server: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command MODEL, `--config` and the settings options; it gets them as `chosen`, its
     first argument, beside its own options."""
-    options = ENGINE_OPTIONS + (SERVER_OPTIONS if server else ())
+    options = ENGINE_OPTIONS + (SERVE_OPTIONS if server else ())
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def wrapper(**given: Any) -> None:
             values = {o.field: _value(o, given) for o in options}
             engine = {o.field: values[o.field] for o in ENGINE_OPTIONS}
             engine["model"] = _one_of(given.pop("model"), given.pop("model_id"), "model")
-            chosen_server = {o.field: values[o.field] for o in SERVER_OPTIONS} if server else {}
-            command(Chosen(engine, chosen_server, given.pop("config")), **given)
+            chosen = Chosen(engine, file=given.pop("config"))
+            if server:
+                chosen.server.update({o.field: values[o.field] for o in SERVER_OPTIONS})
+                chosen.store.update({o.field: values[o.field] for o in STORE_OPTIONS})
+            command(chosen, **given)
 
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
         shared = [parameter for option in options for parameter in _parameters(option)]
@@ -249,7 +308,7 @@ def _config_parameter() -> inspect.Parameter:
     option = typer.Option(
         None,
         "--config",
-        help="TOML file: `model` and the tables engine and server. Options win over it.",
+        help="TOML file: `model`, tables engine, server, store. Options win over it.",
         rich_help_panel=MODEL_PANEL,
         show_default=False,
     )
@@ -259,8 +318,7 @@ def _config_parameter() -> inspect.Parameter:
 def _parameters(option: SettingOption) -> list[inspect.Parameter]:
     """The option as shown, and a hidden one for each alias: long lists of flags are cut off in a
     narrow terminal."""
-    owner = EngineSettings if option in ENGINE_OPTIONS else ServerSettings
-    default = option.default or str(getattr(owner(), option.field))
+    default = option.default or str(getattr(_owner(option)(), option.field))
     names = _names(option)
     text = option.help
     if len(names) > 1:
@@ -272,6 +330,12 @@ def _parameters(option: SettingOption) -> list[inspect.Parameter]:
     infos += [typer.Option(None, flag, hidden=True) for flag in option.flags[len(flags) :]]
     kind: Any = Optional.__getitem__(option.kind)
     return [_make(name, kind, info) for name, info in zip(names, infos, strict=True)]
+
+
+def _owner(option: SettingOption) -> type[EngineSettings | ServerSettings | StoreSettings]:
+    if option in STORE_OPTIONS:
+        return StoreSettings
+    return ServerSettings if option in SERVER_OPTIONS else EngineSettings
 
 
 def _names(option: SettingOption) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.config.settings import EngineSettings, ServerSettings
+from penstock.config.settings import EngineSettings, ServerSettings, StoreSettings
 
 # field -> (least, most); None is always allowed where the field's type allows it
 ENGINE_RANGES: Final[dict[str, tuple[int, int]]] = {
@@ -26,6 +26,13 @@ SERVER_RANGES: Final[dict[str, tuple[float, float]]] = {
     "stall_timeout_s": (1.0, 24 * 3600.0),
     "max_connections": (1, 2**20),
 }
+STORE_RANGES: Final[dict[str, tuple[int, int]]] = {
+    "response_expiry_s": (0, 2**31),
+    "session_expiry_s": (1, 2**31),
+    "max_sessions": (1, 2**31),
+    "file_expiry_s": (1, 2**31),
+    "max_files": (1, 2**20),
+}
 
 
 class SettingsError(ValueError):
@@ -43,6 +50,13 @@ def check_engine(settings: EngineSettings) -> None:
 def check_server(settings: ServerSettings) -> None:
     """Raises SettingsError for a value out of range."""
     for name, (least, most) in SERVER_RANGES.items():
+        _check(name, getattr(settings, name), least, most)
+    check_store(settings.store)
+
+
+def check_store(settings: StoreSettings) -> None:
+    """Raises SettingsError for a value out of range."""
+    for name, (least, most) in STORE_RANGES.items():
         _check(name, getattr(settings, name), least, most)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -65,19 +66,33 @@ class EngineSettings(msgspec.Struct, frozen=True):
 
 
 class StoreSettings(msgspec.Struct, frozen=True):
-    """Of what outlives a request: responses, files, sessions.
+    """Of what outlives a request: responses, files, sessions, skills.
 
-    `url`: of the database, sqlite:///FILE or postgresql://USER@HOST/DATABASE; None: `penstock.db`
-    under PENSTOCK_HOME. `blobs`: a folder, or a URL that fsspec knows, for the bodies of files;
-    None: `blobs` under PENSTOCK_HOME. `..._expiry_s`: how long things are kept, in seconds, from
-    their creation (sessions: their last change) on; responses None: until they are deleted.
+    `url`: of the database, sqlite:///FILE or postgresql://USER@HOST/DATABASE. `blobs` for the
+    bodies of files, `skills_dir` for skills: a folder or a URL that fsspec knows. None: under
+    PENSTOCK_HOME, see `located`. `..._expiry_s`: how many seconds things are kept after their
+    creation, sessions after their last change; of responses, 0 keeps them until they are deleted.
+    `max_...`: beyond so many, the oldest go.
     """
 
     url: str | None = None
     blobs: str | None = None
-    response_expiry_s: int | None = 30 * 24 * 3600
+    skills_dir: str | None = None
+    response_expiry_s: int = 30 * 24 * 3600
+    session_expiry_s: int = 30 * 60
+    max_sessions: int = 4096
     file_expiry_s: int = 30 * 60
     max_files: int = 4096
+
+    def located(self, home: Path) -> StoreSettings:
+        """The same with every place named; those that were not are under `home`."""
+        blobs = self.blobs or str(home / "blobs")
+        return msgspec.structs.replace(
+            self,
+            url=self.url or f"sqlite:///{home / 'penstock.db'}",
+            blobs=blobs,
+            skills_dir=self.skills_dir or blobs,
+        )
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
@@ -100,3 +115,4 @@ class ServerSettings(msgspec.Struct, frozen=True):
     drain_timeout_s: float = 30.0
     stall_timeout_s: float = 120.0
     max_connections: int = 4096
+    store: StoreSettings = StoreSettings()

@@ -2,9 +2,26 @@
 
 Imports base, config and dialog only. The database is SQLite or PostgreSQL through SQLAlchemy, the
 bodies lie where fsspec reaches; no API process holds what another one may need.
+
+`Store` is imported when it is first asked for: its libraries take a fifth of a second, which a
+server spends while its engine loads. Whoever needs it as a type imports it under TYPE_CHECKING.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from penstock.store.records import FileSource, NewFile, StoredFile, StoredResponse
-from penstock.store.store import Store
+
+if TYPE_CHECKING:
+    from penstock.store.store import Store
 
 __all__ = ["FileSource", "NewFile", "Store", "StoredFile", "StoredResponse"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Store":
+        from penstock.store.store import Store
+
+        return Store
+    raise AttributeError(name)

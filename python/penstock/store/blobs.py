@@ -28,7 +28,7 @@ class Blobs:
     """
 
     def __init__(self, url: str, store_id: str) -> None:
-        """Raises SettingsError for a URL that fsspec cannot use here."""
+        """Make the folder. Raises SettingsError for a URL that fsspec cannot use here, OSError."""
         try:
             self.fs, root = url_to_fs(url)
         except (ValueError, ImportError):
@@ -36,7 +36,10 @@ class Blobs:
                 "[store] blobs must be a folder, or a URL whose fsspec file system is installed"
             ) from None
         self.root = f"{root.rstrip('/')}/{store_id}"
+        self.fs.makedirs(self.root, exist_ok=True)
         self.is_local = isinstance(self.fs, LocalFileSystem)
+        if self.is_local:
+            os.chmod(self.root, 0o700)
 
     def begin(self, name: str) -> BlobWriter:
         """Start a body that will be `name`, such as `files/file-1`, once it is committed."""

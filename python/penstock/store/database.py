@@ -17,7 +17,6 @@ from typing import Final, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
-from sqlalchemy.pool import ConnectionPoolEntry
 
 from penstock.config import SettingsError
 from penstock.store.faults import translated_faults
@@ -36,10 +35,16 @@ class Database:
     """Runs functions of a Connection in one transaction each."""
 
     def __init__(self, url: str, *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
-        """Raises SettingsError for a URL of another kind than SQLite or PostgreSQL."""
+        """Connects later. Raises SettingsError for what is neither SQLite nor PostgreSQL, OSError
+        where SQLite's folder cannot be made."""
         parsed = parse_url(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
-        self.engine = _engine(parsed, lock_timeout_s)
+        try:
+            self.engine = _engine(parsed, lock_timeout_s)
+        except ImportError:
+            raise SettingsError(
+                "[store] PostgreSQL needs psycopg: pip install 'penstock[postgres]'"
+            ) from None
         writers = 1 if self.is_sqlite else READERS
         self._readers = ThreadPoolExecutor(READERS, "penstock-store-read")
         self._writers = ThreadPoolExecutor(writers, "penstock-store-write")
@@ -85,13 +90,15 @@ def write_in(connection: Connection, work: Callable[[Connection], _T]) -> _T:
 
 def parse_url(text: str) -> URL:
     """A database's URL with our driver for it. Raises SettingsError."""
+    wrong = SettingsError("[store] url must be sqlite:///FILE or postgresql://USER@HOST/DATABASE")
     try:
         url = make_url(text)
-        return url.set(drivername=DRIVERS[url.get_backend_name()])
+        url = url.set(drivername=DRIVERS[url.get_backend_name()])
     except (ArgumentError, KeyError):
-        raise SettingsError(
-            "[store] url must be sqlite:///FILE or postgresql://USER@HOST/DATABASE"
-        ) from None
+        raise wrong from None
+    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+        raise wrong
+    return url
 
 
 def _engine(url: URL, lock_timeout_s: float) -> Engine:
@@ -104,8 +111,10 @@ def _engine(url: URL, lock_timeout_s: float) -> Engine:
             pool_pre_ping=True,
             connect_args={"connect_timeout": int(lock_timeout_s)},
         )
-    if url.database:
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    assert url.database is not None, "parse_url"
+    file = Path(url.database)
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file.touch(mode=0o600)  # conversations; SQLite's other files take over the mode
     engine = create_engine(
         url,
         pool_size=READERS + 1,
@@ -113,21 +122,21 @@ def _engine(url: URL, lock_timeout_s: float) -> Engine:
         pool_timeout=lock_timeout_s,
         connect_args={"timeout": lock_timeout_s},
     )
-    event.listen(engine, "connect", _prepare)
+    event.listen(engine, "connect", lambda connection, _: _prepare(connection, lock_timeout_s))
     event.listen(engine, "begin", _begin)
     return engine
 
 
-def _prepare(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
+def _prepare(connection: sqlite3.Connection, lock_timeout_s: float) -> None:
     connection.isolation_level = None  # transactions are begun by `_begin`, not by the driver
-    _enter_wal(connection)
+    _enter_wal(connection, lock_timeout_s)
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA foreign_keys=ON")
 
 
-def _enter_wal(connection: sqlite3.Connection) -> None:
+def _enter_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
     """A new database changes its mode once, and SQLite does not wait for a lock to do it."""
-    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")

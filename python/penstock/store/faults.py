@@ -10,7 +10,8 @@ from typing import Final
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from penstock.base.errors import ServiceError, Unavailable
+from penstock.base.errors import ServiceError
+from penstock.store.errors import StorageFull, StorageUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -18,28 +19,6 @@ FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
 # SQLite's and PostgreSQL's words, and PostgreSQL's code, for a full disk.
 FULL_TEXTS: Final = ("database or disk is full", "No space left on device")
 FULL_SQLSTATE: Final = "53100"
-RETRY_AFTER_S: Final = 5
-
-
-class StorageFull(ServiceError):
-    """507: nothing was stored, and nothing stored before is lost."""
-
-    status = 507
-    code = "storage_full"
-
-    def __init__(self) -> None:
-        super().__init__("the server's storage is full; delete what is not needed, or try later")
-
-
-class StorageUnavailable(Unavailable):
-    """503: the database is locked, or cannot be reached."""
-
-    code = "storage_unavailable"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the server's storage does not answer; try again", retry_after_s=RETRY_AFTER_S
-        )
 
 
 @contextmanager

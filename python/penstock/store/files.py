@@ -11,11 +11,12 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select
 
-from penstock.base.errors import NotFound, ServiceError
+from penstock.base.errors import ServiceError
 from penstock.base.ids import new_id
 from penstock.store.blobs import Blobs, BlobWriter
 from penstock.store.clock import Clock
 from penstock.store.database import Database
+from penstock.store.errors import FileElided, FileFailed, file_not_found
 from penstock.store.faults import translated_faults
 from penstock.store.records import FileSource, NewFile, StoredFile
 from penstock.store.retention import Retention, drop_oldest
@@ -26,25 +27,8 @@ log = logging.getLogger(__name__)
 FOLDER: Final = "files"
 BINARY_TYPE: Final = "application/octet-stream"
 BINARY_FORMAT: Final = "bin"
-MAX_SHOWN_CHARS: Final = 80
 
 _TABLE: Final = files.c
-
-
-class FileElided(ServiceError):
-    """410: the file is known, its body is not kept."""
-
-    status = 410
-    kind = "invalid_request_error"
-    code = "file_elided"
-
-
-class FileFailed(ServiceError):
-    """422: the file is an error placeholder."""
-
-    status = 422
-    kind = "invalid_request_error"
-    code = "file_error"
 
 
 class Files:
@@ -127,7 +111,6 @@ class Files:
     def record(self, new: NewFile, id: str) -> StoredFile:
         """What will be known of a new file."""
         now = self._clock()
-        assert self._retention.expiry_s is not None, "files expire"
         return StoredFile(
             id=id,
             name=new.name,
@@ -202,12 +185,6 @@ class Upload:
     def _guarded(self, work: Callable[[], None]) -> None:
         with translated_faults():
             work()
-
-
-def file_not_found(id: str) -> NotFound:
-    """The answer for a file that is unknown, deleted or expired."""
-    shown = id if len(id) <= MAX_SHOWN_CHARS else id[:MAX_SHOWN_CHARS] + "..."
-    return NotFound(f"File '{shown}' not found or expired", code="file_not_found")
 
 
 def format_of(name: str) -> str:

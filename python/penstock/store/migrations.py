@@ -11,7 +11,6 @@ from sqlalchemy import Connection, insert, inspect, select, text, update
 from penstock.base.ids import new_id
 from penstock.config import SettingsError
 from penstock.store.database import Database, write_in
-from penstock.store.faults import translated_faults
 from penstock.store.schema import identity, metadata
 
 Step = Callable[[Connection], None]
@@ -25,10 +24,10 @@ LOCK_KEY: Final = 0x70656E73746F636B
 def migrate(database: Database, steps: tuple[Step, ...] = STEPS) -> str:
     """Make the tables current; the id of the store.
 
-    Raises SettingsError for a database of a newer version, StorageUnavailable, StorageFull.
+    Raises SettingsError for a database of a newer version, SQLAlchemyError.
     """
     newest = len(steps) + 1
-    with translated_faults(), database.engine.connect() as connection:
+    with database.engine.connect() as connection:
         while write_in(connection, lambda c: _advance(c, steps)) < newest:
             pass
         store_id: str = connection.execute(select(identity.c.store_id)).scalar_one()

@@ -10,25 +10,26 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, insert, or_, sele
 from penstock.store.clock import Clock
 from penstock.store.database import Database
 from penstock.store.records import UNFINISHED, ResponseStatus, StoredResponse
+from penstock.store.retention import Retention
 from penstock.store.schema import responses
 
 _TABLE: Final = responses.c
 
 
 class Responses:
-    """`expiry_s`: how long a response is kept from its creation on; None: until it is deleted."""
+    """Responses of all API processes."""
 
-    def __init__(self, database: Database, clock: Clock, expiry_s: int | None) -> None:
+    def __init__(self, database: Database, clock: Clock, retention: Retention) -> None:
         self._database = database
         self._clock = clock
-        self._expiry_s = expiry_s
+        self._retention = retention
 
     async def create(self, response: StoredResponse) -> None:
         """Keep a new response."""
         values = {name: getattr(response, name) for name in response.__struct_fields__}
         values["heartbeat_at"] = response.heartbeat_at or self._clock()
-        if response.expires_at is None and self._expiry_s is not None:
-            values["expires_at"] = response.created_at + self._expiry_s
+        if response.expires_at is None and self._retention.expiry_s:
+            values["expires_at"] = response.created_at + self._retention.expiry_s
         await self._database.write(lambda c: c.execute(insert(responses).values(values)))
 
     async def update(

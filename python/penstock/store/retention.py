@@ -11,12 +11,12 @@ from penstock.store.schema import files, responses
 
 
 class Retention(NamedTuple):
-    """`expiry_s`: from the creation, or the last change, on; None: for ever. `most`: beyond it the
-    oldest go; None: as many as fit."""
+    """`expiry_s`: from the creation, or the last change, on; 0: for ever. `most`: beyond it the
+    oldest go; 0: as many as fit."""
 
     table: Table
-    expiry_s: int | None
-    most: int | None
+    expiry_s: int
+    most: int
 
 
 class Retentions(NamedTuple):
@@ -29,14 +29,14 @@ class Retentions(NamedTuple):
 def retentions_of(settings: StoreSettings) -> Retentions:
     """The table, as the operator has set it."""
     return Retentions(
-        responses=Retention(responses, settings.response_expiry_s, None),
+        responses=Retention(responses, settings.response_expiry_s, 0),
         files=Retention(files, settings.file_expiry_s, settings.max_files),
     )
 
 
 def drop_oldest(connection: Connection, retention: Retention) -> list[str]:
     """Delete what is beyond the quota; the ids of it. The table has `sequence` and `id`."""
-    if retention.most is None:
+    if retention.most == 0:
         return []
     columns = retention.table.c
     kept = select(columns.sequence).order_by(columns.sequence.desc())

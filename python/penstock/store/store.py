@@ -7,8 +7,10 @@ import contextlib
 import logging
 from typing import Final
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from penstock.base.errors import ServiceError
-from penstock.config import StoreSettings
+from penstock.config import SettingsError, StoreSettings
 from penstock.store.blobs import Blobs
 from penstock.store.clock import Clock, system_clock
 from penstock.store.database import Database
@@ -34,7 +36,7 @@ class Store:
         """Use `Store.open`."""
         self._database = database
         retentions = retentions_of(settings)
-        self.responses = Responses(database, clock, settings.response_expiry_s)
+        self.responses = Responses(database, clock, retentions.responses)
         self.files = Files(database, blobs, clock, retentions.files)
         self.sweep = Sweep(database, blobs, clock, retentions)
         self._sweeper = asyncio.create_task(self._sweep_on())
@@ -60,10 +62,14 @@ class Store:
 
 
 def _connect(settings: StoreSettings) -> tuple[Database, Blobs]:
-    assert settings.url is not None and settings.blobs is not None, "config fills them in"
-    database = Database(settings.url)
+    assert settings.url is not None and settings.blobs is not None, "StoreSettings.located"
     try:
-        return database, Blobs(settings.blobs, migrate(database))
-    except BaseException:
-        database.close()
-        raise
+        database = Database(settings.url)
+        try:
+            return database, Blobs(settings.blobs, migrate(database))
+        except BaseException:
+            database.close()
+            raise
+    except (SQLAlchemyError, OSError) as error:
+        cause = getattr(error, "orig", None) or error
+        raise SettingsError(f"[store] cannot be opened: {str(cause).splitlines()[0]}") from None

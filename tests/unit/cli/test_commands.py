@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from penstock.cli import main as cli
 from penstock.cli import serve as serve_module
 from penstock.cli.checks import check_cpu, check_home, check_memory
-from penstock.cli.options import ENGINE_OPTIONS, SERVER_OPTIONS
-from penstock.config import EngineSettings, ServerSettings
+from penstock.cli.options import ENGINE_OPTIONS, SERVE_OPTIONS, SERVER_OPTIONS, STORE_OPTIONS
+from penstock.config import EngineSettings, ServerSettings, StoreSettings
 
 
 @pytest.fixture
@@ -38,11 +38,12 @@ def test_command_line_imports_nothing_heavy():
 
 def test_every_setting_has_an_option():
     assert {o.field for o in ENGINE_OPTIONS} | {"model"} == set(EngineSettings.__struct_fields__)
-    assert {o.field for o in SERVER_OPTIONS} == set(ServerSettings.__struct_fields__)
+    assert {o.field for o in SERVER_OPTIONS} | {"store"} == set(ServerSettings.__struct_fields__)
+    assert {o.field for o in STORE_OPTIONS} == set(StoreSettings.__struct_fields__)
 
 
 def test_no_flag_is_used_twice():
-    flags = [flag for option in (*ENGINE_OPTIONS, *SERVER_OPTIONS) for flag in option.flags]
+    flags = [flag for option in (*ENGINE_OPTIONS, *SERVE_OPTIONS) for flag in option.flags]
     assert len(set(flags)) == len(flags)
 
 
@@ -51,7 +52,8 @@ def test_serve_takes_the_options_of_the_specification(served):
         "serve some/model --max-seqs 4 --no-kv-cache --prefix-cache-n 0 --pa-context-len 512 "
         "--pa-memory-mb 64 --host 127.0.0.1 -p 8080 --workers 2 --disable-access-log "
         "--access-log-format json --access-log-health --disable-metrics "
-        "--disable-request-id-header --threads 1 --dtype f32"
+        "--disable-request-id-header --threads 1 --dtype f32 "
+        "--store postgresql://db/x --blobs s3://b --skills-dir /skills --response-expiry 0"
     )
     assert invoke(*arguments.split()).exit_code == 0
     engine, server = served[0]
@@ -74,6 +76,9 @@ def test_serve_takes_the_options_of_the_specification(served):
         access_log_health=True,
         disable_metrics=True,
         disable_request_id_header=True,
+        store=StoreSettings(
+            url="postgresql://db/x", blobs="s3://b", skills_dir="/skills", response_expiry_s=0
+        ),
     )
 
 

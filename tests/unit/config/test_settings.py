@@ -6,15 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config import EngineSettings, ServerSettings, SettingsError, read_environment
-from penstock.config.limits import ENGINE_RANGES, SERVER_RANGES
+from penstock.config import (
+    EngineSettings,
+    ServerSettings,
+    SettingsError,
+    StoreSettings,
+    read_environment,
+)
+from penstock.config.limits import ENGINE_RANGES, SERVER_RANGES, STORE_RANGES
 from penstock.config.load import load_settings
 
 EMPTY = read_environment({"HOME": "/home/u"})
 
 
-def load(engine=None, server=None, *, file=None, environment=EMPTY):
-    return load_settings(engine or {}, server or {}, file=file, environment=environment)
+def load(engine=None, server=None, store=None, *, file=None, environment=EMPTY):
+    return load_settings(
+        engine or {}, server or {}, store or {}, file=file, environment=environment
+    )
 
 
 def test_options_win_over_file_and_file_over_defaults(tmp_path):
@@ -62,6 +70,10 @@ def test_folders_follow_the_usual_names():
         ("[engine]\ndtype = 'f8'", "dtype"),
         ("[server]\nport = 70000", "port"),
         ("engine = 3", "engine"),
+        ("[store]\nurl = 3", "url"),
+        ("[store]\nmax_sessions = 0", "max_sessions"),
+        ("[server.store]\nmax_files = 9", "'store'"),
+        ("[store]\nstore = 1", "'store'"),
         ("[engine", "TOML"),
         ("model = ''", "model"),
     ],
@@ -91,3 +103,24 @@ def test_engine_ranges_are_closed(name):
 def test_server_ranges_are_closed(name):
     with pytest.raises(SettingsError, match=name):
         load(server={name: SERVER_RANGES[name][1] + 1})
+
+
+@pytest.mark.parametrize("name", STORE_RANGES)
+def test_store_ranges_are_closed(name):
+    with pytest.raises(SettingsError, match=name):
+        load(store={name: STORE_RANGES[name][1] + 1})
+
+
+def test_store_has_a_table_and_options_of_its_own(tmp_path):
+    file = tmp_path / "penstock.toml"
+    file.write_text('[store]\nurl = "postgresql://db/penstock"\nmax_files = 9\n')
+    store = load(store={"max_files": 8, "blobs": None}, file=file)[1].store
+    assert (store.url, store.max_files, store.blobs) == ("postgresql://db/penstock", 8, None)
+
+
+def test_store_lies_under_home_unless_it_is_named():
+    located = StoreSettings().located(Path("/data"))
+    assert located.url == "sqlite:////data/penstock.db"
+    assert (located.blobs, located.skills_dir) == ("/data/blobs", "/data/blobs")
+    named = StoreSettings(url="sqlite:///x.db", blobs="s3://b").located(Path("/data"))
+    assert (named.url, named.blobs, named.skills_dir) == ("sqlite:///x.db", "s3://b", "s3://b")

@@ -117,7 +117,7 @@ async def test_response_expires_as_the_server_says(
 
 
 async def test_response_without_expiry_stays(settings: StoreSettings, clock: MovableClock) -> None:
-    endless = msgspec.structs.replace(settings, response_expiry_s=None)
+    endless = msgspec.structs.replace(settings, response_expiry_s=0)
     async with opened(endless, clock) as store:
         await store.responses.create(response())
         clock.now += 10_000 * DAY_S

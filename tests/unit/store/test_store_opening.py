@@ -1,0 +1,141 @@
+"""Opening a store: new, old, newer, by many at once, and where it cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+from sqlalchemy import Connection, inspect, text
+from stores import opened, sqlite_settings
+
+from penstock.config import SettingsError, StoreSettings
+from penstock.store import FileSource, NewFile, Store
+from penstock.store.database import Database
+from penstock.store.migrations import migrate
+
+OPEN = """
+import asyncio, sys, msgspec
+from penstock.config import StoreSettings
+from penstock.store import FileSource, NewFile, Store
+settings = msgspec.json.decode(sys.argv[1], type=StoreSettings)
+sys.stdin.readline()
+asyncio.run(asyncio.wait_for(Store.open(settings), 60))
+print("open", flush=True)
+"""
+
+
+def add_column(connection: Connection) -> None:
+    connection.execute(text("ALTER TABLE files ADD COLUMN extra TEXT"))
+
+
+def fail(connection: Connection) -> None:
+    connection.execute(text("ALTER TABLE files ADD COLUMN half TEXT"))
+    raise RuntimeError("step failed")
+
+
+def columns(database: Database) -> set[str]:
+    return {column["name"] for column in inspect(database.engine).get_columns("files")}
+
+
+@pytest.fixture
+def database(settings: StoreSettings):
+    assert settings.url is not None
+    database = Database(settings.url)
+    yield database
+    database.close()
+
+
+def test_store_keeps_its_id(database: Database) -> None:
+    assert migrate(database) == migrate(database)
+
+
+def test_older_database_takes_the_steps_it_lacks_once(database: Database) -> None:
+    migrate(database)
+    migrate(database, (add_column,))
+    assert "extra" in columns(database)
+    migrate(database, (add_column,))
+
+
+def test_step_that_fails_changes_nothing(database: Database) -> None:
+    migrate(database)
+    with pytest.raises(RuntimeError):
+        migrate(database, (fail,))
+    assert "half" not in columns(database)
+    migrate(database, (add_column,))
+    assert "extra" in columns(database)
+
+
+def test_newer_database_is_refused(database: Database) -> None:
+    migrate(database, (add_column,))
+    with pytest.raises(SettingsError, match="version 2"):
+        migrate(database)
+
+
+def test_many_processes_may_open_a_new_store_at_once(settings: StoreSettings) -> None:
+    told = msgspec.json.encode(settings).decode()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", OPEN, told],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    for process in processes:  # all have imported what they need, or soon will
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        out, err = process.communicate()
+        assert out == "open\n", err
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"url": "mysql://host/db"}, "sqlite:///FILE"),
+        ({"url": "not a url"}, "sqlite:///FILE"),
+        ({"url": "sqlite://"}, "sqlite:///FILE"),
+        ({"url": "sqlite:////proc/nothing/x.db"}, "cannot be opened"),
+        ({"url": "postgresql://nobody@localhost:1/x"}, "cannot be opened"),
+        ({"blobs": "nosuchscheme://x"}, "fsspec"),
+        ({"blobs": "/proc/nothing"}, "cannot be opened"),
+    ],
+)
+async def test_store_that_cannot_be_opened_is_told_in_one_line(
+    settings: StoreSettings, changes: dict[str, str], said: str
+) -> None:
+    with pytest.raises(SettingsError, match=said) as caught:
+        await Store.open(msgspec.structs.replace(settings, **changes))
+    assert "\n" not in str(caught.value)
+
+
+async def test_closed_store_leaves_no_thread(settings: StoreSettings) -> None:
+    async with opened(settings) as store:
+        await store.files.list()
+        names = [task.get_name() for task in asyncio.all_tasks()]
+        assert len(names) == 2
+    assert not [t for t in threading.enumerate() if t.name.startswith("penstock-store")]
+    assert len(asyncio.all_tasks()) == 1
+
+
+def test_server_starts_without_the_store_libraries() -> None:
+    code = "import sys, penstock.api.process; print('sqlalchemy' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout == "False\n"
+
+
+async def test_nobody_else_may_read_what_is_kept(tmp_path: Path) -> None:
+    home = tmp_path / "deep" / "er"
+    async with opened(sqlite_settings(home)) as store:
+        await store.files.create(NewFile(name="x", data=b"x", source=FileSource("user_upload")))
+        private = [home, *home.glob("*.db*"), *(home / "blobs").iterdir()]
+        assert len(private) == 5
+        assert not any(path.stat().st_mode & 0o077 for path in private)
