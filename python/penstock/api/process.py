@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.agent import AgentLoop
+from penstock.agent import AgentLoop, FileAttachments
 from penstock.api.app import create_app
 from penstock.api.latency import MeasuredEngine
 from penstock.api.metrics import Metrics
@@ -56,20 +56,21 @@ class ApiProcess:
         )
         located = server_settings.store.located(read_environment().home)
         self._store = asyncio.ensure_future(_open_store(located))
+        self._attachments = asyncio.ensure_future(self._make_attachments())
 
     async def start(self) -> Engine:
         """Return when engine and text side are loaded and the store is open. Raises ModelError,
         SettingsError."""
         await self._model
-        await self._store
+        await self._attachments
         await self._client.wait_ready()
         return self._engine
 
     async def serve(self, bound: socket.socket, on_started: Callable[[HttpServer], None]) -> None:
         """Serve until a signal, or `HttpServer.stop`, ends it. Call `start` before."""
-        model_id, loop = await self._model
+        model_id, generator = await self._model
         services = Services(
-            models={model_id: loop},
+            models={model_id: AgentLoop(generator, await self._attachments)},
             engine=self._engine,
             store=await self._store,
             settings=self._settings,
@@ -89,9 +90,14 @@ class ApiProcess:
         await self._client.close()
         await self._close_store()
 
+    async def _make_attachments(self) -> FileAttachments:
+        store = await self._store
+        return await asyncio.to_thread(_attachments_of, store, self._settings)
+
     async def _close_store(self) -> None:
         """Also while it opens: that cannot be broken off."""
         opened = await asyncio.gather(self._store, return_exceptions=True)
+        await asyncio.gather(self._attachments, return_exceptions=True)
         if not isinstance(opened[0], BaseException):
             await opened[0].close()
 
@@ -107,6 +113,14 @@ def _import_store() -> type[Store]:
     return Store
 
 
-def _load_model(settings: EngineSettings, engine: Engine) -> tuple[str, AgentLoop]:
+def _attachments_of(store: Store, settings: ServerSettings) -> FileAttachments:
+    # The HTTP client takes a tenth of a second, in a thread as well.
+    from penstock.agent.attachments import Attachments
+    from penstock.fetch import AllowList, Fetcher
+
+    return Attachments(store.files, Fetcher(AllowList(settings.fetch_allow)))
+
+
+def _load_model(settings: EngineSettings, engine: Engine) -> tuple[str, Generator]:
     parts = load_text(settings)
-    return parts.model_id, AgentLoop(Generator.load(engine, parts, settings.tool_syntax))
+    return parts.model_id, Generator.load(engine, parts, settings.tool_syntax)

@@ -34,8 +34,8 @@ MODEL_HELP: Final = "A name of `penstock models`, a .gguf file, a model folder o
 
 @dataclass(frozen=True)
 class SettingOption:
-    """How the command line spells one field. `kind`: int, float, str, bool or a Literal. Of
-    `flags` one is shown, and an alias is mentioned in the help."""
+    """How the command line spells one field. `kind`: int, float, str, bool, a list of strings or a
+    Literal. Of `flags` one is shown, and an alias is mentioned in the help."""
 
     field: str
     flags: tuple[str, ...]
@@ -174,6 +174,15 @@ SERVER_OPTIONS: Final = (
         int,
         "Connections of one API process.",
         SERVER_PANEL,
+    ),
+    SettingOption(
+        "fetch_allow",
+        ("--fetch-allow",),
+        list[str],
+        "Network that clients' URLs may lead to though it is not public, such as 10.1.0.0/16."
+        " Repeatable.",
+        SERVER_PANEL,
+        "none",
     ),
     SettingOption(
         "disable_request_id_header",

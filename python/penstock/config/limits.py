@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import Final
 
 from penstock.config.settings import EngineSettings, ServerSettings, StoreSettings
@@ -51,6 +52,8 @@ def check_server(settings: ServerSettings) -> None:
     """Raises SettingsError for a value out of range."""
     for name, (least, most) in SERVER_RANGES.items():
         _check(name, getattr(settings, name), least, most)
+    for network in settings.fetch_allow:
+        _check_network(network)
     check_store(settings.store)
 
 
@@ -58,6 +61,15 @@ def check_store(settings: StoreSettings) -> None:
     """Raises SettingsError for a value out of range."""
     for name, (least, most) in STORE_RANGES.items():
         _check(name, getattr(settings, name), least, most)
+
+
+def _check_network(text: str) -> None:
+    try:
+        ip_network(text)
+    except ValueError:
+        raise SettingsError(
+            f"fetch_allow must have addresses or networks such as 10.1.0.0/16, not {text!r}"
+        ) from None
 
 
 def _check(name: str, value: float | None, least: float, most: float) -> None:

@@ -100,6 +100,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
 
     `drain_timeout_s`: how long open answers may go on after SIGTERM. `stall_timeout_s`: how long a
     client may leave its stream unread, or its body unsent. `max_connections`: of one API process.
+    `fetch_allow`: addresses and networks, not public, that clients' URLs may lead to.
     """
 
     host: str = "0.0.0.0"
@@ -115,4 +116,5 @@ class ServerSettings(msgspec.Struct, frozen=True):
     drain_timeout_s: float = 30.0
     stall_timeout_s: float = 120.0
     max_connections: int = 4096
+    fetch_allow: tuple[str, ...] = ()
     store: StoreSettings = StoreSettings()

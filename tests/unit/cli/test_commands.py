@@ -100,10 +100,20 @@ def test_config_file_is_read(served, tmp_path):
     assert (served[0][0].model, served[0][1].port) == ("from-file", 98)
 
 
+def test_networks_that_may_be_fetched_from_are_listed_one_by_one(served, tmp_path):
+    invoke("serve", "--fetch-allow", "10.1.0.0/16", "--fetch-allow", "127.0.0.1")
+    file = tmp_path / "penstock.toml"
+    file.write_text('[server]\nfetch_allow = ["fd00::/8"]\n')
+    invoke("serve", "--config", str(file))
+    allowed = [server.fetch_allow for _, server in served]
+    assert allowed == [("10.1.0.0/16", "127.0.0.1"), ("fd00::/8",)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["serve", "--max-seqs", "0"], "max_seqs must be from 1"),
+        (["serve", "--fetch-allow", "localhost"], "fetch_allow must have"),
         (["serve", "no-such-model"], "no-such-model"),
         (["serve", "--config", "/nowhere.toml"], "/nowhere.toml"),
         (["serve", "--context", "64", "--pa-context-len", "65"], "given twice"),
