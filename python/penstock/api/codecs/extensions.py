@@ -1,12 +1,15 @@
-"""The service's own fields of chat and messages: sessions, output files, permissions."""
+"""The service's own fields of chat and messages: sessions, rounds, output files, permissions."""
 
 from __future__ import annotations
 
 from typing import Final, cast
 
+import msgspec
+
 from penstock.api.codecs.fields import Fields
 from penstock.api.codecs.media import MAX_ID_CHARS, decode_file_name
-from penstock.dialog import Permission, Permissions, RequestedFile
+from penstock.api.codecs.sampling import decode_limits
+from penstock.dialog import Limits, Permission, Permissions, RequestedFile
 
 PERMISSIONS: Final = ("auto", "ask", "deny")
 MAX_OUTPUT_FILES: Final = 64
@@ -20,6 +23,12 @@ def decode_permissions(fields: Fields, stream: bool) -> Permissions:
         if value == "ask" and not stream:
             fields.refuse(key, '"ask" requires `stream: true` over HTTP')
     return Permissions(agent, code)
+
+
+def decode_run_limits(fields: Fields) -> Limits:
+    """The limits of an answer, and `max_tool_rounds` of the run around it."""
+    rounds = fields.integer("max_tool_rounds", 0)
+    return msgspec.structs.replace(decode_limits(fields), max_rounds=rounds)
 
 
 def decode_session(fields: Fields) -> str | None:

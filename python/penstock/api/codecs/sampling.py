@@ -42,7 +42,6 @@ def decode_limits(fields: Fields, least_tokens: int = 1) -> Limits:
         fields.refuse("max_completion_tokens", "differs from `max_tokens`; send only one of them")
     return Limits(
         max_tokens=alias if tokens is None else tokens,
-        max_rounds=fields.integer("max_tool_rounds", 0),
         truncate=fields.boolean("truncate_sequence") or False,
     )
 

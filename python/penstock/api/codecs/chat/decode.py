@@ -12,6 +12,7 @@ from penstock.api.codecs.dialect import Decoded
 from penstock.api.codecs.extensions import (
     decode_permissions,
     decode_requested_files,
+    decode_run_limits,
     decode_session,
 )
 from penstock.api.codecs.fields import Fields, decode_object
@@ -21,7 +22,6 @@ from penstock.api.codecs.sampling import (
     MAX_N,
     MAX_TOP_LOGPROBS,
     decode_adapter,
-    decode_limits,
     decode_sampling,
     decode_stop,
 )
@@ -67,7 +67,7 @@ def decode(body: bytes) -> Decoded:
         ),
         sampling=decode_sampling(fields),
         constraint=decode_constraint(fields),
-        limits=decode_limits(fields),
+        limits=decode_run_limits(fields),
         reasoning=decode_reasoning(fields),
         stop=decode_stop(fields),
         n=fields.integer("n", 1, MAX_N) or 1,

@@ -9,6 +9,7 @@ from penstock.api.codecs.dialect import Decoded
 from penstock.api.codecs.extensions import (
     decode_permissions,
     decode_requested_files,
+    decode_run_limits,
     decode_session,
 )
 from penstock.api.codecs.fields import Fields, decode_object
@@ -18,7 +19,6 @@ from penstock.api.codecs.reasoning import decode_effort, decode_reasoning
 from penstock.api.codecs.sampling import (
     MAX_STOP_STRINGS,
     MAX_TOP_LOGPROBS,
-    decode_limits,
     decode_sampling,
 )
 from penstock.dialog import Constraint, GenerateRequest, ReasoningPolicy
@@ -51,7 +51,7 @@ def decode(body: bytes) -> Decoded:
         tool_policy=decode_tool_choice(fields, tools),
         sampling=decode_sampling(fields),
         constraint=_constraint(fields),
-        limits=decode_limits(fields),
+        limits=decode_run_limits(fields),
         reasoning=_reasoning(fields),
         stop=fields.strings("stop_sequences", MAX_STOP_STRINGS) or (),
         ignore_eos=fields.boolean("ignore_eos") or False,
