@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,11 +20,15 @@ READY = re.compile(r"ready on (http://\S+)")
 
 
 class RunningServer:
-    """A `penstock serve` process. `lines`: what it has printed so far."""
+    """A `penstock serve` process. `lines`: what it has printed so far. Its store is its own, unless
+    the options name one."""
 
     def __init__(self, *options: str) -> None:
+        self._home = tempfile.TemporaryDirectory(prefix="penstock-e2e-")
+        place = self._home.name
+        own = ("--store", f"sqlite:///{place}/penstock.db", "--blobs", f"{place}/blobs")
         self.process = subprocess.Popen(
-            [*COMMAND, "serve", "--host", "127.0.0.1", "--port", "0", *options],
+            [*COMMAND, "serve", "--host", "127.0.0.1", "--port", "0", *own, *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -57,7 +62,9 @@ class RunningServer:
         """SIGTERM; the exit status. Nothing of it is left running."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        status = self.process.wait(60)
+        self._home.cleanup()
+        return status
 
 
 @pytest.fixture(scope="session")

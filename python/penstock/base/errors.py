@@ -4,6 +4,7 @@
       InvalidRequest            400: a field is missing, mistyped, out of range or unsupported
       ContextLengthExceeded     400: the prompt does not fit the context
       NotFound                  404: model, response, file, ...
+      Conflict                  409: what is asked for clashes with what is going on
       PayloadTooLarge           413
       Overloaded                429: the queue is full; carries Retry-After
       EngineFault               500: our fault; the engine failed this request
@@ -52,6 +53,12 @@ class NotFound(ServiceError):
     status = 404
     kind = "invalid_request_error"
     code = "not_found"
+
+
+class Conflict(ServiceError):
+    status = 409
+    kind = "invalid_request_error"
+    code = "conflict"
 
 
 class PayloadTooLarge(ServiceError):

@@ -11,12 +11,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.store.records import FileSource, NewFile, StoredFile, StoredResponse
+from penstock.store.records import (
+    FileSource,
+    NewFile,
+    SkillBundle,
+    SkillVersion,
+    StoredFile,
+    StoredResponse,
+    StoredSession,
+    StoredSkill,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     from penstock.store.store import Store
 
-__all__ = ["FileSource", "NewFile", "Store", "StoredFile", "StoredResponse"]
+__all__ = [
+    "FileSource",
+    "NewFile",
+    "SkillBundle",
+    "SkillVersion",
+    "Store",
+    "StoredFile",
+    "StoredResponse",
+    "StoredSession",
+    "StoredSkill",
+    "Verdict",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -49,5 +49,9 @@ class FileFailed(ServiceError):
 
 def file_not_found(id: str) -> NotFound:
     """The answer for a file that is unknown, deleted or expired."""
-    shown = id if len(id) <= MAX_SHOWN_CHARS else id[:MAX_SHOWN_CHARS] + "..."
-    return NotFound(f"File '{shown}' not found or expired", code="file_not_found")
+    return NotFound(f"File '{shorten(id)}' not found or expired", code="file_not_found")
+
+
+def shorten(id: str) -> str:
+    """A client's id, as messages show it."""
+    return id if len(id) <= MAX_SHOWN_CHARS else id[:MAX_SHOWN_CHARS] + "..."

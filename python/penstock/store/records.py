@@ -6,6 +6,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from penstock.dialog import Message
+
 ResponseStatus = Literal["queued", "in_progress", "completed", "failed", "incomplete", "cancelled"]
 UNFINISHED: Final = ("queued", "in_progress")
 
@@ -80,3 +82,56 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     elided: bool = False
     code: str | None = None
     message: str | None = None
+
+
+class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation that goes on by its id."""
+
+    id: str
+    created_at: int
+    messages: tuple[Message, ...]
+
+
+Decision = Literal["approve", "deny"]
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What was decided on an approval. `message`: for the model, of a denial."""
+
+    decision: Decision
+    message: str | None = None
+
+
+class StoredSkill(msgspec.Struct, frozen=True, kw_only=True):
+    """A skill, described as its latest version is."""
+
+    id: str
+    created_at: int
+    updated_at: int
+    name: str
+    description: str
+    latest_version: int
+
+
+class SkillVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """One version of a skill. `directory`: the name of the folder that was uploaded."""
+
+    skill_id: str
+    version: int
+    created_at: int
+    name: str
+    description: str
+    directory: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.skill_id}_v{self.version}"
+
+
+class SkillBundle(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a skill's version: `files` by their path in its directory, with slashes."""
+
+    name: str
+    description: str
+    directory: str
+    files: dict[str, bytes]

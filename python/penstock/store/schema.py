@@ -8,6 +8,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ForeignKey,
     Index,
     Integer,
     LargeBinary,
@@ -74,4 +75,61 @@ files: Final = Table(
     Column("message", Text),
     Index("files_by_expiry", "expires_at"),
     Index("files_by_container", "container_id"),
+    Index("files_by_session", "session"),
+)
+
+# `used` orders sessions by their last use. `messages` is null while only a run holds the session.
+# The lease tells that a run goes on in it: nobody else's may begin until it ends, or runs out.
+sessions: Final = Table(
+    "sessions",
+    metadata,
+    _sequence(),
+    Column("id", String(256), nullable=False, unique=True),
+    Column("used", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("messages", LargeBinary),
+    Column("lease_holder", String(64)),
+    Column("lease_until", BigInteger),
+    Index("sessions_by_use", "used"),
+    Index("sessions_by_expiry", "expires_at"),
+)
+
+approvals: Final = Table(
+    "approvals",
+    metadata,
+    Column("id", String(128), primary_key=True),
+    Column("session", String(256)),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("waiting", Boolean, nullable=False),
+    Column("decision", String(16)),
+    Column("message", Text),
+    Column("remember", Boolean, nullable=False),
+    Index("approvals_by_expiry", "expires_at"),
+    Index("approvals_by_session", "session"),
+)
+
+skills: Final = Table(
+    "skills",
+    metadata,
+    _sequence(),
+    Column("id", String(128), nullable=False, unique=True),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("description", Text, nullable=False),
+    Column("latest_version", Integer, nullable=False),
+)
+
+skill_versions: Final = Table(
+    "skill_versions",
+    metadata,
+    Column("skill_id", String(128), ForeignKey("skills.id"), primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("created_at", BigInteger, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("description", Text, nullable=False),
+    Column("directory", Text, nullable=False),
+    Column("body", String(128), nullable=False),
 )

@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.base.errors import ServiceError
 from penstock.config import SettingsError, StoreSettings
+from penstock.store.approvals import Approvals
 from penstock.store.blobs import Blobs
 from penstock.store.clock import Clock, system_clock
 from penstock.store.database import Database
@@ -18,6 +19,8 @@ from penstock.store.files import Files
 from penstock.store.migrations import migrate
 from penstock.store.responses import Responses
 from penstock.store.retention import retentions_of
+from penstock.store.sessions import Sessions
+from penstock.store.skills import Skills
 from penstock.store.sweep import Sweep
 
 log = logging.getLogger(__name__)
@@ -26,27 +29,37 @@ SWEEP_INTERVAL_S: Final = 120.0
 
 
 class Store:
-    """Responses and files. Safe for several processes, and machines, at once.
+    """Responses, files, sessions, skills, approvals; for several processes and machines at once.
 
     Every method may raise StorageUnavailable (503) and, if it writes, StorageFull (507): then
     nothing was changed. What a method has returned from is on the disk.
     """
 
-    def __init__(self, database: Database, blobs: Blobs, settings: StoreSettings, clock: Clock):
+    def __init__(
+        self,
+        database: Database,
+        blobs: Blobs,
+        skill_blobs: Blobs,
+        settings: StoreSettings,
+        clock: Clock,
+    ) -> None:
         """Use `Store.open`."""
         self._database = database
-        retentions = retentions_of(settings)
-        self.responses = Responses(database, clock, retentions.responses)
-        self.files = Files(database, blobs, clock, retentions.files)
-        self.sweep = Sweep(database, blobs, clock, retentions)
+        kept = retentions_of(settings)
+        self.responses = Responses(database, clock, kept.responses)
+        self.files = Files(database, blobs, clock, kept.files)
+        self.sessions = Sessions(database, clock, kept.sessions)
+        self.skills = Skills(database, skill_blobs, clock)
+        self.approvals = Approvals(database, clock, kept.approvals, settings.session_expiry_s)
+        self.sweep = Sweep(database, blobs, skill_blobs, clock, kept)
         self._sweeper = asyncio.create_task(self._sweep_on())
 
     @classmethod
     async def open(cls, settings: StoreSettings, clock: Clock = system_clock) -> Store:
-        """Connect, and bring the tables up to date. Raises SettingsError where database or folder
-        cannot be used."""
-        database, blobs = await asyncio.to_thread(_connect, settings)
-        return cls(database, blobs, settings, clock)
+        """Connect, and bring the tables up to date. `settings` names all places. Raises
+        SettingsError where database or folder cannot be used."""
+        parts = await asyncio.to_thread(_connect, settings)
+        return cls(*parts, settings, clock)
 
     async def close(self) -> None:
         """Finish what is being written, and let go of the database."""
@@ -61,12 +74,13 @@ class Store:
             await asyncio.sleep(SWEEP_INTERVAL_S)
 
 
-def _connect(settings: StoreSettings) -> tuple[Database, Blobs]:
-    assert settings.url is not None and settings.blobs is not None, "StoreSettings.located"
+def _connect(settings: StoreSettings) -> tuple[Database, Blobs, Blobs]:
+    assert settings.url and settings.blobs and settings.skills_dir, "StoreSettings.located"
     try:
         database = Database(settings.url)
         try:
-            return database, Blobs(settings.blobs, migrate(database))
+            store_id = migrate(database)
+            return database, Blobs(settings.blobs, store_id), Blobs(settings.skills_dir, store_id)
         except BaseException:
             database.close()
             raise

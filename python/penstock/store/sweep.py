@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from sqlalchemy import Connection, select
 
-from penstock.store import files
+from penstock.store import files, schema, skills
 from penstock.store.blobs import Blobs
 from penstock.store.clock import Clock
 from penstock.store.database import Database
 from penstock.store.faults import translated_faults
 from penstock.store.retention import Retentions, drop_expired
-from penstock.store.schema import files as files_table
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +27,16 @@ class Sweep:
     """One pass over everything. Any number of processes may sweep at once."""
 
     def __init__(
-        self, database: Database, blobs: Blobs, clock: Clock, retentions: Retentions
+        self,
+        database: Database,
+        blobs: Blobs,
+        skill_blobs: Blobs,
+        clock: Clock,
+        retentions: Retentions,
     ) -> None:
         self._database = database
         self._blobs = blobs
+        self._skill_blobs = skill_blobs
         self._clock = clock
         self._retentions = retentions
 
@@ -40,31 +46,42 @@ class Sweep:
         for retention in self._retentions:
             table = retention.table
             gone = await self._database.write(partial(drop_expired, table=table, now=now))
-            if gone and table is files_table:
-                await asyncio.to_thread(self._delete, [files.blob_name(id) for id in gone])
-        await self._delete_orphans(files.FOLDER)
+            if gone and table is schema.files:
+                bodies = [files.blob_name(id) for id in gone]
+                await asyncio.to_thread(_delete, self._blobs, bodies)
+        await self._delete_orphans(self._blobs, files.FOLDER, _known_files)
+        await self._delete_orphans(self._skill_blobs, skills.FOLDER, _known_skills)
 
-    async def _delete_orphans(self, folder: str) -> None:
-        ages = await asyncio.to_thread(self._ages, folder)
+    async def _delete_orphans(
+        self, blobs: Blobs, folder: str, known_in: Callable[[Connection], set[str]]
+    ) -> None:
+        ages = await asyncio.to_thread(_ages, blobs, folder)
         due = self._clock() - ORPHAN_AGE_S
         old = [name for name, changed in ages.items() if changed < due]
         if not old:
             return
-        known = await self._database.read(_known_bodies)
+        known = await self._database.read(known_in)
         orphans = [name for name in old if name not in known]
         if orphans:
-            log.info("deleting %d bodies without a file", len(orphans))
-            await asyncio.to_thread(self._delete, orphans)
-
-    def _ages(self, folder: str) -> dict[str, float]:
-        with translated_faults():
-            return self._blobs.ages(folder)
-
-    def _delete(self, names: list[str]) -> None:
-        with translated_faults():
-            for name in names:
-                self._blobs.delete(name)
+            log.info("deleting %d bodies without a row", len(orphans))
+            await asyncio.to_thread(_delete, blobs, orphans)
 
 
-def _known_bodies(connection: Connection) -> set[str]:
-    return {files.blob_name(id) for id in connection.execute(select(files_table.c.id)).scalars()}
+def _ages(blobs: Blobs, folder: str) -> dict[str, float]:
+    with translated_faults():
+        return blobs.ages(folder)
+
+
+def _delete(blobs: Blobs, names: list[str]) -> None:
+    with translated_faults():
+        for name in names:
+            blobs.delete(name)
+
+
+def _known_files(connection: Connection) -> set[str]:
+    ids = connection.execute(select(schema.files.c.id)).scalars()
+    return {files.blob_name(id) for id in ids}
+
+
+def _known_skills(connection: Connection) -> set[str]:
+    return set(connection.execute(select(schema.skill_versions.c.body)).scalars())

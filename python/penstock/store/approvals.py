@@ -1,0 +1,107 @@
+"""Approvals: a run in one process waits, a decision may come through any other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, Final, Literal
+
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
+
+from penstock.base.ids import new_id
+from penstock.store.clock import Clock
+from penstock.store.database import Database
+from penstock.store.records import Decision, Verdict
+from penstock.store.retention import Retention
+from penstock.store.schema import approvals
+
+DecisionStatus = Literal["resolved", "queued", "not_found"]
+
+# How soon a decision that came through another process is seen.
+POLL_INTERVAL_S: Final = 0.25
+TIMED_OUT: Final = Verdict("deny", "Approval timed out.")
+
+_TABLE: Final = approvals.c
+
+
+class Approvals:
+    """Approvals that runs ask for. `session_expiry_s`: how long a session's approval holds that is
+    to be remembered."""
+
+    def __init__(
+        self, database: Database, clock: Clock, retention: Retention, session_expiry_s: int
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._retention = retention
+        self._session_expiry_s = session_expiry_s
+        self._decided: dict[str, asyncio.Event] = {}
+
+    async def create(self, session: str | None = None) -> str:
+        """Ask for an approval; its id, to be shown to the client."""
+        now = self._clock()
+        values = {
+            "id": new_id("appr_"),
+            "session": session,
+            "created_at": now,
+            "expires_at": now + self._retention.expiry_s,
+            "waiting": False,
+            "remember": False,
+        }
+        await self._database.write(lambda c: c.execute(insert(approvals).values(values)))
+        return str(values["id"])
+
+    async def wait(self, id: str) -> Verdict:
+        """The decision, as soon as there is one; after five minutes it is a denial."""
+        await self._database.write(
+            lambda c: c.execute(update(approvals).where(_TABLE.id == id).values(waiting=True))
+        )
+        event = self._decided.setdefault(id, asyncio.Event())
+        try:
+            while True:
+                found = await self._database.read(lambda c: self._look(c, id))
+                if found is not None:
+                    return found
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(event.wait(), POLL_INTERVAL_S)
+        finally:
+            del self._decided[id]
+            forget = delete(approvals).where(_TABLE.id == id, ~_TABLE.remember)
+            await self._database.write(lambda c: c.execute(forget))
+
+    async def decide(
+        self, id: str, decision: Decision, *, message: str | None, remember: bool
+    ) -> DecisionStatus:
+        """Decide, once. `queued`: nobody waits for it yet. `remember`: an approval holds for all
+        that its session asks for later."""
+        values: dict[str, Any] = {"decision": decision, "message": message}
+        if remember and decision == "approve":
+            values["remember"] = True
+            values["expires_at"] = self._clock() + self._session_expiry_s
+        change = (
+            update(approvals)
+            .where(_TABLE.id == id, _TABLE.decision.is_(None), self._alive())
+            .values(values)
+            .returning(_TABLE.waiting)
+        )
+        waiting = await self._database.write(lambda c: c.execute(change).scalar_one_or_none())
+        if waiting is None:
+            return "not_found"
+        if id in self._decided:
+            self._decided[id].set()
+        return "resolved" if waiting else "queued"
+
+    async def remembered(self, session: str) -> bool:
+        """Whether a session has an approval that holds for what it asks for now."""
+        wanted = select(_TABLE.id).where(_TABLE.session == session, _TABLE.remember, self._alive())
+        return await self._database.read(lambda c: c.execute(wanted).first() is not None)
+
+    def _look(self, connection: Connection, id: str) -> Verdict | None:
+        wanted = select(_TABLE.decision, _TABLE.message).where(_TABLE.id == id, self._alive())
+        row = connection.execute(wanted).one_or_none()
+        if row is None:
+            return TIMED_OUT
+        return None if row.decision is None else Verdict(row.decision, row.message)
+
+    def _alive(self) -> ColumnElement[bool]:
+        return _TABLE.expires_at > self._clock()

@@ -1,0 +1,164 @@
+"""Uploaded skills and their versions. A version never changes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import zipfile
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from penstock.base.errors import NotFound
+from penstock.base.ids import new_id
+from penstock.store.blobs import Blobs
+from penstock.store.clock import Clock
+from penstock.store.database import Database
+from penstock.store.errors import shorten
+from penstock.store.faults import translated_faults
+from penstock.store.records import SkillBundle, SkillVersion, StoredSkill
+from penstock.store.schema import skill_versions, skills
+
+FOLDER: Final = "skills"
+# Files of one archive are dated alike: the same files make the same bytes.
+ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)
+
+_SKILL: Final = skills.c
+_VERSION: Final = skill_versions.c
+
+
+class Skills:
+    """Skills of all API processes that share the store."""
+
+    def __init__(self, database: Database, blobs: Blobs, clock: Clock) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._clock = clock
+
+    async def create(self, bundle: SkillBundle) -> StoredSkill:
+        """Keep a new skill, as its version 1."""
+        now = self._clock()
+        skill = StoredSkill(
+            id=new_id("skill_"),
+            created_at=now,
+            updated_at=now,
+            name=bundle.name,
+            description=bundle.description,
+            latest_version=1,
+        )
+        values = {name: getattr(skill, name) for name in skill.__struct_fields__}
+        body = await asyncio.to_thread(self._write, bundle)
+
+        def work(connection: Connection) -> None:
+            connection.execute(insert(skills).values(values))
+            self._insert_version(connection, skill.id, 1, bundle, body)
+
+        await self._database.write(work)
+        return skill
+
+    async def add_version(self, skill_id: str, bundle: SkillBundle) -> SkillVersion:
+        """Keep a further version. Raises NotFound (`skill_not_found`)."""
+        await self._skill(skill_id)
+        body = await asyncio.to_thread(self._write, bundle)
+        values = {
+            "updated_at": self._clock(),
+            "name": bundle.name,
+            "description": bundle.description,
+            "latest_version": _SKILL.latest_version + 1,
+        }
+        change = update(skills).where(_SKILL.id == skill_id).values(values)
+
+        def work(connection: Connection) -> SkillVersion:
+            version = connection.execute(change.returning(_SKILL.latest_version)).scalar_one()
+            return self._insert_version(connection, skill_id, version, bundle, body)
+
+        return await self._database.write(work)
+
+    async def get(self, skill_id: str) -> StoredSkill | None:
+        """A skill; None: there is none."""
+        wanted = select(skills).where(_SKILL.id == skill_id)
+        row = await self._database.read(lambda c: c.execute(wanted).one_or_none())
+        return None if row is None else _skill_of(row)
+
+    async def versions(self, skill_id: str) -> list[SkillVersion]:
+        """A skill's versions, the newest first. Raises NotFound (`skill_not_found`)."""
+        await self._skill(skill_id)
+        wanted = select(skill_versions).where(_VERSION.skill_id == skill_id)
+        wanted = wanted.order_by(_VERSION.version.desc())
+        rows = await self._database.read(lambda c: c.execute(wanted).all())
+        return [_version_of(row) for row in rows]
+
+    async def read(self, skill_id: str, version: int | None = None) -> SkillBundle:
+        """The content of a version, of the latest if None. Raises NotFound (`skill_not_found`)."""
+        if version is None:
+            version = (await self._skill(skill_id)).latest_version
+        wanted = select(skill_versions).where(
+            _VERSION.skill_id == skill_id, _VERSION.version == version
+        )
+        row = await self._database.read(lambda c: c.execute(wanted).one_or_none())
+        if row is None:
+            raise NotFound(
+                f"Skill '{shorten(skill_id)}' has no version {version}", code="skill_not_found"
+            )
+        return SkillBundle(
+            name=row.name,
+            description=row.description,
+            directory=row.directory,
+            files=await asyncio.to_thread(self._read, row.body),
+        )
+
+    async def list(self) -> list[StoredSkill]:
+        """All skills, the newest first."""
+        wanted = select(skills).order_by(_SKILL.sequence.desc())
+        rows = await self._database.read(lambda c: c.execute(wanted).all())
+        return [_skill_of(row) for row in rows]
+
+    async def _skill(self, skill_id: str) -> StoredSkill:
+        skill = await self.get(skill_id)
+        if skill is None:
+            raise NotFound(f"Skill '{shorten(skill_id)}' not found", code="skill_not_found")
+        return skill
+
+    def _insert_version(
+        self, connection: Connection, skill_id: str, version: int, bundle: SkillBundle, body: str
+    ) -> SkillVersion:
+        stored = SkillVersion(
+            skill_id=skill_id,
+            version=version,
+            created_at=self._clock(),
+            name=bundle.name,
+            description=bundle.description,
+            directory=bundle.directory,
+        )
+        values = {name: getattr(stored, name) for name in stored.__struct_fields__}
+        connection.execute(insert(skill_versions).values(values | {"body": body}))
+        return stored
+
+    def _write(self, bundle: SkillBundle) -> str:
+        """Keep the files as one archive; the name of the body."""
+        archive = io.BytesIO()
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+            for path, data in sorted(bundle.files.items()):
+                packed.writestr(zipfile.ZipInfo(path, ZIP_DATE), data, zipfile.ZIP_DEFLATED)
+        name = f"{FOLDER}/{new_id('')}.zip"
+        with translated_faults():
+            self._blobs.write(name, archive.getvalue())
+        return name
+
+    def _read(self, body: str) -> dict[str, bytes]:
+        with translated_faults():
+            archive = io.BytesIO(self._blobs.read(body))
+        with zipfile.ZipFile(archive) as packed:
+            return {path: packed.read(path) for path in packed.namelist()}
+
+
+def _skill_of(row: Row[Any]) -> StoredSkill:
+    values = dict(row._mapping)
+    del values["sequence"]
+    return StoredSkill(**values)
+
+
+def _version_of(row: Row[Any]) -> SkillVersion:
+    values = dict(row._mapping)
+    del values["body"]
+    return SkillVersion(**values)

@@ -1,0 +1,131 @@
+"""Sessions in the store: one run at a time, whatever process it is in."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from stores import MovableClock, opened
+
+from penstock.config import StoreSettings
+from penstock.dialog import File, Image, Message, Reasoning, Text, ToolCall, ToolResult
+from penstock.store import Store
+from penstock.store.sessions import LEASE_S, SessionBusy
+
+HELLO = (Message("user", (Text("hello"),)),)
+BOTH = (*HELLO, Message("assistant", (Text("hi"),)))
+
+
+async def test_session_comes_back_with_every_kind_of_part(store: Store) -> None:
+    messages = (
+        Message("user", (Text("look"), Image(data=b"\x89PNG", mime_type="image/png")), name="ann"),
+        Message("assistant", (Reasoning("hm"), ToolCall("call_1", "f", '{"a": 1}'))),
+        Message("tool", (ToolResult("call_1", "no", name="f", is_error=True),)),
+        Message("user", (File(file_id="file-1", name="x.txt"),)),
+    )
+    await store.sessions.put("s", messages)
+    got = await store.sessions.get("s")
+    assert got is not None and got.messages == messages
+
+
+async def test_unknown_session_is_none(store: Store) -> None:
+    assert await store.sessions.get("?") is None
+    assert not await store.sessions.delete("?")
+
+
+async def test_import_replaces(store: Store) -> None:
+    await store.sessions.put("s", BOTH)
+    await store.sessions.put("s", HELLO)
+    got = await store.sessions.get("s")
+    assert got is not None and got.messages == HELLO
+    assert await store.sessions.delete("s")
+    assert await store.sessions.get("s") is None
+
+
+async def test_run_goes_on_where_the_last_one_ended(store: Store) -> None:
+    async with store.sessions.held("s") as held:
+        assert held.messages == ()
+        assert await store.sessions.get("s") is None
+        assert await held.keep(HELLO)
+    async with store.sessions.held("s") as held:
+        assert held.messages == HELLO
+        assert await held.keep(BOTH)
+    got = await store.sessions.get("s")
+    assert got is not None and got.messages == BOTH
+
+
+async def test_second_run_of_a_session_is_refused_until_the_first_has_ended(
+    store: Store, settings: StoreSettings, clock: MovableClock
+) -> None:
+    async with opened(settings, clock) as other:
+        async with store.sessions.held("s"):
+            for busy in (store, other):
+                with pytest.raises(SessionBusy):
+                    async with busy.sessions.held("s"):
+                        pass
+            async with other.sessions.held("t"):
+                pass
+        async with other.sessions.held("s"):
+            pass
+
+
+async def test_run_that_fails_leaves_the_session_as_it_was(store: Store) -> None:
+    with pytest.raises(RuntimeError):
+        async with store.sessions.held("new"):
+            raise RuntimeError
+    assert await store.sessions.get("new") is None
+    await store.sessions.put("old", HELLO)
+    with pytest.raises(RuntimeError):
+        async with store.sessions.held("old"):
+            raise RuntimeError
+    got = await store.sessions.get("old")
+    assert got is not None and got.messages == HELLO
+
+
+async def test_session_of_a_dead_process_becomes_free(store: Store, clock: MovableClock) -> None:
+    dead = store.sessions.held("s")
+    held = await dead.__aenter__()
+    clock.now += LEASE_S
+    async with store.sessions.held("s") as second:
+        assert not await held.keep(HELLO)
+        assert await second.keep(BOTH)
+    await dead.__aexit__(None, None, None)
+    got = await store.sessions.get("s")
+    assert got is not None and got.messages == BOTH
+
+
+@pytest.mark.parametrize("how", ["delete", "put"])
+async def test_delete_and_import_win_over_a_run_that_goes_on(store: Store, how: str) -> None:
+    await store.sessions.put("s", HELLO)
+    async with store.sessions.held("s") as held:
+        if how == "delete":
+            await store.sessions.delete("s")
+        else:
+            await store.sessions.put("s", ())
+        assert not await held.keep(BOTH)
+    got = await store.sessions.get("s")
+    assert (got is None) if how == "delete" else (got is not None and got.messages == ())
+
+
+async def test_session_expires_unless_it_is_used(store: Store, clock: MovableClock) -> None:
+    await store.sessions.put("s", HELLO)
+    clock.now += 29 * 60
+    async with store.sessions.held("s") as held:
+        clock.now += 29 * 60
+        await store.sweep.run()
+        assert await held.keep(BOTH)
+    clock.now += 30 * 60
+    assert await store.sessions.get("s") is None
+    async with store.sessions.held("s") as held:
+        assert held.messages == ()
+    await store.sweep.run()
+
+
+async def test_beyond_the_quota_the_least_used_sessions_go(
+    settings: StoreSettings, clock: MovableClock
+) -> None:
+    async with opened(msgspec.structs.replace(settings, max_sessions=2), clock) as store:
+        for name in ("a", "b", "a", "c"):
+            async with store.sessions.held(name) as held:
+                await held.keep(HELLO)
+        kept = [name for name in "abc" if await store.sessions.get(name) is not None]
+        assert kept == ["a", "c"]

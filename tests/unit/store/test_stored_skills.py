@@ -1,0 +1,85 @@
+"""Skills in the store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from stores import MovableClock, opened
+
+from penstock.base.errors import NotFound
+from penstock.config import StoreSettings
+from penstock.store import SkillBundle, Store
+
+
+def bundle(description: str = "Adds numbers.", **files: bytes) -> SkillBundle:
+    return SkillBundle(
+        name="adder",
+        description=description,
+        directory="adder",
+        files={"SKILL.md": b"---", **files},
+    )
+
+
+async def test_skill_comes_back_as_it_was_uploaded(store: Store, clock: MovableClock) -> None:
+    sent = bundle(**{"scripts/add.py": b"print(1)\n", "empty": b""})
+    skill = await store.skills.create(sent)
+    assert skill.id.startswith("skill_") and skill.latest_version == 1
+    assert await store.skills.get(skill.id) == skill
+    assert await store.skills.list() == [skill]
+    assert await store.skills.read(skill.id) == sent
+    (version,) = await store.skills.versions(skill.id)
+    assert (version.id, version.version) == (f"{skill.id}_v1", 1)
+
+
+async def test_new_version_leaves_the_old_one_as_it_was(store: Store, clock: MovableClock) -> None:
+    skill = await store.skills.create(bundle())
+    clock.now += 10
+    second = await store.skills.add_version(skill.id, bundle("Adds better.", more=b"x"))
+    assert second.version == 2
+    assert [v.version for v in await store.skills.versions(skill.id)] == [2, 1]
+    now = await store.skills.get(skill.id)
+    assert now is not None
+    assert (now.description, now.latest_version, now.updated_at) == ("Adds better.", 2, clock.now)
+    assert (await store.skills.read(skill.id, 1)).files == {"SKILL.md": b"---"}
+    assert (await store.skills.read(skill.id)).description == "Adds better."
+
+
+async def test_versions_uploaded_at_once_are_numbered_apart(
+    store: Store, settings: StoreSettings, clock: MovableClock
+) -> None:
+    skill = await store.skills.create(bundle())
+    async with opened(settings, clock) as other:
+        uploads = [s.skills.add_version(skill.id, bundle()) for s in (store, other) * 4]
+        versions = await asyncio.gather(*uploads)
+    assert sorted(v.version for v in versions) == list(range(2, 10))
+
+
+async def test_unknown_skill_is_not_found(store: Store) -> None:
+    skill = await store.skills.create(bundle())
+    for call in (
+        store.skills.versions("skill_?"),
+        store.skills.read("skill_?"),
+        store.skills.read(skill.id, 2),
+        store.skills.add_version("skill_?", bundle()),
+    ):
+        with pytest.raises(NotFound):
+            await call
+    assert await store.skills.get("skill_?") is None
+
+
+async def test_sweep_keeps_skills_and_takes_archives_without_one(
+    store: Store, settings: StoreSettings, clock: MovableClock
+) -> None:
+    skill = await store.skills.create(bundle())
+    assert settings.skills_dir is not None
+    (archive,) = Path(settings.skills_dir).rglob("*.zip")
+    orphan = archive.with_name("orphan.zip")
+    orphan.write_bytes(b"?")
+    for path in (archive, orphan):
+        os.utime(path, (clock.now - 7200,) * 2)
+    await store.sweep.run()
+    assert not orphan.exists()
+    assert await store.skills.read(skill.id) == bundle()
