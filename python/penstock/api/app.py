@@ -13,10 +13,27 @@ from penstock.api.codecs.completions import CompletionsDialect
 from penstock.api.codecs.messages import MessagesDialect
 from penstock.api.context import RequestContext
 from penstock.api.errors import Errors
+from penstock.api.routes.approvals import DecideApproval
 from penstock.api.routes.count_tokens import CountTokens
+from penstock.api.routes.files import (
+    DeleteFile,
+    FileContent,
+    GetContainerFile,
+    GetFile,
+    ListContainerFiles,
+    ListFiles,
+    UploadFile,
+)
 from penstock.api.routes.generate import GenerateEndpoint
 from penstock.api.routes.models import GetModel, ListModels
 from penstock.api.routes.operations import ExposeMetrics, Health
+from penstock.api.routes.sessions import DeleteSession, ExportSession, ImportSession
+from penstock.api.routes.skills import (
+    AddSkillVersion,
+    CreateSkill,
+    ListSkills,
+    ListSkillVersions,
+)
 from penstock.api.services import Services
 
 CORS_METHODS: Final = ("GET", "POST", "PUT", "DELETE")
@@ -60,6 +77,47 @@ class _Cors:
         await (self._cors if from_browser else self._app)(scope, receive, send)
 
 
+def _stored(services: Services) -> list[Route]:
+    """The routes over what is stored."""
+    content = FileContent(services)
+    container = "/v1/containers/{container_id}/files"
+    return [
+        _route("/v1/agent/approvals/{approval_id}", POST=DecideApproval(services)),
+        _route(container, GET=ListContainerFiles(services)),
+        _route(container + "/{file_id}", GET=GetContainerFile(services)),
+        _route(container + "/{file_id}/content", GET=content),
+        _route("/v1/files", GET=ListFiles(services), POST=UploadFile(services)),
+        _route("/v1/files/{file_id}", GET=GetFile(services), DELETE=DeleteFile(services)),
+        _route("/v1/files/{file_id}/content", GET=content),
+        _route(
+            "/v1/sessions/{session_id}",
+            GET=ExportSession(services),
+            PUT=ImportSession(services),
+            DELETE=DeleteSession(services),
+        ),
+        _route("/v1/skills", GET=ListSkills(services), POST=CreateSkill(services)),
+        _route(
+            "/v1/skills/{skill_id}/versions",
+            GET=ListSkillVersions(services),
+            POST=AddSkillVersion(services),
+        ),
+    ]
+
+
+def _route(path: str, **endpoints: ASGIApp) -> Route:
+    """One path with an endpoint for each of its methods."""
+    return Route(path, _ByMethod(endpoints), methods=list(endpoints))
+
+
+class _ByMethod:
+    def __init__(self, endpoints: dict[str, ASGIApp]) -> None:
+        self._endpoints = endpoints
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        await self._endpoints[method](scope, receive, send)
+
+
 class _Routes:
     """The router, with the routes whose paths are fixed found at once."""
 
@@ -84,6 +142,7 @@ class _Routes:
                     CountTokens(services, MessagesDialect()),
                     methods=["POST"],
                 ),
+                *_stored(services),
                 Route("/v1/models", ListModels(services), methods=["GET"]),
                 Route("/v1/models/{model:path}", GetModel(services), methods=["GET"]),
                 Route("/health", Health(), methods=["GET"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 from starlette.types import Receive
 
@@ -16,7 +17,7 @@ BUDGET_BODIES = 8
 
 
 class BodyReader:
-    """Reads whole bodies of at most `limit_bytes`.
+    """Reads bodies of at most `limit_bytes`.
 
     `stall_timeout_s`: how long a client may send nothing of an unfinished body.
     """
@@ -27,28 +28,33 @@ class BodyReader:
         self._held_bytes = 0
 
     async def read(self, record: RequestRecord, receive: Receive) -> bytes:
-        """The body. Raises PayloadTooLarge as soon as it is known to be too large, whatever
-        Content-Length said; Overloaded if too many are being received; RequestTimeout; ClientGone.
-        """
-        if (record.content_length or 0) > self._limit_bytes:
-            raise self._too_large()
+        """The body. Raises what `stream` does, and Overloaded if too many are being received."""
         chunks: list[bytes] = []
-        size = 0
+        held_bytes = 0
         try:
-            while True:
-                chunk, more = await self._receive(receive)
-                size += len(chunk)
+            async for chunk in self.stream(record, receive):
+                held_bytes += len(chunk)
                 self._held_bytes += len(chunk)
-                if size > self._limit_bytes:
-                    raise self._too_large()
                 if self._held_bytes > BUDGET_BODIES * self._limit_bytes:
                     raise Overloaded("too many large requests are being received")
                 chunks.append(chunk)
-                if not more:
-                    return b"".join(chunks)
+            return b"".join(chunks)
         finally:
-            record.body_bytes = size
-            self._held_bytes -= size
+            self._held_bytes -= held_bytes
+
+    async def stream(self, record: RequestRecord, receive: Receive) -> AsyncIterator[bytes]:
+        """The body as it arrives. Raises PayloadTooLarge as soon as it is known to be too large,
+        whatever Content-Length said; RequestTimeout; ClientGone."""
+        if (record.content_length or 0) > self._limit_bytes:
+            raise self._too_large()
+        record.body_bytes = 0
+        more = True
+        while more:
+            chunk, more = await self._receive(receive)
+            record.body_bytes += len(chunk)
+            if record.body_bytes > self._limit_bytes:
+                raise self._too_large()
+            yield chunk
 
     async def _receive(self, receive: Receive) -> tuple[bytes, bool]:
         block = Cuttable()

@@ -18,6 +18,7 @@ from penstock.store.clock import Clock
 from penstock.store.database import Database
 from penstock.store.errors import FileElided, FileFailed, file_not_found
 from penstock.store.faults import translated_faults
+from penstock.store.names import safe_name
 from penstock.store.records import FileSource, NewFile, StoredFile
 from penstock.store.retention import Retention, drop_oldest
 from penstock.store.schema import files
@@ -25,6 +26,8 @@ from penstock.store.schema import files
 log = logging.getLogger(__name__)
 
 FOLDER: Final = "files"
+# A thread is asked to write once so much has come together.
+WRITE_BYTES: Final = 1024 * 1024
 BINARY_TYPE: Final = "application/octet-stream"
 BINARY_FORMAT: Final = "bin"
 
@@ -73,11 +76,15 @@ class Files:
             raise FileElided(f"the body of file '{id}' is not kept")
         return body
 
-    async def list(self, container: str | None = None) -> list[StoredFile]:
-        """All files, or those of a container; the newest first."""
+    async def list(
+        self, container: str | None = None, *, session: str | None = None
+    ) -> list[StoredFile]:
+        """All files, or those of a container or a session; the newest first."""
         wanted = select(files).where(self._alive())
         if container is not None:
             wanted = wanted.where(_TABLE.container_id == container)
+        if session is not None:
+            wanted = wanted.where(_TABLE.session == session)
         wanted = wanted.order_by(_TABLE.sequence.desc())
         rows = await self._database.read(lambda c: c.execute(wanted).all())
         return [_stored(row) for row in rows]
@@ -109,13 +116,14 @@ class Files:
         return stored
 
     def record(self, new: NewFile, id: str) -> StoredFile:
-        """What will be known of a new file."""
+        """What will be known of a new file; its name made safe."""
         now = self._clock()
+        name = safe_name(new.name)
         return StoredFile(
             id=id,
-            name=new.name,
-            format=new.format or format_of(new.name),
-            mime_type=new.mime_type or mimetypes.guess_type(new.name)[0] or BINARY_TYPE,
+            name=name,
+            format=new.format or format_of(name),
+            mime_type=new.mime_type or mimetypes.guess_type(name)[0] or BINARY_TYPE,
             size_bytes=new.size_bytes if new.data is None else len(new.data),
             created_at=now,
             expires_at=now + self._retention.expiry_s,
@@ -162,25 +170,32 @@ class Upload:
         self._owner = owner
         self._id = id
         self._writer = writer
-
-    @property
-    def size_bytes(self) -> int:
-        return self._writer.size_bytes
+        self._waiting = bytearray()
 
     async def write(self, chunk: bytes) -> None:
         """Append to the body. Raises StorageFull, StorageUnavailable."""
-        await asyncio.to_thread(self._guarded, lambda: self._writer.write(chunk))
+        self._waiting += chunk
+        if len(self._waiting) >= WRITE_BYTES:
+            await asyncio.to_thread(self._guarded, self._write_out)
 
     async def finish(self, new: NewFile) -> StoredFile:
         """Keep the file, which `new` describes; its `data` is None."""
-        await asyncio.to_thread(self._guarded, self._writer.commit)
+        await asyncio.to_thread(self._guarded, self._commit)
         stored = self._owner.record(new, self._id)
-        whole = msgspec.structs.replace(stored, size_bytes=self.size_bytes, elided=False)
+        whole = msgspec.structs.replace(stored, size_bytes=self._writer.size_bytes, elided=False)
         return await self._owner.insert(whole)
 
     async def abort(self) -> None:
         """Leave nothing behind."""
         await asyncio.to_thread(self._writer.abort)
+
+    def _write_out(self) -> None:
+        self._writer.write(bytes(self._waiting))
+        self._waiting.clear()
+
+    def _commit(self) -> None:
+        self._write_out()
+        self._writer.commit()
 
     def _guarded(self, work: Callable[[], None]) -> None:
         with translated_faults():

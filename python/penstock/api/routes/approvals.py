@@ -1,0 +1,29 @@
+"""`POST /v1/agent/approvals/{approval_id}`."""
+
+from __future__ import annotations
+
+from starlette.types import Receive, Scope, Send
+
+from penstock.api.codecs.approvals import decode_decision
+from penstock.api.record import current_record
+from penstock.api.routes.answers import send_value
+from penstock.api.services import Services
+
+
+class DecideApproval:
+    """Decide on what a run asks for; 404 with `not_found` for unknown, expired or decided ones."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        record = current_record.get()
+        assert record is not None
+        decided = decode_decision(await self._services.bodies.read(record, receive))
+        id: str = scope["path_params"]["approval_id"]
+        status = "not_found"
+        if id.isprintable():
+            status = await self._services.store.approvals.decide(
+                id, decided.decision, message=decided.message, remember=decided.remember
+            )
+        await send_value({"status": status}, send, status=404 if status == "not_found" else 200)

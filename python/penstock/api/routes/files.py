@@ -1,0 +1,244 @@
+"""`/v1/files` and its aliases under `/v1/containers`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.types import Receive, Scope, Send
+
+from penstock.api.multipart import PartHead, read_multipart
+from penstock.api.record import current_record
+from penstock.api.routes.answers import limit_of, page_of, query_of, send_value
+from penstock.api.services import Services
+from penstock.base.errors import InvalidRequest
+from penstock.store.errors import file_not_found
+from penstock.store.records import FileSource, NewFile, StoredFile
+
+UPLOADED: Final = FileSource("user_upload")
+MAX_FIELD_BYTES: Final = 1024
+MAX_PURPOSE_CHARS: Final = 64
+MAX_TYPE_CHARS: Final = 200
+# What was uploaded is never run as a page of this server's.
+CONTENT_HEADERS: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"sandbox; default-src 'none'"),
+)
+
+
+class ListFiles:
+    """GET all files; `limit`, `after`, `order` and `purpose` in the query."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        query = query_of(scope)
+        files = await self._services.store.files.list()
+        if "purpose" in query:
+            files = [file for file in files if file.purpose == query["purpose"]]
+        await send_value(_list(files, query, _metadata), send)
+
+
+class UploadFile:
+    """POST `file` and `purpose` as multipart; the body goes to the store as it arrives."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        record = current_record.get()
+        assert record is not None
+        upload = await self._services.store.files.begin()
+        head: PartHead | None = None
+        current: PartHead | None = None
+        purpose = b""
+        try:
+            body = self._services.bodies.stream(record, receive)
+            async for event in read_multipart(scope, body):
+                if isinstance(event, PartHead):
+                    if event.name == "file" and head is not None:
+                        raise InvalidRequest("`file` is given twice", field="file")
+                    current = event
+                    head = event if event.name == "file" else head
+                elif current is not None and current.name == "file":
+                    await upload.write(event)
+                elif current is not None and current.name == "purpose":
+                    purpose = _extended(purpose, event)
+            stored = await upload.finish(_described(head, purpose))
+        except BaseException:
+            await upload.abort()
+            raise
+        await send_value(_metadata(stored), send)
+
+
+class GetFile:
+    """GET what is known of a file."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_value(_metadata(await _file(self._services, scope)), send)
+
+
+class DeleteFile:
+    """DELETE a file."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        id = (await _file(self._services, scope)).id
+        if not await self._services.store.files.delete(id):
+            raise file_not_found(id)
+        await send_value({"id": id, "object": "file", "deleted": True}, send)
+
+
+class FileContent:
+    """GET the body of a file: 404 unknown or expired, 410 not kept, 422 an error placeholder."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        file = await _file(self._services, scope)
+        body = await self._services.store.files.read(file.id)
+        headers = [
+            (b"content-type", file.mime_type.encode("latin-1", "replace")),
+            (b"content-length", b"%d" % len(body)),
+            (b"content-disposition", _disposition(file.name)),
+            *CONTENT_HEADERS,
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+class ListContainerFiles:
+    """GET the files of one container; of an unknown one there are none."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        container: str = scope["path_params"]["container_id"]
+        files = await self._services.store.files.list(container) if container.isprintable() else []
+        await send_value(_list(files, query_of(scope), _container_metadata), send)
+
+
+class GetContainerFile:
+    """GET what is known of a file of a container."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_value(_container_metadata(await _file(self._services, scope)), send)
+
+
+async def _file(services: Services, scope: Scope) -> StoredFile:
+    """The file that the path names, in the container that it names. Raises NotFound."""
+    params: dict[str, str] = scope["path_params"]
+    id = params["file_id"]
+    file = await services.store.files.get(id) if id.isprintable() else None
+    if file is None or params.get("container_id", file.container_id) != file.container_id:
+        raise file_not_found(id)
+    return file
+
+
+def _extended(field: bytes, more: bytes) -> bytes:
+    if len(field) + len(more) > MAX_FIELD_BYTES:
+        raise InvalidRequest("`purpose` is too long", field="purpose")
+    return field + more
+
+
+def _described(head: PartHead | None, purpose: bytes) -> NewFile:
+    if head is None:
+        raise InvalidRequest(
+            "`file` is required: the file to upload",
+            field="file",
+            code="missing_required_parameter",
+        )
+    text = purpose.decode("utf-8", "replace").strip()
+    if not text:
+        raise InvalidRequest(
+            '`purpose` is required: such as "user_data"',
+            field="purpose",
+            code="missing_required_parameter",
+        )
+    if len(text) > MAX_PURPOSE_CHARS or not text.isprintable():
+        raise InvalidRequest(
+            f"`purpose` must be at most {MAX_PURPOSE_CHARS} printable characters", field="purpose"
+        )
+    return NewFile(
+        name=head.filename or "",
+        data=None,
+        source=UPLOADED,
+        purpose=text,
+        mime_type=_mime_type(head.content_type),
+    )
+
+
+def _mime_type(content_type: str | None) -> str | None:
+    """What the client says of the type, unless it says nothing or nonsense."""
+    kind = (content_type or "").strip()
+    good = kind.isascii() and kind.isprintable() and 0 < kind.find("/") < len(kind) - 1
+    if not good or len(kind) > MAX_TYPE_CHARS or kind == "application/octet-stream":
+        return None
+    return kind
+
+
+def _list(files: list[StoredFile], query: dict[str, str], shape: Any) -> dict[str, Any]:
+    if query.get("order") == "asc":
+        files = files[::-1]
+    page, more = page_of(files, query.get("after"), limit_of(query), lambda file: file.id)
+    return {
+        "object": "list",
+        "data": [shape(file) for file in page],
+        "has_more": more,
+        "first_id": page[0].id if page else None,
+        "last_id": page[-1].id if page else None,
+    }
+
+
+def _metadata(file: StoredFile) -> dict[str, Any]:
+    shown = {
+        "id": file.id,
+        "object": "file",
+        "bytes": file.size_bytes,
+        "created_at": file.created_at,
+        "expires_at": file.expires_at,
+        "filename": file.name,
+        "purpose": file.purpose,
+        "format": file.format,
+        "mime_type": file.mime_type,
+        "status": "processed" if file.code is None else "error",
+        "source": _source(file),
+    }
+    return shown | {"truncated": True} if file.elided else shown
+
+
+def _container_metadata(file: StoredFile) -> dict[str, Any]:
+    return {
+        "id": file.id,
+        "object": "container.file",
+        "bytes": file.size_bytes,
+        "created_at": file.created_at,
+        "filename": file.name,
+        "path": file.name,
+        "container_id": file.container_id,
+        "format": file.format,
+        "mime_type": file.mime_type,
+        "source": _source(file),
+    }
+
+
+def _source(file: StoredFile) -> dict[str, Any]:
+    source = file.source
+    return {"tool": source.tool, "round": source.round, "turn": source.turn}
+
+
+def _disposition(name: str) -> bytes:
+    """The name for old clients, in ASCII, and in full (RFC 6266)."""
+    plain = "".join(c if c.isascii() and c not in '"\\%' else "_" for c in name)
+    return f"inline; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}".encode("ascii")

@@ -1,0 +1,124 @@
+"""`/v1/sessions/{session_id}`: export, import, delete."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any, Final
+
+from starlette.types import Receive, Scope, Send
+
+from penstock.api.codecs.sessions import ImportedFile, decode_session, encode_message
+from penstock.api.record import current_record
+from penstock.api.routes.answers import send_empty, send_value
+from penstock.api.services import Services
+from penstock.base.errors import NotFound, ServiceError
+from penstock.store.errors import shorten
+from penstock.store.names import check_session_id
+from penstock.store.records import FileSource, NewFile, StoredFile
+
+# The specification's inline limit: larger bodies are fetched through the content endpoint.
+INLINE_BYTES: Final = 8 * 1024 * 1024
+# All bodies of one export, so that it can be imported again.
+EXPORT_BYTES: Final = 24 * 1024 * 1024
+PREVIEW_CHARS: Final = 1024
+IMPORTED: Final = FileSource("session_import")
+
+
+class ExportSession:
+    """GET a session with its files. 404 where there is none."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        id: str = scope["path_params"]["session_id"]
+        store = self._services.store
+        session = await store.sessions.get(id) if id.isprintable() else None
+        if session is None:
+            raise NotFound(f"Session '{shorten(id)}' not found", code="session_not_found")
+        messages = [m for message in session.messages for m in encode_message(message)]
+        files = []
+        room = EXPORT_BYTES
+        for file in await store.files.list(session=id):
+            body = await self._body(file) if file.size_bytes <= min(INLINE_BYTES, room) else None
+            room -= 0 if body is None else len(body)
+            files.append(_file_object(file, body))
+        await send_value({"messages": messages, "files": files}, send)
+
+    async def _body(self, file: StoredFile) -> bytes | None:
+        try:
+            return await self._services.store.files.read(file.id)
+        except ServiceError as error:
+            if error.status >= 500:
+                raise
+            return None
+
+
+class ImportSession:
+    """PUT a session in place of any with the same id. A run that goes on in it is not kept."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        record = current_record.get()
+        assert record is not None
+        id = check_session_id(scope["path_params"]["session_id"])
+        session = decode_session(await self._services.bodies.read(record, receive))
+        store = self._services.store
+        for file in session.files:
+            if await store.files.get(file.id) is None:
+                await store.files.create(_new_file(file, id))
+        await store.sessions.put(id, session.messages)
+        await send_empty(send)
+
+
+class DeleteSession:
+    """DELETE a session, whether or not there is one."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        id: str = scope["path_params"]["session_id"]
+        if id.isprintable():
+            await self._services.store.sessions.delete(id)
+        await send_empty(send)
+
+
+def _new_file(file: ImportedFile, session: str) -> NewFile:
+    return NewFile(
+        id=file.id,
+        name=file.name,
+        data=file.data,
+        source=IMPORTED,
+        purpose=file.purpose,
+        mime_type=file.mime_type,
+        format=file.format,
+        session=session,
+        size_bytes=file.size_bytes,
+    )
+
+
+def _file_object(file: StoredFile, body: bytes | None) -> dict[str, Any]:
+    """The specification's File object; `body` None: left out."""
+    source = file.source
+    shown: dict[str, Any] = {
+        "id": file.id,
+        "name": file.name,
+        "format": file.format,
+        "mime_type": file.mime_type,
+        "bytes": file.size_bytes,
+        "created_at": file.created_at,
+        "purpose": file.purpose,
+        "source": {"tool": source.tool, "round": source.round, "turn": source.turn},
+    }
+    if file.code is not None:
+        return shown | {"code": file.code, "message": file.message}
+    if body is None:
+        return shown
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return shown | {"data_base64": b64encode(body).decode()}
+    return shown | {"text": text, "preview": text[:PREVIEW_CHARS]}

@@ -1,0 +1,185 @@
+"""`/v1/skills` and its versions, in the shapes of both vendors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from starlette.types import Receive, Scope, Send
+
+from penstock.api.multipart import MultipartEvent, PartHead, read_multipart
+from penstock.api.record import current_record
+from penstock.api.routes.answers import limit_of, page_of, query_of, send_value
+from penstock.api.services import Services
+from penstock.base.errors import InvalidRequest, NotFound
+from penstock.store.records import SkillBundle, SkillVersion, StoredSkill
+
+UPLOAD_FIELDS: Final = ("files", "file", "files[]")
+# Whoever sends one of these is a client of the second vendor.
+VENDOR_HEADERS: Final = (b"anthropic-version", b"anthropic-beta", b"compat-version", b"compat-beta")
+SOURCE: Final = "custom"
+
+
+class ListSkills:
+    """GET all skills, the newest first."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        query = query_of(scope)
+        skills = await self._services.store.skills.list()
+        if query.get("source", SOURCE) != SOURCE:
+            skills = []
+        if not _is_vendor(scope):
+            page, more = page_of(skills, query.get("after"), limit_of(query), lambda s: s.id)
+            ends = {"first_id": page[0].id, "last_id": page[-1].id} if page else {}
+            data = [_skill(skill) for skill in page]
+            await send_value({"object": "list", "data": data, "has_more": more, **ends}, send)
+            return
+        page, more = page_of(skills, query.get("page"), limit_of(query), lambda s: s.id)
+        data = [_vendor_skill(skill) for skill in page]
+        following = page[-1].id if more else None
+        await send_value({"data": data, "has_more": more, "next_page": following}, send)
+
+
+class CreateSkill:
+    """POST a skill, as a zip archive or as the files of its folder."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        bundle = await _read_bundle(self._services, scope, receive)
+        skill = await self._services.store.skills.create(bundle)
+        await send_value(_vendor_skill(skill) if _is_vendor(scope) else _skill(skill), send)
+
+
+class ListSkillVersions:
+    """GET a skill's versions, the newest first; always in the second vendor's shape."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        query = query_of(scope)
+        versions = await self._services.store.skills.versions(_skill_id(scope))
+        after = query.get("page") or query.get("after")
+        page, more = page_of(versions, after, limit_of(query), lambda version: version.id)
+        answer = {
+            "object": "list",
+            "data": [_vendor_version(version) for version in page],
+            "has_more": more,
+            "next_page": page[-1].id if more else None,
+        }
+        await send_value(answer, send)
+
+
+class AddSkillVersion:
+    """POST a further version of a skill."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        skill_id = _skill_id(scope)
+        bundle = await _read_bundle(self._services, scope, receive)
+        version = await self._services.store.skills.add_version(skill_id, bundle)
+        shape = _vendor_version if _is_vendor(scope) else _version
+        await send_value(shape(version), send)
+
+
+async def _read_bundle(services: Services, scope: Scope, receive: Receive) -> SkillBundle:
+    record = current_record.get()
+    assert record is not None
+    events = read_multipart(scope, services.bodies.stream(record, receive))
+    return await asyncio.to_thread(_bundle_of, await _uploads(events))
+
+
+def _bundle_of(uploads: list[tuple[str, bytes]]) -> SkillBundle:
+    # Imported here: it reads archives, which no other request needs.
+    from penstock.store.bundles import read_bundle
+
+    return read_bundle(uploads)
+
+
+async def _uploads(events: AsyncIterator[MultipartEvent]) -> list[tuple[str, bytes]]:
+    """(path, data) of each uploaded file, in order."""
+    uploads: list[tuple[str, bytearray]] = []
+    wanted = False
+    async for event in events:
+        if isinstance(event, PartHead):
+            wanted = event.name in UPLOAD_FIELDS
+            if wanted and event.filename is None:
+                raise InvalidRequest("`files` must hold files, with their names", field="files")
+            if wanted:
+                uploads.append((event.filename or "", bytearray()))
+        elif wanted:
+            uploads[-1][1].extend(event)
+    return [(path, bytes(data)) for path, data in uploads]
+
+
+def _skill_id(scope: Scope) -> str:
+    id: str = scope["path_params"]["skill_id"]
+    if not id.isprintable():
+        raise NotFound("there is no such skill", code="skill_not_found")
+    return id
+
+
+def _is_vendor(scope: Scope) -> bool:
+    return "source" in query_of(scope) or any(n in VENDOR_HEADERS for n, _ in scope["headers"])
+
+
+def _skill(skill: StoredSkill) -> dict[str, Any]:
+    return {
+        "id": skill.id,
+        "object": "skill",
+        "created_at": skill.created_at,
+        "name": skill.name,
+        "description": skill.description,
+        "latest_version": skill.latest_version,
+    }
+
+
+def _vendor_skill(skill: StoredSkill) -> dict[str, Any]:
+    return {
+        "id": skill.id,
+        "type": "skill",
+        "created_at": _rfc3339(skill.created_at),
+        "updated_at": _rfc3339(skill.updated_at),
+        "display_title": skill.name,
+        "latest_version": str(skill.latest_version),
+        "source": SOURCE,
+    }
+
+
+def _version(version: SkillVersion) -> dict[str, Any]:
+    return {
+        "id": version.id,
+        "object": "skill.version",
+        "skill_id": version.skill_id,
+        "created_at": version.created_at,
+        "version": version.version,
+        "name": version.name,
+        "description": version.description,
+    }
+
+
+def _vendor_version(version: SkillVersion) -> dict[str, Any]:
+    return {
+        "id": version.id,
+        "type": "skill_version",
+        "skill_id": version.skill_id,
+        "created_at": _rfc3339(version.created_at),
+        "version": str(version.version),
+        "name": version.name,
+        "description": version.description,
+        "directory": version.directory,
+    }
+
+
+def _rfc3339(seconds: int) -> str:
+    moment = datetime.fromtimestamp(seconds, timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
