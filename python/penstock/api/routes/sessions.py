@@ -21,7 +21,6 @@ INLINE_BYTES: Final = 8 * 1024 * 1024
 # All bodies of one export, so that it can be imported again.
 EXPORT_BYTES: Final = 24 * 1024 * 1024
 PREVIEW_CHARS: Final = 1024
-IMPORTED: Final = FileSource("session_import")
 
 
 class ExportSession:
@@ -91,12 +90,14 @@ def _new_file(file: ImportedFile, session: str) -> NewFile:
         id=file.id,
         name=file.name,
         data=file.data,
-        source=IMPORTED,
+        source=FileSource(*file.source),
         purpose=file.purpose,
         mime_type=file.mime_type,
         format=file.format,
         session=session,
         size_bytes=file.size_bytes,
+        code=file.code,
+        message=file.message,
     )
 
 

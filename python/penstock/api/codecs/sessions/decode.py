@@ -27,13 +27,18 @@ ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 PARTS: Final = ("text", "image_url", "audio_url", "video_url", "file")
 MAX_MESSAGES: Final = 10_000
 MAX_FILES: Final = 1024
+MAX_CHARS: Final = 256
+MAX_ROUND: Final = 2**31 - 1
+# Of a file whose export does not tell who made it.
+IMPORT_TOOL: Final = "session_import"
 FILE_ID: Final = re.compile(r"file[-_][A-Za-z0-9_-]{1,100}")
 DATA_URL: Final = re.compile(r"data:([^;,]{0,200})(?:;[^,;]{0,200})*;base64,", re.ASCII)
 
 
 @dataclass(frozen=True)
 class ImportedFile:
-    """A file of an imported session. `data` None: its body was left out of the export."""
+    """A file of an imported session. `data` None: its body was left out of the export, or it is an
+    error placeholder with `code` and `message`. `source`: (tool, round, turn)."""
 
     id: str
     name: str
@@ -42,6 +47,9 @@ class ImportedFile:
     format: str | None
     data: bytes | None
     size_bytes: int
+    source: tuple[str, int, int]
+    code: str | None
+    message: str | None
 
 
 @dataclass(frozen=True)
@@ -167,16 +175,27 @@ def _imported(entry: Fields) -> ImportedFile:
     data = text.encode() if text is not None else None
     if packed is not None:
         _, data = _data(entry, "data_base64", packed)
-    for key in ("purpose", "mime_type", "format"):
-        value = entry.string(key)
-        if value is not None and not (0 < len(value) <= 200 and value.isprintable()):
-            entry.refuse(key, "must be 1 to 200 printable characters")
+    source = entry.object("source") or Fields({})
     return ImportedFile(
         id=id,
         name=entry.required_string("name"),
-        purpose=entry.string("purpose") or "user_data",
-        mime_type=entry.string("mime_type"),
-        format=entry.string("format"),
+        purpose=_short(entry, "purpose") or "user_data",
+        mime_type=_short(entry, "mime_type"),
+        format=_short(entry, "format"),
         data=data,
         size_bytes=entry.integer("bytes", 0) or 0,
+        source=(
+            _short(source, "tool") or IMPORT_TOOL,
+            source.integer("round", 0, MAX_ROUND) or 0,
+            source.integer("turn", 0, MAX_ROUND) or 0,
+        ),
+        code=_short(entry, "code"),
+        message=_short(entry, "message"),
     )
+
+
+def _short(fields: Fields, key: str) -> str | None:
+    value = fields.string(key)
+    if value is not None and not (0 < len(value) <= MAX_CHARS and value.isprintable()):
+        fields.refuse(key, f"must be 1 to {MAX_CHARS} printable characters")
+    return value
