@@ -8,6 +8,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Dialect,
     ForeignKey,
     Index,
     Integer,
@@ -15,10 +16,20 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
-    Text,
+    TypeDecorator,
 )
 
 metadata: Final = MetaData()
+
+
+class Text(TypeDecorator[str]):
+    """Text of a client. PostgreSQL takes no U+0000; replaced, an id with one finds nothing."""
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else value.replace("\x00", "\ufffd")
 
 
 def _sequence() -> Column[int]:
@@ -38,16 +49,16 @@ identity: Final = Table(
 responses: Final = Table(
     "responses",
     metadata,
-    Column("id", String(128), primary_key=True),
+    Column("id", Text(128), primary_key=True),
     Column("created_at", BigInteger, nullable=False),
-    Column("status", String(16), nullable=False),
+    Column("status", Text(16), nullable=False),
     Column("background", Boolean, nullable=False),
-    Column("owner", String(128), nullable=False),
+    Column("owner", Text(128), nullable=False),
     Column("cancel_requested", Boolean, nullable=False),
     Column("heartbeat_at", BigInteger, nullable=False),
     Column("body", LargeBinary, nullable=False),
     Column("conversation", LargeBinary, nullable=False),
-    Column("previous_id", String(128)),
+    Column("previous_id", Text(128)),
     Column("expires_at", BigInteger),
     Index("responses_by_status", "status", "heartbeat_at"),
     Index("responses_by_expiry", "expires_at"),
@@ -57,22 +68,22 @@ files: Final = Table(
     "files",
     metadata,
     _sequence(),
-    Column("id", String(128), nullable=False, unique=True),
-    Column("name", Text, nullable=False),
-    Column("format", Text, nullable=False),
-    Column("mime_type", Text, nullable=False),
+    Column("id", Text(128), nullable=False, unique=True),
+    Column("name", Text(), nullable=False),
+    Column("format", Text(), nullable=False),
+    Column("mime_type", Text(), nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
-    Column("purpose", Text, nullable=False),
-    Column("source_tool", Text, nullable=False),
+    Column("purpose", Text(), nullable=False),
+    Column("source_tool", Text(), nullable=False),
     Column("source_round", Integer, nullable=False),
     Column("source_turn", Integer, nullable=False),
-    Column("container_id", String(256)),
-    Column("session", String(256)),
+    Column("container_id", Text(256)),
+    Column("session", Text(256)),
     Column("elided", Boolean, nullable=False),
-    Column("code", Text),
-    Column("message", Text),
+    Column("code", Text()),
+    Column("message", Text()),
     Index("files_by_expiry", "expires_at"),
     Index("files_by_container", "container_id"),
     Index("files_by_session", "session"),
@@ -84,12 +95,12 @@ sessions: Final = Table(
     "sessions",
     metadata,
     _sequence(),
-    Column("id", String(256), nullable=False, unique=True),
+    Column("id", Text(256), nullable=False, unique=True),
     Column("used", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
     Column("messages", LargeBinary),
-    Column("lease_holder", String(64)),
+    Column("lease_holder", Text(64)),
     Column("lease_until", BigInteger),
     Index("sessions_by_use", "used"),
     Index("sessions_by_expiry", "expires_at"),
@@ -98,13 +109,13 @@ sessions: Final = Table(
 approvals: Final = Table(
     "approvals",
     metadata,
-    Column("id", String(128), primary_key=True),
-    Column("session", String(256)),
+    Column("id", Text(128), primary_key=True),
+    Column("session", Text(256)),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
     Column("waiting", Boolean, nullable=False),
-    Column("decision", String(16)),
-    Column("message", Text),
+    Column("decision", Text(16)),
+    Column("message", Text()),
     Column("remember", Boolean, nullable=False),
     Index("approvals_by_expiry", "expires_at"),
     Index("approvals_by_session", "session"),
@@ -114,22 +125,22 @@ skills: Final = Table(
     "skills",
     metadata,
     _sequence(),
-    Column("id", String(128), nullable=False, unique=True),
+    Column("id", Text(128), nullable=False, unique=True),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("description", Text, nullable=False),
+    Column("name", Text(), nullable=False),
+    Column("description", Text(), nullable=False),
     Column("latest_version", Integer, nullable=False),
 )
 
 skill_versions: Final = Table(
     "skill_versions",
     metadata,
-    Column("skill_id", String(128), ForeignKey("skills.id"), primary_key=True),
+    Column("skill_id", Text(128), ForeignKey("skills.id"), primary_key=True),
     Column("version", Integer, primary_key=True),
     Column("created_at", BigInteger, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("description", Text, nullable=False),
-    Column("directory", Text, nullable=False),
-    Column("body", String(128), nullable=False),
+    Column("name", Text(), nullable=False),
+    Column("description", Text(), nullable=False),
+    Column("directory", Text(), nullable=False),
+    Column("body", Text(128), nullable=False),
 )

@@ -184,3 +184,16 @@ async def test_bodies_may_lie_in_any_file_system_of_fsspec(
         await store.sweep.run()
         with pytest.raises(NotFound):
             await store.files.read(stored.id)
+
+
+@pytest.mark.parametrize("id", ["\x00", "file-\x00", "x" * 5000, "\U0001f600", "'; --"])
+async def test_id_of_any_characters_finds_nothing(store: Store, id: str) -> None:
+    await store.files.create(new_file())
+    assert await store.files.get(id) is None
+    assert await store.files.list(id) == []
+    assert not await store.files.delete(id)
+    assert await store.sessions.get(id) is None
+    assert await store.responses.get(id) is None
+    assert await store.skills.get(id) is None
+    status = await store.approvals.decide(id, "deny", message="\x00", remember=False)
+    assert status == "not_found"

@@ -27,6 +27,6 @@ def decode_decision(body: bytes) -> ApprovalDecision:
         "approve" if fields.choice("decision", ("approve", "deny")) == "approve" else "deny"
     )
     message = fields.string("message")
-    if message is not None and (len(message) > MAX_MESSAGE_CHARS or "\x00" in message):
-        fields.refuse("message", f"must be at most {MAX_MESSAGE_CHARS} characters, without U+0000")
+    if message is not None and len(message) > MAX_MESSAGE_CHARS:
+        fields.refuse("message", f"may have at most {MAX_MESSAGE_CHARS} characters")
     return ApprovalDecision(decision, message, bool(fields.boolean("remember_for_session")))

@@ -21,9 +21,7 @@ class DecideApproval:
         assert record is not None
         decided = decode_decision(await self._services.bodies.read(record, receive))
         id: str = scope["path_params"]["approval_id"]
-        status = "not_found"
-        if id.isprintable():
-            status = await self._services.store.approvals.decide(
-                id, decided.decision, message=decided.message, remember=decided.remember
-            )
+        status = await self._services.store.approvals.decide(
+            id, decided.decision, message=decided.message, remember=decided.remember
+        )
         await send_value({"status": status}, send, status=404 if status == "not_found" else 200)

@@ -122,7 +122,7 @@ class ListContainerFiles:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         container: str = scope["path_params"]["container_id"]
-        files = await self._services.store.files.list(container) if container.isprintable() else []
+        files = await self._services.store.files.list(container)
         await send_value(_list(files, query_of(scope), _container_metadata), send)
 
 
@@ -140,7 +140,7 @@ async def _file(services: Services, scope: Scope) -> StoredFile:
     """The file that the path names, in the container that it names. Raises NotFound."""
     params: dict[str, str] = scope["path_params"]
     id = params["file_id"]
-    file = await services.store.files.get(id) if id.isprintable() else None
+    file = await services.store.files.get(id)
     if file is None or params.get("container_id", file.container_id) != file.container_id:
         raise file_not_found(id)
     return file

@@ -32,7 +32,7 @@ class ExportSession:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         id: str = scope["path_params"]["session_id"]
         store = self._services.store
-        session = await store.sessions.get(id) if id.isprintable() else None
+        session = await store.sessions.get(id)
         if session is None:
             raise NotFound(f"Session '{shorten(id)}' not found", code="session_not_found")
         messages = [m for message in session.messages for m in encode_message(message)]
@@ -79,9 +79,7 @@ class DeleteSession:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        id: str = scope["path_params"]["session_id"]
-        if id.isprintable():
-            await self._services.store.sessions.delete(id)
+        await self._services.store.sessions.delete(scope["path_params"]["session_id"])
         await send_empty(send)
 
 

@@ -13,7 +13,7 @@ from penstock.api.multipart import MultipartEvent, PartHead, read_multipart
 from penstock.api.record import current_record
 from penstock.api.routes.answers import limit_of, page_of, query_of, send_value
 from penstock.api.services import Services
-from penstock.base.errors import InvalidRequest, NotFound
+from penstock.base.errors import InvalidRequest
 from penstock.store.records import SkillBundle, SkillVersion, StoredSkill
 
 UPLOAD_FIELDS: Final = ("files", "file", "files[]")
@@ -65,7 +65,7 @@ class ListSkillVersions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         query = query_of(scope)
-        versions = await self._services.store.skills.versions(_skill_id(scope))
+        versions = await self._services.store.skills.versions(scope["path_params"]["skill_id"])
         after = query.get("page") or query.get("after")
         page, more = page_of(versions, after, limit_of(query), lambda version: version.id)
         answer = {
@@ -84,7 +84,7 @@ class AddSkillVersion:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        skill_id = _skill_id(scope)
+        skill_id = scope["path_params"]["skill_id"]
         bundle = await _read_bundle(self._services, scope, receive)
         version = await self._services.store.skills.add_version(skill_id, bundle)
         shape = _vendor_version if _is_vendor(scope) else _version
@@ -119,13 +119,6 @@ async def _uploads(events: AsyncIterator[MultipartEvent]) -> list[tuple[str, byt
         elif wanted:
             uploads[-1][1].extend(event)
     return [(path, bytes(data)) for path, data in uploads]
-
-
-def _skill_id(scope: Scope) -> str:
-    id: str = scope["path_params"]["skill_id"]
-    if not id.isprintable():
-        raise NotFound("there is no such skill", code="skill_not_found")
-    return id
 
 
 def _is_vendor(scope: Scope) -> bool:
