@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from typing import Protocol
 
+from penstock.agent.sessions import SessionStore, run_in_session
 from penstock.base.errors import ServiceError
 from penstock.dialog import Event, File, GenerateRequest, RunFailed
 from penstock.generation import Generator
@@ -26,12 +27,20 @@ class FileAttachments(Protocol):
 class AgentLoop:
     """Answers requests with one model. The only entry that the API and embedded use know.
 
-    `attachments` None: a request with files is refused.
+    `attachments` None: a request with files is refused. `sessions` None: a request's session is of
+    no account.
     """
 
-    def __init__(self, generator: Generator, attachments: FileAttachments | None = None) -> None:
+    def __init__(
+        self,
+        generator: Generator,
+        attachments: FileAttachments | None = None,
+        *,
+        sessions: SessionStore | None = None,
+    ) -> None:
         self._generator = generator
         self._attachments = attachments
+        self._sessions = sessions
 
     async def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
         """The events of one run; exactly one RunEnded or RunFailed, and it is last.
@@ -42,7 +51,7 @@ class AgentLoop:
         try:
             if self._attachments is not None and has_files(request):
                 request = await self._attachments.attach(request)
-            async with aclosing(self._generator.run(request)) as events:
+            async with aclosing(self._answer(request)) as events:
                 async for event in events:
                     yield event
         except ServiceError as error:
@@ -54,6 +63,11 @@ class AgentLoop:
         if self._attachments is not None and has_files(request):
             request = await self._attachments.preview(request)
         return await self._generator.count(request)
+
+    def _answer(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+        if request.session is None or self._sessions is None:
+            return self._generator.run(request)
+        return run_in_session(request, self._sessions, self._generator.run)
 
 
 def has_files(request: GenerateRequest) -> bool:

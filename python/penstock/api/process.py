@@ -69,10 +69,12 @@ class ApiProcess:
     async def serve(self, bound: socket.socket, on_started: Callable[[HttpServer], None]) -> None:
         """Serve until a signal, or `HttpServer.stop`, ends it. Call `start` before."""
         model_id, generator = await self._model
+        store, attachments = await self._store, await self._attachments
+        loop = AgentLoop(generator, attachments, sessions=store.sessions)
         services = Services(
-            models={model_id: AgentLoop(generator, await self._attachments)},
+            models={model_id: loop},
             engine=self._engine,
-            store=await self._store,
+            store=store,
             settings=self._settings,
             metrics=self._metrics,
         )

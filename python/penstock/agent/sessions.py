@@ -1,0 +1,122 @@
+"""Runs within a session: what was said before comes first, and the answer is kept with it.
+
+A session is found by its id alone; an unknown id begins a new one. One run at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import Protocol
+
+import msgspec
+
+from penstock.base.errors import InvalidRequest
+from penstock.dialog import Event, GenerateRequest, Message, Part, PartEnded, RunEnded, Text
+
+log = logging.getLogger(__name__)
+
+Answer = Callable[[GenerateRequest], AsyncGenerator[Event, None]]
+
+
+class Held(Protocol):
+    """What is asked of `store.sessions.HeldSession`."""
+
+    messages: tuple[Message, ...]
+
+    async def keep(self, messages: tuple[Message, ...]) -> bool: ...
+
+
+class SessionStore(Protocol):
+    """What is asked of `store.sessions.Sessions`."""
+
+    def held(self, id: str) -> AbstractAsyncContextManager[Held]: ...
+
+
+async def run_in_session(
+    request: GenerateRequest, sessions: SessionStore, answer: Answer
+) -> AsyncGenerator[Event, None]:
+    """The events of `answer` to the whole conversation of `request.session`.
+
+    The conversation and its answer, the first one where there are several, are kept before
+    RunEnded; of a run that fails, is cancelled or is closed early nothing is. Raises
+    InvalidRequest for a request without messages, and what the store raises: SessionBusy (409)
+    while another run of the session goes on.
+    """
+    if request.messages is None or request.session is None:
+        raise InvalidRequest(
+            "`session_id` needs `messages`: an array of messages", field="session_id"
+        )
+    async with sessions.held(request.session) as held:
+        conversation = continued(held.messages, request.messages)
+        said: list[Part] = []
+        whole = msgspec.structs.replace(request, messages=conversation)
+        async with aclosing(answer(whole)) as events:
+            async for event in events:
+                match event:
+                    case PartEnded(choice=0):
+                        said.append(event.value)
+                    case RunEnded(status="completed" | "incomplete"):
+                        reply = Message("assistant", tuple(said))
+                        if not await held.keep((*conversation, reply)):
+                            log.info("a session was deleted or replaced while it was answered")
+                    case _:
+                        pass
+                yield event
+
+
+def continued(stored: tuple[Message, ...], sent: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The conversation that a request goes on with.
+
+    What is sent comes after what is stored. But most clients send the whole conversation each
+    time, without what they are not shown: what is sent and has answers in it, and begins as the
+    stored conversation does, takes the place of it from where they differ. System messages that
+    are sent take the place of those stored.
+    """
+    system, sent = _split(sent)
+    stored_system, stored = _split(stored)
+    system = system or stored_system
+    if not any(message.role == "assistant" for message in sent):
+        return (*system, *stored, *sent)
+    kept, taken = _shared(stored, sent)
+    if taken == 0:
+        return (*system, *stored, *sent)
+    return (*system, *stored[:kept], *sent[taken:])
+
+
+def _split(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """(the system messages at the start, the rest)."""
+    count = 0
+    while count < len(messages) and messages[count].role in ("system", "developer"):
+        count += 1
+    return messages[:count], messages[count:]
+
+
+def _shared(stored: tuple[Message, ...], sent: tuple[Message, ...]) -> tuple[int, int]:
+    """How many messages of each side are the same conversation from its start; stored calls of
+    tools and their results may be missing on the sent side."""
+    kept, taken = 0, 0
+    for index, message in enumerate(stored):
+        if taken < len(sent) and _seen(message) == _seen(sent[taken]):
+            kept, taken = index + 1, taken + 1
+        elif not _hidden(message):
+            break
+    return kept, taken
+
+
+def _hidden(message: Message) -> bool:
+    """Whether a client may not have been shown a message: a result, or an answer of calls."""
+    return message.role == "tool" or (message.role == "assistant" and not _text(message))
+
+
+def _seen(message: Message) -> tuple[str, str]:
+    """By what two messages are the same."""
+    if message.role == "tool":
+        return "tool", "".join(getattr(part, "call_id", "") for part in message.parts)
+    calls = "".join(getattr(part, "id", "") for part in message.parts)
+    return message.role, _text(message) or calls
+
+
+def _text(message: Message) -> str:
+    return "".join(part.text for part in message.parts if isinstance(part, Text)).strip()
