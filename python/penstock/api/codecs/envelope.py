@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import orjson
 
 from penstock.base.errors import ServiceError
-from penstock.dialog import Usage
+from penstock.dialog import TokenLogprob, Usage
 
 DONE: Final = b"data: [DONE]\n\n"
 KEEP_ALIVE: Final = b": keep-alive\n\n"
@@ -50,9 +51,24 @@ def usage_object(usage: Usage) -> dict[str, Any]:
     }
 
 
+def token_logprobs(logprobs: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
+    """Each token with its text, its bytes and its alternatives."""
+    return [
+        {
+            **_token(token.token_bytes, token.logprob),
+            "top_logprobs": [_token(value, logprob) for _, value, logprob in token.top],
+        }
+        for token in logprobs
+    ]
+
+
 def token_text(token: bytes) -> str:
     """A token as text; bytes that are no UTF-8 by themselves are shown as replacement marks."""
     return token.decode("utf-8", "replace")
+
+
+def _token(value: bytes, logprob: float | None) -> dict[str, Any]:
+    return {"token": token_text(value), "logprob": logprob, "bytes": list(value)}
 
 
 def _rate(tokens: int, seconds: float) -> float:

@@ -9,7 +9,7 @@ import orjson
 from penstock.api.codecs.chat.calls import CallForm, FunctionCall, ToolCalls
 from penstock.api.codecs.chunks import ChunkWriter, answer_json
 from penstock.api.codecs.dialect import AnswerIdentity
-from penstock.api.codecs.envelope import KEEP_ALIVE, error_frames, token_text
+from penstock.api.codecs.envelope import KEEP_ALIVE, error_frames, token_logprobs
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
     ArgumentsDelta,
@@ -144,19 +144,7 @@ FUNCTION_CALLS: Final = ChatAnswers(FunctionCall())
 
 def logprobs_object(logprobs: tuple[TokenLogprob, ...] | list[TokenLogprob]) -> dict[str, Any]:
     """`{"content": [...]}`: each token with its text, its bytes and its alternatives."""
-    return {
-        "content": [
-            {
-                **_token(token.token_bytes, token.logprob),
-                "top_logprobs": [_token(value, logprob) for _, value, logprob in token.top],
-            }
-            for token in logprobs
-        ]
-    }
-
-
-def _token(value: bytes, logprob: float | None) -> dict[str, Any]:
-    return {"token": token_text(value), "logprob": logprob, "bytes": list(value)}
+    return {"content": token_logprobs(logprobs)}
 
 
 def _message(choice: Choice, form: CallForm) -> dict[str, Any]:

@@ -1,0 +1,20 @@
+"""The responses interface: `/v1/responses`."""
+
+from penstock.api.codecs.responses.chain import continued
+from penstock.api.codecs.responses.decode import ResponsesRequest, decode, resolved
+from penstock.api.codecs.responses.ids import RESPONSE_PREFIX, response_of
+from penstock.api.codecs.responses.resource import Resource, ResponseIdentity, settled
+from penstock.api.codecs.responses.stream import ResponseStream
+
+__all__ = [
+    "RESPONSE_PREFIX",
+    "Resource",
+    "ResponseIdentity",
+    "ResponseStream",
+    "ResponsesRequest",
+    "continued",
+    "decode",
+    "resolved",
+    "response_of",
+    "settled",
+]

@@ -1,0 +1,230 @@
+"""The body of a responses request -> what to generate and how to answer."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from penstock.api.codecs.constraint import decode_text_constraint
+from penstock.api.codecs.extensions import decode_requested_files
+from penstock.api.codecs.fields import Fields, decode_object, shown
+from penstock.api.codecs.hosted import decode_hosted_tools
+from penstock.api.codecs.reasoning import OFF, decode_effort
+from penstock.api.codecs.responses.items import Items, decode_input, references
+from penstock.api.codecs.sampling import (
+    MAX_N,
+    MAX_TOP_LOGPROBS,
+    decode_adapter,
+    decode_sampling,
+    decode_stop,
+)
+from penstock.api.codecs.tools import decode_functions, decode_tool_choice
+from penstock.dialog import GenerateRequest, Limits, ReasoningPolicy
+
+# Accepted with a value of any type, and without effect; so is every field named nowhere here.
+IGNORED: Final = (
+    "enable_thinking",
+    "reasoning_effort",
+    "truncate_sequence",
+    "session_id",
+    "agent_permission",
+    "code_execution_permission",
+    "web_search_options",
+    "user",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+)
+# Refused with any value but null: to ignore them would change what is answered.
+REFUSED: Final = {
+    "max_tool_calls": "is not supported; `max_tool_rounds` bounds the rounds of the server's tools",
+    "conversation": "is not supported; continue with `previous_response_id`",
+    "prompt": "is not supported: there are no stored prompts; send `instructions` and `input`",
+}
+HOSTED_KINDS: Final = ("web_search", "web_search_preview", "code_interpreter", "shell")
+LOGPROBS: Final = "message.output_text.logprobs"
+INCLUDE: Final = (
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "reasoning.encrypted_content",
+    LOGPROBS,
+)
+SUMMARIES: Final = ("auto", "concise", "detailed")
+MAX_METADATA: Final = 16
+TOKEN_LIMITS: Final = ("max_output_tokens", "max_completion_tokens", "max_tokens")
+
+
+class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A body understood.
+
+    `request`: its messages are of this turn alone, without `instructions` and without what
+    `previous_id` continues. `references`: ids of stored items that `input` refers to, see
+    `resolved`. `echoed`: the fields that the resource repeats. `fields`: the body, if there are
+    references.
+    """
+
+    request: GenerateRequest
+    echoed: dict[str, Any]
+    stream: bool = False
+    background: bool = False
+    store: bool = True
+    instructions: str | None = None
+    previous_id: str | None = None
+    references: tuple[str, ...] = ()
+    fields: Fields | None = None
+
+
+def decode(body: bytes) -> ResponsesRequest:
+    """Raises InvalidRequest naming the field that is wrong."""
+    fields = decode_object(body)
+    _refuse_unsupported(fields)
+    store, background = _flag(fields, "store", True), _flag(fields, "background", False)
+    if background and not store:
+        fields.refuse("background", "cannot be used with `store: false`: there is nothing to poll")
+    referred = references(fields)
+    messages = decode_input(fields, {})
+    if not messages and not referred:
+        fields.refuse("input", "says nothing: it needs a message, a call or a result")
+    tools = decode_functions(fields, HOSTED_KINDS)
+    hosted = decode_hosted_tools(fields, HOSTED_KINDS)
+    limits = _limits(fields)
+    request = GenerateRequest(
+        model=fields.string("model") or None,
+        adapter=decode_adapter(fields),
+        messages=messages,
+        tools=tools,
+        hosted=hosted,
+        files=decode_requested_files(fields),
+        tool_policy=decode_tool_choice(fields, tools, hosted),
+        sampling=decode_sampling(fields),
+        constraint=decode_text_constraint(fields),
+        limits=limits,
+        reasoning=_reasoning(fields),
+        stop=decode_stop(fields),
+        n=fields.integer("n", 1, MAX_N) or 1,
+        top_logprobs=_top_logprobs(fields),
+        ignore_eos=_flag(fields, "ignore_eos", False),
+    )
+    return ResponsesRequest(
+        request=request,
+        fields=fields if referred else None,
+        echoed=_echoed(fields, limits, store, background),
+        stream=_flag(fields, "stream", False),
+        background=background,
+        store=store,
+        instructions=fields.string("instructions") or None,
+        previous_id=_previous_id(fields),
+        references=referred,
+    )
+
+
+def resolved(asked: ResponsesRequest, known: Items) -> ResponsesRequest:
+    """The request with the items that it refers to."""
+    if asked.fields is None:
+        return asked
+    messages = decode_input(asked.fields, known)
+    request = msgspec.structs.replace(asked.request, messages=messages)
+    return msgspec.structs.replace(asked, request=request)
+
+
+def _refuse_unsupported(fields: Fields) -> None:
+    for key, why in REFUSED.items():
+        if fields.get(key) is not None:
+            fields.refuse(key, why, code="unsupported_value")
+    if fields.boolean("parallel_tool_calls") is False:
+        fields.refuse("parallel_tool_calls", "cannot be false", code="unsupported_value")
+    options = fields.object("stream_options")
+    if options is not None:
+        options.boolean("include_usage")
+    metadata = fields.object("metadata")
+    if metadata is not None and len(metadata.values) > MAX_METADATA:
+        fields.refuse("metadata", f"may hold at most {MAX_METADATA} pairs")
+
+
+def _flag(fields: Fields, key: str, default: bool) -> bool:
+    value = fields.boolean(key)
+    return default if value is None else value
+
+
+def _limits(fields: Fields) -> Limits:
+    """Three names for one limit; several may be sent if they agree."""
+    given = {key: fields.integer(key, 1) for key in TOKEN_LIMITS}
+    named = {key: value for key, value in given.items() if value is not None}
+    first = next(iter(named), None)
+    for key, value in named.items():
+        if first is not None and value != named[first]:
+            fields.refuse(key, f"differs from `{first}`; send only one of them")
+    return Limits(
+        max_tokens=named[first] if first is not None else None,
+        max_rounds=fields.integer("max_tool_rounds", 0),
+        truncate=fields.choice("truncation", ("auto", "disabled")) == "auto",
+    )
+
+
+def _reasoning(fields: Fields) -> ReasoningPolicy:
+    """`effort`; what is thought is shown whole, whatever `summary` says."""
+    wanted = fields.object("reasoning")
+    if wanted is None:
+        return ReasoningPolicy()
+    wanted.choice("summary", SUMMARIES)
+    wanted.choice("generate_summary", SUMMARIES)
+    effort = decode_effort(wanted, "effort")
+    if effort is None:
+        return ReasoningPolicy()
+    return ReasoningPolicy(False) if effort in OFF else ReasoningPolicy(True, effort)
+
+
+def _top_logprobs(fields: Fields) -> int | None:
+    """None: no logprobs. Asked for by `logprobs`, as the vendor does by `include`, or by how many
+    alternatives there shall be."""
+    wanted = fields.boolean("logprobs")
+    top = fields.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
+    included = fields.array("include", "an array of strings") or ()
+    for index, value in enumerate(included):
+        if type(value) is not str or value not in INCLUDE:
+            what = shown(value) if type(value) is str else "this"
+            known = ", ".join(INCLUDE)
+            fields.refuse(f"include[{index}]", f"must be one of {known}, not {what}")
+    if top and wanted is False:
+        fields.refuse("top_logprobs", "needs `logprobs: true`")
+    if wanted or top or LOGPROBS in included:
+        return top or 0
+    return None
+
+
+def _previous_id(fields: Fields) -> str | None:
+    value = fields.string("previous_response_id")
+    if value == "":
+        fields.refuse("previous_response_id", "must not be empty")
+    return value
+
+
+def _echoed(fields: Fields, limits: Limits, store: bool, background: bool) -> dict[str, Any]:
+    """In the order of the resource. What was not said and has no default here is null."""
+
+    def said(key: str, default: Any = None) -> Any:
+        value = fields.get(key)
+        return default if value is None else value
+
+    text = said("text", {})
+    return {
+        "background": background,
+        "frequency_penalty": said("frequency_penalty"),
+        "presence_penalty": said("presence_penalty"),
+        "instructions": said("instructions"),
+        "max_output_tokens": limits.max_tokens,
+        "max_tool_calls": None,
+        "metadata": said("metadata", {}),
+        "parallel_tool_calls": True,
+        "previous_response_id": said("previous_response_id"),
+        "store": store,
+        "temperature": said("temperature"),
+        "text": {**text, "format": text.get("format") or {"type": "text"}},
+        "tool_choice": said("tool_choice", "auto"),
+        "tools": said("tools", []),
+        "top_logprobs": said("top_logprobs"),
+        "top_p": said("top_p"),
+        "truncation": said("truncation", "disabled"),
+    }

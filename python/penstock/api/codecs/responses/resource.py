@@ -1,0 +1,150 @@
+"""The response resource: what POST answers, GET returns and the terminal events carry."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final, Literal
+
+import msgspec
+import orjson
+
+from penstock.api.codecs.responses.output import Output
+from penstock.base.errors import ServiceError
+from penstock.dialog import Event, Part, RunEnded, RunFailed, RunStarted, TurnEnded, Usage
+from penstock.dialog.fold import FailedRun
+
+Status = Literal["queued", "in_progress", "completed", "failed", "incomplete", "cancelled"]
+TERMINAL: Final = ("completed", "failed", "incomplete", "cancelled")
+OUT_OF_TOKENS: Final = "max_output_tokens"
+INTERRUPTED: Final = "interrupted"
+
+
+class ResponseIdentity(msgspec.Struct, frozen=True):
+    """What a response says of itself before anything is generated. `echoed`: the request's fields
+    that it repeats."""
+
+    id: str
+    model: str
+    echoed: dict[str, Any]
+    background: bool = False
+
+
+class Resource:
+    """One response while it comes about. Feed it the events of the run; after the last one, or
+    `fail`, `body` is what stays."""
+
+    def __init__(self, identity: ResponseIdentity) -> None:
+        self.identity = identity
+        self.output = Output(identity.id)
+        self.status: Status = "queued" if identity.background else "in_progress"
+        self.created = int(time.time())
+        self.completed: int | None = None
+        self.usage: Usage | None = None
+        self.error: ServiceError | None = None
+        self._out_of_tokens = False
+
+    @property
+    def ended(self) -> bool:
+        return self.status in TERMINAL
+
+    def add(self, event: Event) -> None:
+        """Take one event in."""
+        match event:
+            case RunStarted():
+                self.created = event.created
+            case RunEnded():
+                self._end(event)
+            case RunFailed():
+                self.fail(FailedRun(event))
+            case _:
+                if isinstance(event, TurnEnded) and event.finish == "length":
+                    self._out_of_tokens = True
+                self.output.add(event)
+
+    def begin(self) -> None:
+        """The work on it has begun."""
+        self.status = "in_progress"
+
+    def fail(self, error: ServiceError) -> None:
+        """It ends with an error; what has been made of it stays."""
+        self.status, self.error = "failed", error
+        self.output.cut()
+
+    def cancel(self) -> None:
+        """It ends because somebody wanted it to."""
+        self.status = "cancelled"
+        self.output.cut()
+
+    def parts(self) -> tuple[Part, ...]:
+        """The answer as a later turn sees it."""
+        return self.output.parts()
+
+    def shown(self) -> dict[str, Any]:
+        """The resource as it is now."""
+        items = [item.shown() for item in self.output.items]
+        return self._shown(self.status, items)
+
+    def shown_at_start(self, status: Status) -> dict[str, Any]:
+        """The resource as it was when nothing had been generated."""
+        return self._shown(status, [])
+
+    def body(self) -> bytes:
+        """Its JSON, which shows no output before it has ended."""
+        return orjson.dumps(self.shown() if self.ended else self.shown_at_start(self.status))
+
+    def _end(self, event: RunEnded) -> None:
+        self.usage = event.usage
+        if event.status == "cancelled":
+            self.cancel()
+            return
+        self.status = event.status
+        if event.status == "completed":
+            self.completed = int(time.time())
+
+    def _shown(self, status: Status, items: list[dict[str, Any]]) -> dict[str, Any]:
+        over = status in TERMINAL
+        incomplete = None
+        if status == "incomplete":
+            incomplete = {"reason": OUT_OF_TOKENS if self._out_of_tokens else INTERRUPTED}
+        return {
+            "id": self.identity.id,
+            "object": "response",
+            "created_at": self.created,
+            "completed_at": self.completed if over else None,
+            "status": status,
+            "model": self.identity.model,
+            "output": items,
+            "output_text": self.output.joined("text") if items else None,
+            "reasoning": self.output.joined("reasoning") if items else None,
+            "error": error_object(self.error) if over else None,
+            "incomplete_details": incomplete,
+            "usage": usage_object(self.usage) if over else None,
+            **self.identity.echoed,
+        }
+
+
+def usage_object(usage: Usage | None) -> dict[str, Any] | None:
+    """Token counts under this interface's names."""
+    if usage is None:
+        return None
+    cached = {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0}
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": cached,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def error_object(error: ServiceError | None) -> dict[str, Any] | None:
+    """An error inside a resource."""
+    if error is None:
+        return None
+    return {"type": error.kind, "code": error.code, "message": error.message}
+
+
+def settled(body: bytes, status: Status, error: ServiceError | None = None) -> bytes:
+    """A stored resource whose work will not go on: cancelled, or failed with an error."""
+    resource: dict[str, Any] = orjson.loads(body)
+    return orjson.dumps({**resource, "status": status, "error": error_object(error)})

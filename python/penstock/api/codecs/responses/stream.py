@@ -1,0 +1,168 @@
+"""Events -> the vendor's stream events, in its order, each numbered."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from penstock.api.codecs.envelope import DONE, KEEP_ALIVE, token_logprobs
+from penstock.api.codecs.responses.output import Item
+from penstock.api.codecs.responses.resource import Resource, Status
+from penstock.base.errors import ServiceError
+from penstock.dialog import (
+    ArgumentsDelta,
+    Event,
+    PartEnded,
+    PartStarted,
+    ReasoningDelta,
+    RunEnded,
+    RunFailed,
+    RunStarted,
+    TextDelta,
+    TurnEnded,
+)
+from penstock.dialog.fold import FailedRun
+
+TERMINAL_EVENTS: Final[dict[Status, str]] = {
+    "completed": "response.completed",
+    "failed": "response.failed",
+    "incomplete": "response.incomplete",
+    "cancelled": "response.incomplete",
+}
+DELTAS: Final = {
+    "text": "response.output_text.delta",
+    "reasoning": "response.reasoning_text.delta",
+    "tool_call": "response.function_call_arguments.delta",
+}
+
+DONES: Final = {
+    "text": "response.output_text.done",
+    "reasoning": "response.reasoning_text.done",
+    "tool_call": "response.function_call_arguments.done",
+}
+
+
+class ResponseStream:
+    """One stream over a resource that somebody else feeds: it is as far as the events given here,
+    or ahead of them.
+
+    An item's `output_item.done` waits for the next event of its choice, which tells whether the
+    item was cut off.
+    """
+
+    def __init__(self, resource: Resource) -> None:
+        self._resource = resource
+        self._sequence = 0
+        self._begun = False
+        self._heads: dict[tuple[int, int], bytes] = {}
+        self._ended: dict[int, Item] = {}
+
+    def encode(self, event: Event) -> bytes:
+        match event:
+            case TextDelta():
+                tail = b""
+                if event.logprobs:
+                    tail = orjson.dumps(token_logprobs(event.logprobs))
+                return self._delta(event, b',"logprobs":' + (tail or b"[]"))
+            case ReasoningDelta() | ArgumentsDelta():
+                return self._delta(event, b"")
+            case PartStarted():
+                return self._item_done(event.choice, "completed") + self._start(event)
+            case PartEnded():
+                item = self._resource.output.item(event.choice, event.part)
+                self._ended[event.choice] = item
+                return self._content_done(item)
+            case TurnEnded():
+                cut = event.finish == "length"
+                return self._item_done(event.choice, "incomplete" if cut else "completed")
+            case RunStarted():
+                return self._begin()
+            case RunEnded():
+                return self._begin() + self._end()
+            case RunFailed():
+                return self.fail(FailedRun(event))
+
+    def fail(self, error: ServiceError) -> bytes:
+        """`error`, then `response.failed`."""
+        self._resource.fail(error)
+        begin = self._begin()
+        told = {"code": error.code, "message": error.message, "param": error.field}
+        return begin + self._frame("error", told) + self._end()
+
+    def keep_alive(self) -> bytes:
+        return KEEP_ALIVE
+
+    def _begin(self) -> bytes:
+        if self._begun:
+            return b""
+        self._begun = True
+        resource = self._resource
+        first: Status = "queued" if resource.identity.background else "in_progress"
+        created = {"response": resource.shown_at_start(first)}
+        working = {"response": resource.shown_at_start("in_progress")}
+        return self._frame("response.created", created) + self._frame(
+            "response.in_progress", working
+        )
+
+    def _end(self) -> bytes:
+        resource = self._resource
+        last = TERMINAL_EVENTS[resource.status]
+        return self._frame(last, {"response": resource.shown()}) + DONE
+
+    def _start(self, event: PartStarted) -> bytes:
+        item = self._resource.output.item(event.choice, event.part)
+        self._heads[event.choice, event.part] = _delta_head(item)
+        place = {"output_index": item.index, "item": item.started()}
+        frames = self._frame("response.output_item.added", place)
+        if item.kind != "tool_call":
+            added = {**_place(item), "part": item.empty_content()}
+            frames += self._frame("response.content_part.added", added)
+        return frames
+
+    def _delta(self, event: TextDelta | ReasoningDelta | ArgumentsDelta, tail: bytes) -> bytes:
+        number = self._sequence
+        self._sequence += 1
+        return b'%b%d,"delta":%b%b}\n\n' % (
+            self._heads[event.choice, event.part],
+            number,
+            orjson.dumps(event.text),
+            tail,
+        )
+
+    def _content_done(self, item: Item) -> bytes:
+        if item.kind == "tool_call":
+            told = {**_call_place(item), "name": item.name, "arguments": item.text}
+            return self._frame(DONES[item.kind], told)
+        place, content = _place(item), item.content()
+        told = {key: value for key, value in content.items() if key in ("text", "logprobs")}
+        done = self._frame(DONES[item.kind], {**place, **told})
+        return done + self._frame("response.content_part.done", {**place, "part": content})
+
+    def _item_done(self, choice: int, status: str) -> bytes:
+        item = self._ended.pop(choice, None)
+        if item is None:
+            return b""
+        shown = {**item.shown(), "status": status}
+        return self._frame("response.output_item.done", {"output_index": item.index, "item": shown})
+
+    def _frame(self, name: str, payload: dict[str, Any]) -> bytes:
+        data = orjson.dumps({"type": name, "sequence_number": self._sequence, **payload})
+        self._sequence += 1
+        return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
+
+
+def _place(item: Item) -> dict[str, Any]:
+    return {"item_id": item.id, "output_index": item.index, "content_index": 0}
+
+
+def _call_place(item: Item) -> dict[str, Any]:
+    return {"item_id": item.id, "output_index": item.index, "call_id": item.call_id}
+
+
+def _delta_head(item: Item) -> bytes:
+    """What all deltas of an item begin with, up to their number."""
+    name = DELTAS[item.kind]
+    place = _call_place(item) if item.kind == "tool_call" else _place(item)
+    data = orjson.dumps({"type": name, **place})
+    return b"event: " + name.encode() + b"\ndata: " + data[:-1] + b',"sequence_number":'
