@@ -175,6 +175,7 @@ async def _serving(
     server.stop()
     server.stop()
     await task
+    await services.close()
 
 
 def frames_of(body: str) -> list[str]:

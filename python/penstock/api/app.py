@@ -27,6 +27,7 @@ from penstock.api.routes.files import (
 from penstock.api.routes.generate import GenerateEndpoint
 from penstock.api.routes.models import GetModel, ListModels
 from penstock.api.routes.operations import ExposeMetrics, Health
+from penstock.api.routes.responses import CancelResponse, CreateResponse, OneResponse
 from penstock.api.routes.sessions import DeleteSession, ExportSession, ImportSession
 from penstock.api.routes.skills import (
     AddSkillVersion,
@@ -145,6 +146,17 @@ class _Routes:
                 *_stored(services),
                 Route("/v1/models", ListModels(services), methods=["GET"]),
                 Route("/v1/models/{model:path}", GetModel(services), methods=["GET"]),
+                Route("/v1/responses", CreateResponse(services), methods=["POST"]),
+                Route(
+                    "/v1/responses/{response_id}",
+                    OneResponse(services.runs),
+                    methods=["GET", "DELETE"],
+                ),
+                Route(
+                    "/v1/responses/{response_id}/cancel",
+                    CancelResponse(services.runs),
+                    methods=["POST"],
+                ),
                 Route("/health", Health(), methods=["GET"]),
                 Route("/", Health(), methods=["GET"]),
                 Route("/metrics", ExposeMetrics(services), methods=["GET"]),

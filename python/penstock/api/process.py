@@ -83,7 +83,10 @@ class ApiProcess:
         server = HttpServer(
             create_app(services), self._settings, on_started=lambda: on_started(server)
         )
-        await server.serve(sockets=[bound])
+        try:
+            await server.serve(sockets=[bound])
+        finally:
+            await services.close()
 
     async def close(self) -> None:
         """Let go of the engine; what is still running ends with an error."""

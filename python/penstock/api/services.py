@@ -11,6 +11,7 @@ from penstock.api.access_log import AccessLog
 from penstock.api.body import BodyReader
 from penstock.api.context import Observers
 from penstock.api.metrics import Metrics
+from penstock.api.response_runs import ResponseRuns
 from penstock.base.errors import NotFound
 from penstock.config import ServerSettings
 from penstock.dialog import Event, GenerateRequest
@@ -51,6 +52,7 @@ class Services:
     created: int = field(default_factory=lambda: int(time()))
     observers: Observers = field(init=False)
     bodies: BodyReader = field(init=False)
+    runs: ResponseRuns = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -60,6 +62,11 @@ class Services:
         object.__setattr__(self, "observers", observers)
         bodies = BodyReader(settings.body_limit_bytes, settings.stall_timeout_s)
         object.__setattr__(self, "bodies", bodies)
+        object.__setattr__(self, "runs", ResponseRuns(self.store.responses))
+
+    async def close(self) -> None:
+        """Stop what works on without a request. The store is closed by whoever opened it."""
+        await self.runs.close()
 
     def resolve(self, name: str | None) -> str:
         """The id of a model that a request names. Raises NotFound (`model_not_found`)."""

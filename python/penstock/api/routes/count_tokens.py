@@ -17,7 +17,7 @@ class CountTokens:
 
     def __init__(self, services: Services, dialect: Dialect) -> None:
         self._services = services
-        self._reader = RequestReader(services, dialect)
+        self._reader = RequestReader(services, dialect.decode)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         decoded, record = await self._reader.read(scope, receive)

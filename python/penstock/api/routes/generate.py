@@ -18,7 +18,7 @@ class GenerateEndpoint:
     def __init__(self, services: Services, dialect: Dialect) -> None:
         self._services = services
         self._dialect = dialect
-        self._reader = RequestReader(services, dialect)
+        self._reader = RequestReader(services, dialect.decode)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services

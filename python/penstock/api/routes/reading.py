@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope
 
-from penstock.api.codecs.dialect import Decoded, Dialect
+from penstock.api.codecs.dialect import Decoded
 from penstock.api.codecs.fields import model_of
+from penstock.api.codecs.responses import ResponsesRequest
 from penstock.api.record import UNKNOWN_MODEL, RequestRecord, current_record
 from penstock.api.services import Services
 from penstock.base.errors import InvalidRequest, ServiceError
@@ -17,15 +19,17 @@ from penstock.base.errors import InvalidRequest, ServiceError
 # Above this size decoding would hold up the other requests of the loop.
 THREAD_BODY_BYTES: Final = 256 * 1024
 
+Asked = TypeVar("Asked", Decoded, ResponsesRequest)
 
-class RequestReader:
-    """Reads requests of one dialect."""
 
-    def __init__(self, services: Services, dialect: Dialect) -> None:
+class RequestReader(Generic[Asked]):
+    """Reads requests of one dialect, whose `decode` raises InvalidRequest."""
+
+    def __init__(self, services: Services, decode: Callable[[bytes], Asked]) -> None:
         self._services = services
-        self._dialect = dialect
+        self._decode_body: Callable[[bytes], Asked] = decode
 
-    async def read(self, scope: Scope, receive: Receive) -> tuple[Decoded, RequestRecord]:
+    async def read(self, scope: Scope, receive: Receive) -> tuple[Asked, RequestRecord]:
         """The request, with the id of its model. Raises what `BodyReader.read` does,
         InvalidRequest, and NotFound for an unknown model."""
         services = self._services
@@ -42,11 +46,11 @@ class RequestReader:
         )
         return msgspec.structs.replace(decoded, request=request), record
 
-    async def _decode(self, body: bytes, record: RequestRecord) -> Decoded:
+    async def _decode(self, body: bytes, record: RequestRecord) -> Asked:
         try:
             if len(body) > THREAD_BODY_BYTES:
-                return await asyncio.to_thread(self._dialect.decode, body)
-            return self._dialect.decode(body)
+                return await asyncio.to_thread(self._decode_body, body)
+            return self._decode_body(body)
         except InvalidRequest:
             record.model = self._model_label(body)
             raise

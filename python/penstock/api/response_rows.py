@@ -1,0 +1,73 @@
+"""A response's row in the store, in step with its run."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock.api.codecs.responses import Resource
+from penstock.dialog import Message
+from penstock.store.records import StoredResponse
+from penstock.store.responses import Responses
+
+_CONVERSATION: Final = msgspec.msgpack.Decoder(tuple[Message, ...])
+
+
+class ResponseRow:
+    """`turn`: the conversation up to the answer, without instructions. `owner`: the process that
+    works on it. `is_open`: there is a row, and it is unfinished."""
+
+    def __init__(
+        self,
+        responses: Responses,
+        resource: Resource,
+        turn: tuple[Message, ...],
+        owner: str,
+        previous_id: str | None,
+    ) -> None:
+        self.resource = resource
+        self.is_open = False
+        self._responses = responses
+        self._turn = turn
+        self._owner = owner
+        self._previous_id = previous_id
+
+    async def create(self) -> None:
+        """Keep the response as it is now."""
+        resource = self.resource
+        self.is_open = not resource.ended
+        await self._responses.create(
+            StoredResponse(
+                id=resource.identity.id,
+                created_at=resource.created,
+                status=resource.status,
+                owner=self._owner,
+                body=resource.body(),
+                background=resource.identity.background,
+                conversation=self._conversation(),
+                previous_id=self._previous_id,
+            )
+        )
+
+    async def save(self) -> None:
+        """Bring the row up to date. One that was deleted, or ended by another process, stays so."""
+        resource = self.resource
+        conversation = self._conversation() if resource.ended else None
+        await self._responses.update(
+            resource.identity.id,
+            status=resource.status,
+            body=resource.body(),
+            conversation=conversation,
+        )
+        self.is_open = not resource.ended
+
+    def _conversation(self) -> bytes:
+        parts = self.resource.parts()
+        answer = (Message("assistant", parts),) if parts else ()
+        return msgspec.msgpack.encode((*self._turn, *answer))
+
+
+def conversation_of(stored: StoredResponse) -> tuple[Message, ...]:
+    """The chain that a response ends."""
+    return _CONVERSATION.decode(stored.conversation)

@@ -1,0 +1,275 @@
+"""The responses that this API process works on: their rows in the store, and the background ones,
+which outlive their clients.
+
+A row that is unfinished belongs to the process whose heartbeat it carries; one without a heartbeat
+is failed by whoever looks at it next, so that nothing stays in progress for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
+from typing import Any, Final
+
+from penstock.api.acceptance import accepted
+from penstock.api.codecs.responses import Resource, settled
+from penstock.api.response_rows import ResponseRow
+from penstock.base.errors import ServiceError, Unavailable
+from penstock.base.ids import new_id
+from penstock.dialog import Event, Message, RunEnded, RunFailed, RunStarted, Usage
+from penstock.store.records import UNFINISHED, StoredResponse
+from penstock.store.responses import Responses
+
+log = logging.getLogger(__name__)
+
+POLL_INTERVAL_S: Final = 0.25
+HEARTBEAT_INTERVAL_S: Final = 5.0
+# Silent for so long, an owner is dead.
+STALE_S: Final = 30
+# How long a cancelled response of another process is waited for.
+CANCEL_TIMEOUT_S: Final = 2.0
+RETRY_INTERVAL_S: Final = 1.0
+
+
+class ResponseRuns:
+    """One for an API process. All methods are called from its event loop."""
+
+    def __init__(self, responses: Responses) -> None:
+        self._responses = responses
+        self._owner = new_id("api_")
+        self._detached: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._rows: set[ResponseRow] = set()
+        self._keeper: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def row(
+        self, resource: Resource, turn: tuple[Message, ...], previous_id: str | None
+    ) -> ResponseRow:
+        """The row of a response that is to be stored."""
+        return ResponseRow(self._responses, resource, turn, self._owner, previous_id)
+
+    async def follow(
+        self, events: AsyncGenerator[Event, None], resource: Resource, row: ResponseRow | None
+    ) -> AsyncGenerator[Event, None]:
+        """The events of a run, with the resource fed by them, and its row written before the event
+        that it tells of goes out. Closed early, the response is cancelled."""
+        try:
+            async with aclosing(accepted(events)) as run:
+                async for event in run:
+                    resource.add(event)
+                    if row is not None:
+                        await self._write(row, event)
+                    yield event
+        except (asyncio.CancelledError, GeneratorExit):
+            if self._closed:
+                resource.fail(Unavailable("the server was stopped"))
+            else:
+                resource.cancel()
+            raise
+        except ServiceError as error:
+            resource.fail(error)
+            raise
+        except Exception:
+            resource.fail(ServiceError("internal error"))
+            raise
+        finally:
+            if row is not None:
+                self._rows.discard(row)
+                if row.is_open:
+                    await self._settle(row)
+
+    async def follow_whole(
+        self, events: AsyncGenerator[Event, None], resource: Resource, row: ResponseRow | None
+    ) -> AsyncGenerator[Event, None]:
+        """As `follow`, for a response that nobody can ask for before it is complete: its row is
+        written once, at the end."""
+        async with aclosing(self.follow(events, resource, None)) as run:
+            async for event in run:
+                if row is not None and isinstance(event, RunEnded):
+                    await row.create()
+                yield event
+
+    def detach(
+        self, events: AsyncGenerator[Event, None], resource: Resource
+    ) -> AsyncGenerator[Event, None]:
+        """Let a run go on whatever becomes of its client. The events are for one reader, who may
+        leave."""
+        reader = _Reader()
+        self._detached[resource.identity.id] = self._spawn(self._drive(events, resource, reader))
+        return reader.events()
+
+    async def get(self, id: str) -> StoredResponse | None:
+        """A stored response; one whose owner has died is failed first."""
+        stored = await self._responses.get(id)
+        if stored is None or stored.status not in UNFINISHED or stored.owner == self._owner:
+            return stored
+        await self._responses.fail_orphans(STALE_S, _orphaned)
+        return await self._responses.get(id)
+
+    async def cancel(self, id: str) -> StoredResponse | None:
+        """Stop an unfinished background response, here or in another process. The response as it
+        is then; what has finished stays as it is."""
+        if await self._stop(id):
+            return await self._responses.get(id)
+        stored = await self._responses.request_cancel(id)
+        deadline = time.monotonic() + CANCEL_TIMEOUT_S
+        while stored is not None and stored.background and stored.status in UNFINISHED:
+            if time.monotonic() > deadline:  # its owner does not answer
+                body = settled(stored.body, "cancelled")
+                await self._responses.update(id, status="cancelled", body=body)
+            await asyncio.sleep(POLL_INTERVAL_S / 5)
+            stored = await self._responses.get(id)
+        return stored
+
+    async def delete(self, id: str) -> bool:
+        """Forget a response, and stop its work if it goes on in this process. Whether there was
+        one."""
+        await self._stop(id)
+        return await self._responses.delete(id)
+
+    async def close(self) -> None:
+        """Stop all work; what was unfinished has failed."""
+        self._closed = True
+        while self._tasks:
+            tasks = tuple(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _write(self, row: ResponseRow, event: Event) -> None:
+        resource = row.resource
+        if isinstance(event, RunStarted):
+            await self._open(row)
+        elif isinstance(event, RunEnded | RunFailed):
+            if row.is_open:
+                await self._end(row)
+        elif resource.status == "queued":
+            resource.begin()
+            with contextlib.suppress(ServiceError):  # the end is what counts
+                await row.save()
+
+    async def _open(self, row: ResponseRow) -> None:
+        try:
+            await row.create()
+        except ServiceError:
+            row.is_open = False  # there is none
+            raise
+        self._rows.add(row)
+        if self._keeper is None or self._keeper.done():
+            self._keeper = self._spawn(self._keep())
+
+    async def _end(self, row: ResponseRow) -> None:
+        """Write the end of a run. That of a background one has no client who could be told that
+        it is lost, so it is written however long that takes."""
+        try:
+            await row.save()
+        except ServiceError:
+            if not row.resource.identity.background:
+                raise
+            await self._retry(row)
+
+    async def _settle(self, row: ResponseRow) -> None:
+        """Write how a row ended that broke off; if that cannot be done now, then later."""
+        try:
+            await row.save()
+        except ServiceError:
+            if not self._closed:
+                self._spawn(self._retry(row))
+
+    async def _retry(self, row: ResponseRow) -> None:
+        while True:
+            await asyncio.sleep(RETRY_INTERVAL_S)
+            try:
+                await row.save()
+            except ServiceError as error:
+                log.warning("response %s: %s", row.resource.identity.id, error.message)
+                continue
+            return
+
+    async def _drive(
+        self, events: AsyncGenerator[Event, None], resource: Resource, reader: _Reader
+    ) -> None:
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    reader.put(event)
+        except asyncio.CancelledError:
+            reader.put(RunEnded("cancelled", Usage()))
+        except ServiceError as error:
+            reader.put(_failure(error))
+        except Exception:
+            log.exception("background response %s failed", resource.identity.id)
+            reader.put(_failure(ServiceError("internal error")))
+        finally:
+            self._detached.pop(resource.identity.id, None)
+
+    async def _stop(self, id: str) -> bool:
+        """Whether it was a background response of this process, which has stopped now."""
+        task = self._detached.pop(id, None)
+        if task is None:
+            return False
+        task.cancel()
+        await asyncio.wait((task,))
+        return True
+
+    async def _keep(self) -> None:
+        """While there are unfinished rows: tell that their owner lives, and look for those that
+        another process wants to stop."""
+        beaten_s = time.monotonic()
+        while self._rows:
+            await asyncio.sleep(POLL_INTERVAL_S)
+            try:
+                if self._detached:
+                    for id in await self._responses.cancelled(self._owner):
+                        task = self._detached.pop(id, None)
+                        if task is not None:
+                            task.cancel()
+                if time.monotonic() - beaten_s >= HEARTBEAT_INTERVAL_S:
+                    await self._responses.heartbeat(self._owner)
+                    beaten_s = time.monotonic()
+            except ServiceError as error:
+                log.warning("unfinished responses: %s", error.message)
+
+
+class _Reader:
+    """The events of a detached run for whoever reads them, if anybody does."""
+
+    def __init__(self) -> None:
+        self._waiting: asyncio.Queue[Event] | None = asyncio.Queue()
+
+    def put(self, event: Event) -> None:
+        if self._waiting is not None:
+            self._waiting.put_nowait(event)
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Up to the last one."""
+        waiting = self._waiting
+        assert waiting is not None
+        try:
+            while True:
+                event = await waiting.get()
+                yield event
+                if isinstance(event, RunEnded | RunFailed):
+                    return
+        finally:
+            self._waiting = None
+
+
+def _orphaned(stored: StoredResponse) -> bytes:
+    error = Unavailable("the process that worked on this response has ended")
+    return settled(stored.body, "failed", error)
+
+
+def _failure(error: ServiceError) -> RunFailed:
+    return RunFailed(error.status, error.kind, error.code, error.message, error.field)

@@ -1,0 +1,203 @@
+"""`/v1/responses`: create, and what can be done with a response by its id."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Final, NoReturn
+
+import msgspec
+import orjson
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from penstock.api.codecs.responses import (
+    RESPONSE_PREFIX,
+    Resource,
+    ResponseIdentity,
+    ResponsesRequest,
+    ResponseStream,
+    continued,
+    decode,
+    resolved,
+    response_of,
+)
+from penstock.api.record import RequestRecord, current_record
+from penstock.api.response_rows import conversation_of
+from penstock.api.response_runs import ResponseRuns
+from penstock.api.routes.generate import send_json
+from penstock.api.routes.reading import RequestReader
+from penstock.api.services import Services
+from penstock.api.streaming import EventStream, unless_gone
+from penstock.base.errors import InvalidRequest, NotFound
+from penstock.base.ids import new_id
+from penstock.dialog import Event, Message, RunFailed, Text
+from penstock.dialog.fold import FailedRun
+from penstock.store.records import UNFINISHED, StoredResponse
+
+MAX_SHOWN_CHARS: Final = 80
+
+
+class CreateResponse:
+    """POST: an answer as JSON, as a stream, or to be asked for later (`background`)."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._runs = services.runs
+        self._reader = RequestReader(services, decode)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked, record = await self._reader.read(scope, receive)
+        if asked.references:
+            asked = resolved(asked, await self._items(asked.references))
+        turn = await self._conversation(asked)
+        messages = turn
+        if asked.instructions is not None:
+            messages = (Message("system", (Text(asked.instructions),)), *turn)
+        request = msgspec.structs.replace(asked.request, messages=messages)
+        identity = ResponseIdentity(
+            new_id(RESPONSE_PREFIX), record.model, asked.echoed, asked.background
+        )
+        resource = Resource(identity)
+        row = self._runs.row(resource, turn, asked.previous_id) if asked.store else None
+        events = self._services.models[record.model].run(request)
+        if not asked.stream and not asked.background:
+            whole = self._runs.follow_whole(events, resource, row)
+            await unless_gone(_finish(whole), receive)
+            await send_json(resource.body(), send)
+            return
+        events = self._runs.follow(events, resource, row)
+        if asked.background:
+            events = await self._detach(events, resource, record)
+        if not asked.stream:
+            await events.aclose()
+            await send_json(orjson.dumps(resource.shown_at_start("queued")), send)
+            return
+        stream = EventStream(
+            record,
+            ResponseStream(resource),
+            send,
+            keep_alive_s=self._services.settings.keep_alive_interval_ms / 1000,
+            stall_timeout_s=self._services.settings.stall_timeout_s,
+            abort=scope.get("state", {}).get("abort"),
+        )
+        await stream.run(events, receive)
+
+    async def _items(self, ids: tuple[str, ...]) -> dict[str, Any]:
+        """The output items with these ids. Raises NotFound."""
+        found: dict[str, Any] = {}
+        for id in ids:
+            if id in found:
+                continue
+            response = response_of(id)
+            stored = await self._runs.get(response) if response is not None else None
+            if stored is not None:
+                items = orjson.loads(stored.body)["output"]
+                found.update((item["id"], item) for item in items)
+            if id not in found:
+                raise NotFound(f"Item with id '{_shown(id)}' not found", code="item_not_found")
+        return found
+
+    async def _conversation(self, asked: ResponsesRequest) -> tuple[Message, ...]:
+        """What has been said before, and this turn. Raises NotFound."""
+        assert asked.request.messages is not None
+        if asked.previous_id is None:
+            return continued((), asked.request.messages)
+        stored = await self._runs.get(asked.previous_id)
+        if stored is None:
+            _refuse_unknown(asked.previous_id, "previous_response_id")
+        if stored.status in UNFINISHED:
+            raise InvalidRequest(
+                f"`previous_response_id` names a response that is {stored.status}; wait for it",
+                field="previous_response_id",
+            )
+        return continued(conversation_of(stored), asked.request.messages)
+
+    async def _detach(
+        self, events: AsyncGenerator[Event, None], resource: Resource, record: RequestRecord
+    ) -> AsyncGenerator[Event, None]:
+        """Let the run go on without its client. What is wrong with the request is still told at
+        once: the first event decides that."""
+        if not record.streaming:
+            current_record.set(None)  # its tokens are not those of this HTTP request
+        detached = self._runs.detach(events, resource)
+        current_record.set(record)
+        first = await anext(detached)
+        if isinstance(first, RunFailed):
+            raise FailedRun(first)
+        return _after(first, detached)
+
+
+class OneResponse:
+    """GET and DELETE of `/v1/responses/{response_id}`."""
+
+    def __init__(self, runs: ResponseRuns) -> None:
+        self._runs = runs
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        id: str = scope["path_params"]["response_id"]
+        if scope["method"] == "DELETE":
+            if not await self._runs.delete(id):
+                _refuse_unknown(id)
+            gone = {"id": id, "object": "response.deleted", "deleted": True}
+            await send_json(orjson.dumps(gone), send)
+            return
+        if Request(scope).query_params.get("stream", "false").lower() not in ("false", "0", ""):
+            raise InvalidRequest(
+                "`stream` is not supported here; ask again until `status` is a final one",
+                field="stream",
+                code="unsupported_value",
+            )
+        stored = await self._runs.get(id)
+        if stored is None:
+            _refuse_unknown(id)
+        await send_json(stored.body, send)
+
+
+class CancelResponse:
+    """POST `/v1/responses/{response_id}/cancel`. A response that has ended is answered as it is."""
+
+    def __init__(self, runs: ResponseRuns) -> None:
+        self._runs = runs
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        id: str = scope["path_params"]["response_id"]
+        stored = _background(id, await self._runs.get(id))
+        if stored.status in UNFINISHED:
+            stored = _background(id, await self._runs.cancel(id))
+        await send_json(stored.body, send)
+
+
+async def _finish(events: AsyncGenerator[Event, None]) -> None:
+    """Run to the end. Raises FailedRun."""
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, RunFailed):
+                raise FailedRun(event)
+
+
+async def _after(first: Event, rest: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+    async with aclosing(rest):
+        yield first
+        async for event in rest:
+            yield event
+
+
+def _background(id: str, stored: StoredResponse | None) -> StoredResponse:
+    if stored is None:
+        _refuse_unknown(id)
+    if not stored.background:
+        raise InvalidRequest(
+            "only background responses can be cancelled; to stop another one, disconnect"
+        )
+    return stored
+
+
+def _refuse_unknown(id: str, field: str | None = None) -> NoReturn:
+    raise NotFound(
+        f"Response with ID '{_shown(id)}' not found", field=field, code="response_not_found"
+    )
+
+
+def _shown(id: str) -> str:
+    return id if len(id) <= MAX_SHOWN_CHARS else id[:MAX_SHOWN_CHARS] + "..."
