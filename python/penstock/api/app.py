@@ -27,7 +27,7 @@ from penstock.api.routes.files import (
 from penstock.api.routes.generate import GenerateEndpoint
 from penstock.api.routes.models import GetModel, ListModels
 from penstock.api.routes.operations import ExposeMetrics, Health
-from penstock.api.routes.responses import CancelResponse, CreateResponse, OneResponse
+from penstock.api.routes.responses import CancelResponse, CreateResponse, InputItems, OneResponse
 from penstock.api.routes.sessions import DeleteSession, ExportSession, ImportSession
 from penstock.api.routes.skills import (
     AddSkillVersion,
@@ -156,6 +156,11 @@ class _Routes:
                     "/v1/responses/{response_id}/cancel",
                     CancelResponse(services.runs),
                     methods=["POST"],
+                ),
+                Route(
+                    "/v1/responses/{response_id}/input_items",
+                    InputItems(services.runs),
+                    methods=["GET"],
                 ),
                 Route("/health", Health(), methods=["GET"]),
                 Route("/", Health(), methods=["GET"]),

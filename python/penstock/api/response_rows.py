@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+import orjson
 
 from penstock.api.codecs.responses import Resource
 from penstock.dialog import Message
@@ -71,3 +72,12 @@ class ResponseRow:
 def conversation_of(stored: StoredResponse) -> tuple[Message, ...]:
     """The chain that a response ends."""
     return _CONVERSATION.decode(stored.conversation)
+
+
+def input_of(stored: StoredResponse) -> tuple[Message, ...]:
+    """The chain without the answer."""
+    messages = conversation_of(stored)
+    answered = bool(orjson.loads(stored.body)["output"])
+    if answered and messages and messages[-1].role == "assistant":
+        return messages[:-1]
+    return messages

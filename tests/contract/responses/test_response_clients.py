@@ -132,3 +132,26 @@ async def test_a_failing_stream_shows_both_events():
     error, failed = seen[-2:]
     assert error.type == "error" and error.message == "the engine failed"
     assert failed.type == "response.failed" and failed.response.error.code == "engine_fault"
+
+
+async def test_input_items_page_by_page():
+    async with answering(thinking_and_calling) as server:
+        client = server.openai.responses
+        first = await client.create(model="default", input="hi", tools=[FUNCTION])
+        result: Any = {"type": "function_call_output", "call_id": "call_1", "output": "rain"}
+        second = await client.create(
+            model="default",
+            input=[result],
+            instructions="be brief",
+            previous_response_id=first.id,
+            tools=[FUNCTION],
+        )
+        items = [item async for item in client.input_items.list(second.id, limit=2, order="asc")]
+        newest = await client.input_items.list(second.id)
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.input_items.list(second.id, after="msg_1")
+    kinds = ["message", "reasoning", "message", "function_call", "function_call_output"]
+    assert [item.type for item in items] == kinds
+    assert items[0].content[0].text == "hi" and items[-1].output == "rain"
+    assert [item.id for item in newest.data] == [item.id for item in reversed(items)]
+    assert len({item.id for item in items}) == 5 and caught.value.param == "after"

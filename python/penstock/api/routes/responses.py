@@ -19,13 +19,15 @@ from penstock.api.codecs.responses import (
     ResponseStream,
     continued,
     decode,
+    input_items,
     resolved,
     response_of,
 )
 from penstock.api.record import RequestRecord, current_record
-from penstock.api.response_rows import conversation_of
+from penstock.api.response_rows import conversation_of, input_of
 from penstock.api.response_runs import ResponseRuns
 from penstock.api.routes.generate import send_json
+from penstock.api.routes.paging import page_of
 from penstock.api.routes.reading import RequestReader
 from penstock.api.services import Services
 from penstock.api.streaming import EventStream, unless_gone
@@ -152,6 +154,21 @@ class OneResponse:
         if stored is None:
             _refuse_unknown(id)
         await send_json(stored.body, send)
+
+
+class InputItems:
+    """GET `/v1/responses/{response_id}/input_items`: a page of what the model was told."""
+
+    def __init__(self, runs: ResponseRuns) -> None:
+        self._runs = runs
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        id: str = scope["path_params"]["response_id"]
+        stored = await self._runs.get(id)
+        if stored is None:
+            _refuse_unknown(id)
+        page = page_of(input_items(input_of(stored), id), Request(scope).query_params)
+        await send_json(orjson.dumps(page), send)
 
 
 class CancelResponse:

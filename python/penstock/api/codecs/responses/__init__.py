@@ -2,6 +2,7 @@
 
 from penstock.api.codecs.responses.chain import continued
 from penstock.api.codecs.responses.decode import ResponsesRequest, decode, resolved
+from penstock.api.codecs.responses.history import input_items
 from penstock.api.codecs.responses.ids import RESPONSE_PREFIX, response_of
 from penstock.api.codecs.responses.resource import Resource, ResponseIdentity, settled
 from penstock.api.codecs.responses.stream import ResponseStream
@@ -14,6 +15,7 @@ __all__ = [
     "ResponsesRequest",
     "continued",
     "decode",
+    "input_items",
     "resolved",
     "response_of",
     "settled",
