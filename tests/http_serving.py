@@ -104,6 +104,9 @@ class ScriptedLoop:
             self.running -= 1
             self.cut_short += not finished
 
+    async def attach(self, request: GenerateRequest) -> GenerateRequest:
+        return request
+
     async def count(self, request: GenerateRequest) -> int:
         self.requests.append(request)
         return USAGE.prompt_tokens

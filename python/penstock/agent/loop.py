@@ -49,13 +49,19 @@ class AgentLoop:
         generator aborts the run.
         """
         try:
-            if self._attachments is not None and has_files(request):
-                request = await self._attachments.attach(request)
+            request = await self.attach(request)
             async with aclosing(self._answer(request)) as events:
                 async for event in events:
                     yield event
         except ServiceError as error:
             yield failure(error)
+
+    async def attach(self, request: GenerateRequest) -> GenerateRequest:
+        """The request with its files stored, and shown as texts. `run` does it too; this is for
+        whoever keeps the conversation. Raises what a client or an operator caused."""
+        if self._attachments is None or not has_files(request):
+            return request
+        return await self._attachments.attach(request)
 
     async def count(self, request: GenerateRequest) -> int:
         """How many tokens the prompt of a request has; its files are not stored. Raises what a

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import orjson
 
 from penstock.api.codecs.responses import Resource
 from penstock.dialog import Message
-from penstock.store.records import StoredResponse
-from penstock.store.responses import Responses
+
+if TYPE_CHECKING:
+    from penstock.store import StoredResponse
+    from penstock.store.responses import Responses
 
 _CONVERSATION: Final = msgspec.msgpack.Decoder(tuple[Message, ...])
 
@@ -36,6 +38,9 @@ class ResponseRow:
 
     async def create(self) -> None:
         """Keep the response as it is now."""
+        # Loaded with the store, which opens beside the rest of the start.
+        from penstock.store import StoredResponse
+
         resource = self.resource
         self.is_open = not resource.ended
         await self._responses.create(

@@ -13,16 +13,18 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.api.acceptance import accepted
-from penstock.api.codecs.responses import Resource, settled
+from penstock.api.codecs.responses import TERMINAL, Resource, settled
 from penstock.api.response_rows import ResponseRow
 from penstock.base.errors import ServiceError, Unavailable
 from penstock.base.ids import new_id
 from penstock.dialog import Event, Message, RunEnded, RunFailed, RunStarted, Usage
-from penstock.store.records import UNFINISHED, StoredResponse
-from penstock.store.responses import Responses
+
+if TYPE_CHECKING:
+    from penstock.store import StoredResponse
+    from penstock.store.responses import Responses
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +108,7 @@ class ResponseRuns:
     async def get(self, id: str) -> StoredResponse | None:
         """A stored response; one whose owner has died is failed first."""
         stored = await self._responses.get(id)
-        if stored is None or stored.status not in UNFINISHED or stored.owner == self._owner:
+        if stored is None or stored.status in TERMINAL or stored.owner == self._owner:
             return stored
         await self._responses.fail_orphans(STALE_S, _orphaned)
         return await self._responses.get(id)
@@ -118,7 +120,7 @@ class ResponseRuns:
             return await self._responses.get(id)
         stored = await self._responses.request_cancel(id)
         deadline = time.monotonic() + CANCEL_TIMEOUT_S
-        while stored is not None and stored.background and stored.status in UNFINISHED:
+        while stored is not None and stored.background and stored.status not in TERMINAL:
             if time.monotonic() > deadline:  # its owner does not answer
                 body = settled(stored.body, "cancelled")
                 await self._responses.update(id, status="cancelled", body=body)

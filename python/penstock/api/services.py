@@ -31,6 +31,10 @@ class Loop(Protocol):
         """The events of one run; closing the generator aborts it."""
         ...
 
+    async def attach(self, request: GenerateRequest) -> GenerateRequest:
+        """The request with its files stored, and shown as texts. Raises as `run` fails."""
+        ...
+
     async def count(self, request: GenerateRequest) -> int:
         """How many tokens the prompt of a request has. Raises as `run` fails."""
         ...

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from pathlib import Path
 
 import pytest
-from http_serving import CREATED, USAGE, spoken
+from http_serving import CREATED, MODEL, USAGE, ScriptedLoop, spoken
 from responses_serving import (
     FUNCTION,
     URL,
@@ -19,8 +20,10 @@ from responses_serving import (
 )
 from stores import MovableClock, opened, sqlite_settings
 
+from penstock.agent.attachments import Attachments
 from penstock.base.errors import Unavailable
 from penstock.dialog import (
+    GenerateRequest,
     PartStarted,
     Reasoning,
     RunEnded,
@@ -30,6 +33,8 @@ from penstock.dialog import (
     ToolCall,
     ToolResult,
 )
+from penstock.fetch import AllowList, Fetcher
+from penstock.store import Store
 
 UNKNOWN = "resp_" + "0" * 32
 
@@ -228,3 +233,32 @@ async def test_a_stream_whose_end_cannot_be_stored_fails(monkeypatch):
         while (stored := await get(server, id))["status"] == "in_progress":
             await asyncio.sleep(0.001)
         assert stored["status"] == "failed"
+
+
+class AttachingLoop(ScriptedLoop):
+    """Takes files as the real loop does."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(spoken("Hello!"))
+        self._attachments = Attachments(store.files, Fetcher(AllowList(())))
+
+    async def attach(self, request: GenerateRequest) -> GenerateRequest:
+        return await self._attachments.attach(request)
+
+
+async def test_a_chain_carries_files_for_longer_than_they_are_kept():
+    clock = MovableClock(CREATED)
+    async with a_store(clock) as store:
+        loop = AttachingLoop(store)
+        async with answering(store=store, models={MODEL: loop}) as server:
+            data = base64.b64encode(b"rivers: Ob, Mur").decode()
+            part = {"type": "input_file", "filename": "a.txt", "file_data": data}
+            first = await create(server, input=[{"role": "user", "content": [part]}])
+            clock.now += 3600  # files are gone
+            await create(server, input="and?", previous_response_id=first["id"])
+            gone = {"type": "input_file", "file_id": "file-" + "0" * 32}
+            error = await create(server, 404, input=[{"role": "user", "content": [gone]}])
+    for request in loop.requests:
+        (text,) = request.messages[0].parts
+        assert "rivers: Ob, Mur" in text.text and data not in text.text
+    assert error["error"]["code"] == "file_not_found"

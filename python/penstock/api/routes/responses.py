@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 import orjson
@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.responses import (
     RESPONSE_PREFIX,
+    TERMINAL,
     Resource,
     ResponseIdentity,
     ResponsesRequest,
@@ -33,9 +34,11 @@ from penstock.api.services import Services
 from penstock.api.streaming import EventStream, unless_gone
 from penstock.base.errors import InvalidRequest, NotFound
 from penstock.base.ids import new_id
-from penstock.dialog import Event, Message, RunFailed, Text
+from penstock.dialog import Event, GenerateRequest, Message, RunFailed, Text
 from penstock.dialog.fold import FailedRun
-from penstock.store.records import UNFINISHED, StoredResponse
+
+if TYPE_CHECKING:
+    from penstock.store import StoredResponse
 
 MAX_SHOWN_CHARS: Final = 80
 
@@ -102,18 +105,24 @@ class CreateResponse:
 
     async def _conversation(self, asked: ResponsesRequest) -> tuple[Message, ...]:
         """What has been said before, and this turn. Raises NotFound."""
-        assert asked.request.messages is not None
         if asked.previous_id is None:
-            return continued((), asked.request.messages)
+            return continued((), await self._attached(asked.request))
         stored = await self._runs.get(asked.previous_id)
         if stored is None:
             _refuse_unknown(asked.previous_id, "previous_response_id")
-        if stored.status in UNFINISHED:
+        if stored.status not in TERMINAL:
             raise InvalidRequest(
                 f"`previous_response_id` names a response that is {stored.status}; wait for it",
                 field="previous_response_id",
             )
-        return continued(conversation_of(stored), asked.request.messages)
+        return continued(conversation_of(stored), await self._attached(asked.request))
+
+    async def _attached(self, request: GenerateRequest) -> tuple[Message, ...]:
+        """The turn with its files as texts: the conversation is kept for longer than they are."""
+        assert request.model is not None
+        attached = await self._services.models[request.model].attach(request)
+        assert attached.messages is not None
+        return attached.messages
 
     async def _detach(
         self, events: AsyncGenerator[Event, None], resource: Resource, record: RequestRecord
@@ -180,7 +189,7 @@ class CancelResponse:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         id: str = scope["path_params"]["response_id"]
         stored = _background(id, await self._runs.get(id))
-        if stored.status in UNFINISHED:
+        if stored.status not in TERMINAL:
             stored = _background(id, await self._runs.cancel(id))
         await send_json(stored.body, send)
 

@@ -4,11 +4,12 @@ from penstock.api.codecs.responses.chain import continued
 from penstock.api.codecs.responses.decode import ResponsesRequest, decode, resolved
 from penstock.api.codecs.responses.history import input_items
 from penstock.api.codecs.responses.ids import RESPONSE_PREFIX, response_of
-from penstock.api.codecs.responses.resource import Resource, ResponseIdentity, settled
+from penstock.api.codecs.responses.resource import TERMINAL, Resource, ResponseIdentity, settled
 from penstock.api.codecs.responses.stream import ResponseStream
 
 __all__ = [
     "RESPONSE_PREFIX",
+    "TERMINAL",
     "Resource",
     "ResponseIdentity",
     "ResponseStream",
