@@ -114,7 +114,8 @@ class Output:
             case TextDelta():
                 item = self._parts[event.choice, event.part]
                 item.pieces.append(event.text)
-                item.logprobs.extend(event.logprobs)
+                if event.logprobs:
+                    item.logprobs.extend(event.logprobs)
             case ReasoningDelta() | ArgumentsDelta():
                 self._parts[event.choice, event.part].pieces.append(event.text)
             case PartStarted():

@@ -10,7 +10,18 @@ import orjson
 
 from penstock.api.codecs.responses.output import Output
 from penstock.base.errors import ServiceError
-from penstock.dialog import Event, Part, RunEnded, RunFailed, RunStarted, TurnEnded, Usage
+from penstock.dialog import (
+    ArgumentsDelta,
+    Event,
+    Part,
+    ReasoningDelta,
+    RunEnded,
+    RunFailed,
+    RunStarted,
+    TextDelta,
+    TurnEnded,
+    Usage,
+)
 from penstock.dialog.fold import FailedRun
 
 Status = Literal["queued", "in_progress", "completed", "failed", "incomplete", "cancelled"]
@@ -49,17 +60,20 @@ class Resource:
 
     def add(self, event: Event) -> None:
         """Take one event in."""
+        self.output.add(event)
         match event:
+            case TextDelta() | ReasoningDelta() | ArgumentsDelta():
+                pass  # the many; nothing else is theirs
             case RunStarted():
                 self.created = event.created
+            case TurnEnded():
+                self._out_of_tokens |= event.finish == "length"
             case RunEnded():
                 self._end(event)
             case RunFailed():
                 self.fail(FailedRun(event))
             case _:
-                if isinstance(event, TurnEnded) and event.finish == "length":
-                    self._out_of_tokens = True
-                self.output.add(event)
+                pass
 
     def begin(self) -> None:
         """The work on it has begun."""

@@ -42,6 +42,8 @@ DONES: Final = {
     "tool_call": "response.function_call_arguments.done",
 }
 
+NO_LOGPROBS: Final = b',"logprobs":[]'
+
 
 class ResponseStream:
     """One stream over a resource that somebody else feeds: it is as far as the events given here,
@@ -61,10 +63,10 @@ class ResponseStream:
     def encode(self, event: Event) -> bytes:
         match event:
             case TextDelta():
-                tail = b""
-                if event.logprobs:
-                    tail = orjson.dumps(token_logprobs(event.logprobs))
-                return self._delta(event, b',"logprobs":' + (tail or b"[]"))
+                if not event.logprobs:
+                    return self._delta(event, NO_LOGPROBS)
+                tokens = orjson.dumps(token_logprobs(event.logprobs))
+                return self._delta(event, b',"logprobs":' + tokens)
             case ReasoningDelta() | ArgumentsDelta():
                 return self._delta(event, b"")
             case PartStarted():
