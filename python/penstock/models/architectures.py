@@ -5,14 +5,21 @@ Adding a member of the family is a line here and, where it has something new, a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models import gguf_config, hf_config
+from penstock.models.encoder_spec import (
+    ENCODER_ARCHITECTURES,
+    EncoderFamily,
+    EncoderSpec,
+    encoder_spec,
+)
 from penstock.models.hf_config import HfConfig
 from penstock.models.spec import DecoderSpec
 from penstock.quant.gguf import GgufFile
@@ -62,6 +69,16 @@ ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
 }
 
 
+# Models saved without a head: what sentence-transformers makes of a decoder.
+HEADLESS = {
+    name.replace("ForCausalLM", "TextModel" if family.gemma else "Model"): family
+    for name, family in HF_ARCHITECTURES.items()
+}
+
+
+_F = TypeVar("_F")
+
+
 class _Named(msgspec.Struct):
     architectures: list[str] = []
     quantization_config: dict[str, object] | None = None
@@ -70,11 +87,23 @@ class _Named(msgspec.Struct):
 def spec_of_folder(folder: Path) -> DecoderSpec:
     """The decoder of a Hugging Face folder. Raises ModelError naming an unknown architecture."""
     path = folder / "config.json"
-    family = _family(path)
-    config = read_json(path, HfConfig)
-    spec = _build(config, family, str(path))
-    spec.check(str(path))
-    return spec
+    return _decoder_spec(path, _family(path, HF_ARCHITECTURES))
+
+
+def embedding_spec_of_folder(folder: Path) -> EncoderSpec | DecoderSpec:
+    """The encoder of a Hugging Face folder, or the decoder whose states serve as one: its head is
+    not asked for. Raises ModelError naming an unknown architecture."""
+    path = folder / "config.json"
+    family = _family(path, ENCODER_ARCHITECTURES | HF_ARCHITECTURES | HEADLESS)
+    if isinstance(family, EncoderFamily):
+        return encoder_spec(path, family)
+    return replace(_decoder_spec(path, family), tied_head=True)
+
+
+def is_encoder_folder(folder: Path) -> bool:
+    """Whether the config names an encoder, which can do nothing but embed."""
+    named = read_json(folder / "config.json", _Named)
+    return any(name in ENCODER_ARCHITECTURES for name in named.architectures)
 
 
 def spec_of_gguf(file: GgufFile) -> tuple[DecoderSpec, GgufFamily]:
@@ -90,16 +119,22 @@ def spec_of_gguf(file: GgufFile) -> tuple[DecoderSpec, GgufFamily]:
     return spec, family
 
 
-def _family(path: Path) -> Family:
+def _family(path: Path, known: Mapping[str, _F]) -> _F:
     """Looked up before the rest is decoded, so that a foreign config is refused by its name."""
     named = read_json(path, _Named)
     if named.quantization_config is not None:
         method = named.quantization_config.get("quant_method")
         raise ModelError(f"{path}: quantization_config: {method} weights are not supported")
     for name in named.architectures:
-        if name in HF_ARCHITECTURES:
-            return HF_ARCHITECTURES[name]
-    raise _unknown(str(path), named.architectures, list(HF_ARCHITECTURES))
+        if name in known:
+            return known[name]
+    raise _unknown(str(path), named.architectures, list(known))
+
+
+def _decoder_spec(path: Path, family: Family) -> DecoderSpec:
+    spec = _build(read_json(path, HfConfig), family, str(path))
+    spec.check(str(path))
+    return spec
 
 
 def _unknown(where: str, names: list[str], known: list[str]) -> ModelError:

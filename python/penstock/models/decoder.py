@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from penstock.kernels.table import HeadNorm, LayerCache, Ops, StepInputs
-from penstock.kernels.weights import Linear
 from penstock.models.rope import identity_table, rope_table
 from penstock.models.spec import DecoderSpec
 from penstock.models.weights import DecoderWeights, LayerWeights, Vector
-from penstock.quant.rows import size_bytes
+from penstock.quant.rows import linear_bytes, size_bytes
 
 Tensor = TypeVar("Tensor")
 
@@ -140,13 +139,13 @@ class Decoder(Generic[Tensor]):
         head = weights.head()
         if head is None:
             return ops.pack_tied(table)
-        self.weight_bytes += _linear_bytes(head)
+        self.weight_bytes += linear_bytes(head)
         return ops.pack_embedding(table), ops.pack_linear(head)
 
     def _pack_layer(self, layer: LayerWeights, ops: Ops[Tensor]) -> _Layer[Tensor]:
         own = self.spec.layers[len(self._layers)]
         linears = (layer.qkv, layer.output, layer.gate_up, layer.down)
-        self.weight_bytes += sum(_linear_bytes(linear) for linear in linears)
+        self.weight_bytes += sum(map(linear_bytes, linears))
         head_norm = None
         if layer.q_norm is not None and layer.k_norm is not None:
             head_norm = HeadNorm(
@@ -170,8 +169,3 @@ class Decoder(Generic[Tensor]):
 
 def _constant(ops: Ops[Tensor], weight: Vector | None) -> Tensor | None:
     return None if weight is None else ops.constant(weight)
-
-
-def _linear_bytes(linear: Linear) -> int:
-    bias = 0 if linear.bias is None else linear.bias.nbytes
-    return bias + sum(size_bytes(part) for part in linear.parts)

@@ -9,11 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from penstock.base.errors import ModelError
+from penstock.kernels.weights import Linear
 from penstock.models import architectures, folder_text, gguf_text
+from penstock.models.architectures import is_encoder_folder
+from penstock.models.dense import read_dense
+from penstock.models.encoder_spec import EncoderSpec
+from penstock.models.encoder_weights import EncoderWeights
 from penstock.models.files import ModelFiles, fingerprint
+from penstock.models.sentence import SentenceSpec, is_sentence_folder, sentence_spec
 from penstock.models.spec import DecoderSpec
 from penstock.models.tensor_names import GGUF_NAMES, hf_names
-from penstock.models.tokenizer_data import TextParts
+from penstock.models.tokenizer_data import EmbeddingParts, TextParts, TokenizerFiles
 from penstock.models.weights import DecoderWeights
 from penstock.quant.gguf import GgufFile
 from penstock.quant.safetensors_file import SafetensorsFolder
@@ -27,6 +34,55 @@ class LoadedModel:
     fingerprint: str
     spec: DecoderSpec
     weights: DecoderWeights
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEmbedder:
+    """The same of a model that makes embeddings. `dense`: linear layers after the pooling."""
+
+    model_id: str
+    fingerprint: str
+    spec: EncoderSpec | DecoderSpec
+    weights: EncoderWeights | DecoderWeights
+    sentence: SentenceSpec
+    dense: tuple[Linear, ...]
+
+
+def is_embedding_model(files: ModelFiles) -> bool:
+    """Whether a model is for embeddings: an encoder, or what sentence-transformers wrote."""
+    if files.kind != "folder":
+        return False
+    return is_sentence_folder(files.path) or is_encoder_folder(files.path)
+
+
+def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
+    """As `load_model`, of a model that makes embeddings."""
+    sentence = sentence_spec(files.path)
+    spec = architectures.embedding_spec_of_folder(files.path)
+    checkpoint = SafetensorsFolder(files.path)
+    weights: EncoderWeights | DecoderWeights
+    if isinstance(spec, EncoderSpec):
+        weights = EncoderWeights(checkpoint, spec, dtype)
+    else:
+        bare = "embed_tokens.weight" in checkpoint.tensors
+        names = hf_names(sandwich_norms=spec.sandwich_norms, bare=bare)
+        weights = DecoderWeights(checkpoint, names, spec, dtype)
+    width = spec.width
+    dense = []
+    for folder in sentence.dense:
+        dense.append(read_dense(folder, width))
+        width = dense[-1].shape[0]
+    return LoadedEmbedder(files.model_id, fingerprint(files), spec, weights, sentence, tuple(dense))
+
+
+def load_embedding_parts(files: ModelFiles) -> EmbeddingParts:
+    """Tokenizer and prompt, without reading a weight. Raises ModelError."""
+    tokenizer, config = files.path / "tokenizer.json", files.path / "tokenizer_config.json"
+    if not tokenizer.exists():
+        raise ModelError(f"{files.path}: tokenizer.json is missing")
+    source = TokenizerFiles(tokenizer, config if config.exists() else None)
+    prompt = sentence_spec(files.path).prompt
+    return EmbeddingParts(files.model_id, fingerprint(files), source, prompt)
 
 
 def load_model(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedModel:

@@ -81,3 +81,14 @@ class TextParts:
     generation_defaults: Sampling
     context_tokens: int
     vocab_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingParts:
+    """All that the API side needs of a model that makes embeddings. `prompt` goes before every
+    text. `fingerprint` as in `TextParts`."""
+
+    model_id: str
+    fingerprint: str
+    tokenizer: TokenizerFiles
+    prompt: str

@@ -19,13 +19,13 @@ import numpy.typing as npt
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Dense, Linear, Matrix
 from penstock.models.spec import DecoderSpec
+from penstock.models.strict import Shape, check_shapes
 from penstock.models.tensor_names import TensorNames
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
 from penstock.quant.rows import take_rows
 
 Vector = npt.NDArray[np.float32]
-Shape = tuple[int, ...]
 
 READERS = 2
 LAYERS_AHEAD = 3
@@ -167,21 +167,9 @@ def deinterleaved_rows(heads: int, head_dim: int, rotated: int) -> npt.NDArray[n
 def check_tensors(checkpoint: Checkpoint, names: TensorNames, spec: DecoderSpec) -> None:
     """Compare the header with what the spec asks for; raise ModelError naming the first tensor
     that is missing, misshapen or unexpected."""
-    expected = expected_shapes(names, spec)
-    for name, shape in expected.items():
-        info = checkpoint.tensors.get(name)
-        if info is None:
-            raise ModelError(f"{checkpoint.path}: tensor {name} is missing")
-        if info.shape != shape:
-            raise ModelError(
-                f"{checkpoint.path}: tensor {name} has shape {info.shape}, expected {shape}"
-            )
-    optional = _optional_shapes(names, spec)
-    for name, info in checkpoint.tensors.items():
-        if name in expected or (names.ignored and names.ignored.fullmatch(name)):
-            continue
-        if optional.get(name) != info.shape:
-            raise ModelError(f"{checkpoint.path}: unexpected tensor {name} of shape {info.shape}")
+    check_shapes(
+        checkpoint, expected_shapes(names, spec), _optional_shapes(names, spec), names.ignored
+    )
 
 
 def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:

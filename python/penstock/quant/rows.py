@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.weights import Dense, Matrix
+from penstock.kernels.weights import Dense, Linear, Matrix
 
 
 def take_rows(matrix: Matrix, rows: npt.NDArray[np.intp]) -> Matrix:
@@ -28,6 +28,12 @@ def take_rows(matrix: Matrix, rows: npt.NDArray[np.intp]) -> Matrix:
 def size_bytes(matrix: Matrix) -> int:
     """Bytes of the arrays of a weight."""
     return sum(array.nbytes for array in _arrays(matrix))
+
+
+def linear_bytes(linear: Linear) -> int:
+    """Bytes of the arrays of a linear layer."""
+    bias = 0 if linear.bias is None else linear.bias.nbytes
+    return bias + sum(map(size_bytes, linear.parts))
 
 
 def _arrays(matrix: Matrix) -> list[npt.NDArray[np.generic]]:

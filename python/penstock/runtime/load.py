@@ -7,18 +7,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from penstock.base.errors import ModelError
 from penstock.base.host import available_bytes
 from penstock.config import EngineSettings, Environment, read_environment
 from penstock.models.decoder import Progress
 from penstock.models.files import ModelFiles
 from penstock.models.hub_access import HubAccess
-from penstock.models.loading import LoadedModel, load_model
+from penstock.models.loading import LoadedModel, load_embedder, load_model
 from penstock.models.sources import resolve_model
 from penstock.models.spec import DecoderSpec
 from penstock.models.tensor_names import hf_names
 from penstock.models.weights import expected_shapes
 from penstock.runtime.backend import Backend
 from penstock.runtime.cpu import CpuRuntime
+from penstock.runtime.embedding import NativeEmbedding
 from penstock.runtime.memory import MemoryPlan, plan_memory
 from penstock.runtime.native import NativeBackend
 from penstock.runtime.protocol import RuntimeInfo
@@ -34,10 +36,31 @@ def load_runtime(
 
     Raises ModelError where the model is not found, cannot be read or does not fit.
     """
+    files, available = find_files(settings, environment)
+    return start_runtime(files, settings, available, progress)
+
+
+def find_files(
+    settings: EngineSettings, environment: Environment | None = None
+) -> tuple[ModelFiles, int | None]:
+    """The files of the model that `settings` names, and the bytes of memory that there are for it.
+    Raises ModelError."""
     environment = environment or read_environment()
     hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
-    files = resolve_model(settings.model, environment.home, hub)
-    return start_runtime(files, settings, available_bytes(), progress)
+    return resolve_model(settings.model, environment.home, hub), available_bytes()
+
+
+def start_embedding(
+    files: ModelFiles,
+    settings: EngineSettings,
+    available: int | None = None,
+    progress: Progress | None = None,
+) -> NativeEmbedding:
+    """The runtime of an embedding model on disk, within `available` bytes. Raises ModelError."""
+    if settings.kernels == "reference":
+        raise ModelError(f"{files.model_id}: embedding models have native kernels only")
+    model = load_embedder(files, settings.dtype)
+    return NativeEmbedding(model, _file_bytes(files), settings, available, progress)
 
 
 def start_runtime(
@@ -81,6 +104,10 @@ def weight_bytes(files: ModelFiles, spec: DecoderSpec, settings: EngineSettings)
     if settings.dtype == "f32":
         names = hf_names(sandwich_norms=spec.sandwich_norms)
         return 4 * sum(math.prod(shape) for shape in expected_shapes(names, spec).values())
+    return _file_bytes(files)
+
+
+def _file_bytes(files: ModelFiles) -> int:
     parts: list[Path] = [files.path]
     if files.kind == "folder":
         parts = sorted(files.path.glob("*.safetensors"))

@@ -113,9 +113,21 @@ def plan_memory(
         if fewer * settings.block_tokens >= DEFAULT_TOKENS_PER_SEQUENCE:
             cache = replace(one_block, blocks=fewer)
             return _sized(spec, weight_bytes, settings, cache, wanted_context)
+    refuse_excess(
+        plan,
+        available_bytes,
+        "a smaller cache_mb, context_tokens, max_seqs or token_budget needs less",
+    )
+    return plan
+
+
+def refuse_excess(plan: MemoryPlan, available_bytes: int | None, advice: str) -> None:
+    """Raise ModelError with the numbers where a plan takes more than there is."""
+    if available_bytes is None or plan.total_bytes <= available_bytes:
+        return
     raise ModelError(
         f"the model does not fit: {plan.formula()}, and {_mib(available_bytes)} MiB are available; "
-        "a smaller cache_mb, context_tokens, max_seqs or token_budget needs less"
+        + advice
     )
 
 

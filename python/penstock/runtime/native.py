@@ -33,7 +33,7 @@ class NativeBackend:
         settings: EngineSettings,
         progress: Progress | None = None,
     ) -> None:
-        _check_block_tokens(settings.block_tokens)
+        check_block_tokens(settings.block_tokens)
         pool = Pool(settings.threads or available_cores())
         self._ops = NativeOps.eager(pool)
         self.caches = allocate_caches(memory.cache)
@@ -91,7 +91,7 @@ class NativeBackend:
         return recorder.finish(self._decoder.forward(recorder, recorder.inputs, self.caches))
 
 
-def _check_block_tokens(block_tokens: int) -> None:
+def check_block_tokens(block_tokens: int) -> None:
     """What every instruction-set level takes, so that a setting means the same on all machines."""
     if block_tokens % 16 or (64 % block_tokens and block_tokens % 64):
         raise ModelError(

@@ -52,19 +52,19 @@ print(folder / "m.gguf")
 
 
 def wheel(model: bytes = MODEL, beside: dict[str, bytes] | None = None) -> bytes:
+    """The same bytes at any time: members have no time of their own."""
     buffer = io.BytesIO()
     info = "tiny_model-1.0.dist-info"
+    members = {
+        "tiny_model/m.gguf": model,
+        **(beside or {}),
+        f"{info}/METADATA": b"Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n",
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": b"",
+    }
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("tiny_model/m.gguf", model)
-        for name, content in (beside or {}).items():
-            archive.writestr(name, content)
-        archive.writestr(
-            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n"
-        )
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/RECORD", "")
+        for name, content in members.items():
+            archive.writestr(zipfile.ZipInfo(name), content)
     return buffer.getvalue()
 
 

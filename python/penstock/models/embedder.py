@@ -1,0 +1,78 @@
+"""From whole sequences to a vector each: a body, pooling, linear layers, length one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from penstock.kernels.table import LayerCache, Ops, StepInputs
+from penstock.models.decoder import Decoder, Progress
+from penstock.models.encoder import Encoder
+from penstock.models.encoder_spec import EncoderSpec
+from penstock.models.encoder_weights import EncoderWeights
+from penstock.models.loading import LoadedEmbedder
+from penstock.models.weights import DecoderWeights
+from penstock.quant.rows import linear_bytes
+
+Tensor = TypeVar("Tensor")
+
+
+class Body(Protocol[Tensor]):
+    """What gives states: an encoder, or a decoder without its head."""
+
+    weight_bytes: int
+
+    def hidden(
+        self,
+        ops: Ops[Tensor],
+        inputs: StepInputs[Tensor],
+        caches: Sequence[LayerCache[Tensor]],
+        rows: Tensor | None,
+    ) -> Tensor:
+        """The last states of the tokens `rows` [S, W], or of all [T, W]."""
+
+
+class Embedder(Generic[Tensor]):
+    """A model packed for one implementation of the ops. `context_tokens`: the longest sequence.
+    `width`: numbers of an embedding."""
+
+    def __init__(
+        self,
+        model: LoadedEmbedder,
+        ops: Ops[Tensor],
+        context_tokens: int,
+        progress: Progress | None = None,
+    ) -> None:
+        spec = model.spec
+        self._sentence = model.sentence
+        self._body: Body[Tensor]
+        if isinstance(spec, EncoderSpec):
+            assert isinstance(model.weights, EncoderWeights)
+            self._body = Encoder(spec, model.weights, ops)
+            self._layers = spec.layers
+        else:
+            assert isinstance(model.weights, DecoderWeights)
+            self._body = Decoder(spec, model.weights, ops, context_tokens, progress)
+            self._layers = len(spec.layers)
+        self._dense: list[Any] = [ops.pack_linear(linear) for linear in model.dense]
+        self.width = embedding_width(model)
+        self.weight_bytes = self._body.weight_bytes + sum(map(linear_bytes, model.dense))
+
+    def forward(
+        self, ops: Ops[Tensor], inputs: StepInputs[Tensor], cache: LayerCache[Tensor]
+    ) -> Tensor:
+        """Embeddings [R, W] of the sequences of a step, all of them whole. `sample_rows` are the
+        tokens that stand for their sequences, where there is no mean."""
+        caches = [cache] * self._layers  # no layer reads what another one wrote
+        if self._sentence.pooling == "mean":
+            x = ops.mean_rows(self._body.hidden(ops, inputs, caches, None), inputs.query_starts)
+        else:
+            x = self._body.hidden(ops, inputs, caches, inputs.sample_rows)
+        for linear in self._dense:
+            x = ops.linear(x, linear)
+        return ops.l2_normalize(x) if self._sentence.normalize else x
+
+
+def embedding_width(model: LoadedEmbedder) -> int:
+    """How many numbers an embedding has."""
+    return model.dense[-1].shape[0] if model.dense else model.spec.width

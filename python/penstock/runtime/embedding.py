@@ -1,0 +1,182 @@
+"""The runtime of a model that makes embeddings: whole sequences in, vectors out. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base.errors import ModelError
+from penstock.base.host import available_cores
+from penstock.config import EngineSettings
+from penstock.kernels.native import NativeOps, Pool
+from penstock.kernels.table import StepInputs
+from penstock.models.decoder import Progress
+from penstock.models.embedder import Embedder
+from penstock.models.encoder_spec import EncoderSpec
+from penstock.models.loading import LoadedEmbedder
+from penstock.models.spec import DecoderSpec
+from penstock.runtime.kv_pool import allocate_caches
+from penstock.runtime.memory import CacheShape, MemoryPlan, refuse_excess
+from penstock.runtime.native import check_block_tokens
+from penstock.runtime.whole import StandsFor, most_blocks, whole_sequences
+
+Floats = npt.NDArray[np.float32]
+
+MOST_CONTEXT = 8192
+"""A sequence is computed in one step, whose memory grows with it; more is served where it is asked
+for."""
+
+
+class EmbeddingInfo(msgspec.Struct, frozen=True):
+    """What a loaded model turned out to be. A step takes at most `max_rows` sequences and
+    `step_tokens` tokens, a sequence at most `context_tokens`; `width` numbers an embedding."""
+
+    model_id: str
+    fingerprint: str
+    vocab_size: int
+    context_tokens: int
+    step_tokens: int
+    max_rows: int
+    width: int
+    weight_bytes: int
+
+
+class EmbeddingRuntime(Protocol):
+    """One loaded model. Not thread-safe: one thread calls all of it."""
+
+    @property
+    def info(self) -> EmbeddingInfo: ...
+
+    @property
+    def report(self) -> str:
+        """The memory formula with this model's numbers, one line."""
+
+    def embed(self, sequences: Sequence[Sequence[int]]) -> Floats:
+        """[R, W], valid until the next call. Token ids are within the vocabulary, sequences are
+        not empty, and together they fit a step."""
+
+    def close(self) -> None:
+        """Give memory and threads back; nothing else is called after it."""
+
+
+class NativeEmbedding:
+    """An `EmbeddingRuntime` on a CPU: the step is recorded once as a plan. Raises ModelError where
+    the model does not fit `available` bytes (None: not checked) or the kernels refuse it."""
+
+    def __init__(
+        self,
+        model: LoadedEmbedder,
+        weight_bytes: int,
+        settings: EngineSettings,
+        available: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        check_block_tokens(settings.block_tokens)
+        memory = plan_embedding(model, weight_bytes, settings, available)
+        self._block_tokens = settings.block_tokens
+        self._stands_for: StandsFor = "first" if model.sentence.pooling == "cls" else "last"
+        self._ops = NativeOps.eager(Pool(settings.threads or available_cores()))
+        (self._cache,) = allocate_caches(memory.cache)
+        max_rows = embedding_rows(settings, memory.step_tokens)
+        try:
+            embedder: Embedder[Any] = Embedder(model, self._ops, memory.context_tokens, progress)
+            blocks = -(-memory.context_tokens // settings.block_tokens)
+            recorder = self._ops.recorder(memory.step_tokens, max_rows, max_rows, blocks)
+            self._plan = recorder.finish(embedder.forward(recorder, recorder.inputs, self._cache))
+        except ValueError as refusal:
+            raise ModelError(f"{model.model_id}: the CPU kernels refuse: {refusal}") from None
+        self._embedder = embedder
+        self.info = EmbeddingInfo(
+            model_id=model.model_id,
+            fingerprint=model.fingerprint,
+            vocab_size=model.spec.vocab,
+            context_tokens=memory.context_tokens,
+            step_tokens=memory.step_tokens,
+            max_rows=max_rows,
+            width=embedder.width,
+            weight_bytes=embedder.weight_bytes,
+        )
+        taken = replace(
+            memory,
+            weight_bytes=embedder.weight_bytes,
+            buffer_bytes=int(self._plan.arena_bytes),
+        )
+        self.report = taken.formula()
+
+    def embed(self, sequences: Sequence[Sequence[int]]) -> Floats:
+        """See `EmbeddingRuntime`."""
+        inputs = self._inputs(sequences)
+        vectors: Floats = self._plan.run(
+            inputs.tokens,
+            inputs.positions,
+            inputs.slots,
+            inputs.query_starts,
+            inputs.context_lens,
+            inputs.block_tables,
+            inputs.sample_rows,
+        )
+        return vectors
+
+    def eager_embed(self, sequences: Sequence[Sequence[int]]) -> Floats:
+        """The same step by one kernel call after another: for telling what a plan does wrong."""
+        inputs = self._inputs(sequences)
+        vectors: Floats = self._embedder.forward(self._ops, inputs, self._cache)
+        return vectors
+
+    def close(self) -> None:
+        """The plan holds weights and cache; they go with it."""
+        del self._plan, self._embedder, self._cache
+
+    def _inputs(self, sequences: Sequence[Sequence[int]]) -> StepInputs[npt.NDArray[np.int32]]:
+        return whole_sequences(sequences, self._block_tokens, self._stands_for)
+
+
+def embedding_rows(settings: EngineSettings, step_tokens: int) -> int:
+    """The most sequences of a step."""
+    return min(settings.max_seqs, step_tokens)
+
+
+def plan_embedding(
+    model: LoadedEmbedder, weight_bytes: int, settings: EngineSettings, available: int | None
+) -> MemoryPlan:
+    """Sizes for `model` within `available` bytes. The cache holds one step of one layer. Raises
+    ModelError with the numbers where it does not fit."""
+    spec = model.spec
+    wanted = settings.context_tokens or min(model.sentence.max_tokens or MOST_CONTEXT, MOST_CONTEXT)
+    context = min(wanted, spec.context_tokens)
+    step_tokens = max(settings.token_budget, context)
+    max_rows = embedding_rows(settings, step_tokens)
+    cache = CacheShape(
+        blocks=most_blocks(step_tokens, max_rows, settings.block_tokens),
+        block_tokens=settings.block_tokens,
+        layers=1,
+        kv_heads=spec.heads if isinstance(spec, EncoderSpec) else spec.kv_heads,
+        head_dim=spec.head_dim,
+        item_bytes=2 if settings.cache_dtype == "f16" else 4,
+    )
+    plan = MemoryPlan(
+        weight_bytes=weight_bytes,
+        cache=cache,
+        buffer_bytes=_buffer_bytes(spec, step_tokens, context),
+        row_bytes=0,
+        context_tokens=context,
+        step_tokens=step_tokens,
+    )
+    refuse_excess(plan, available, "a smaller context_tokens or token_budget needs less")
+    return plan
+
+
+def _buffer_bytes(spec: EncoderSpec | DecoderSpec, step_tokens: int, context_tokens: int) -> int:
+    """An upper bound of what a step's activations take, float32: the residual and a layer's input,
+    and either q, k, v and the attention's result, or the feed-forward's."""
+    if isinstance(spec, EncoderSpec):
+        inner, rotated = max(5 * spec.width, 2 * spec.ff), 2
+    else:
+        attention = 3 * spec.q_rows + 2 * spec.kv_rows
+        inner, rotated = max(attention, 3 * spec.ff), 2 * spec.rope.rotated
+    return 4 * (step_tokens * (3 * spec.width + inner) + context_tokens * rotated)

