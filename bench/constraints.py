@@ -29,6 +29,7 @@ from penstock.engine.masks import MaskFiller
 from penstock.engine.types import Grammar, TokenRequest
 from penstock.models.loading import load_text_parts
 from penstock.models.sources import resolve_model
+from penstock.runtime import load_runtime
 from penstock.text import Tokenizer, load_tokenizer
 from penstock.text.grammar import GrammarCompiler, vocabulary_of
 
@@ -43,7 +44,8 @@ class Parts:
         files = resolve_model(model, read_environment().home)
         self.tokenizer = load_tokenizer(load_text_parts(files))
         self.schemas = make_schemas(count, seed)
-        self.core = EngineCore.load(EngineSettings(model=model, max_seqs=ROWS, prefix_cache_n=0))
+        settings = EngineSettings(model=model, max_seqs=ROWS, prefix_cache_n=0)
+        self.core = EngineCore.over(load_runtime(settings), settings)
         self.vocab_size = self.core.info.vocab_size
         self.vocabulary = vocabulary_of(self.tokenizer)
         self.core.teach(self.vocabulary)

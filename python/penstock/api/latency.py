@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 from http import HTTPStatus
 from typing import Final
 
@@ -12,7 +12,14 @@ from penstock.api.metrics import INTER_TOKEN_BUCKETS, Metrics, TokenHistogram
 from penstock.api.record import RequestRecord, current_record
 from penstock.base.errors import Overloaded, ServiceError
 from penstock.engine.protocol import Engine
-from penstock.engine.types import EngineGauges, EngineInfo, TokenChunk, TokenRequest
+from penstock.engine.types import (
+    EmbedChunk,
+    EmbedRequest,
+    EngineGauges,
+    EngineInfo,
+    TokenChunk,
+    TokenRequest,
+)
 from penstock.models.vocabulary import Vocabulary
 
 STEPS_HELD: Final = 64
@@ -40,6 +47,13 @@ class MeasuredEngine:
     async def gauges(self) -> EngineGauges:
         return await self._engine.gauges()
 
+    async def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedChunk]:
+        """Yields what the engine yields, unchanged."""
+        async with aclosing(self._engine.embed(request)) as chunks:  # type: ignore[type-var]
+            with self._rejections():
+                async for chunk in chunks:
+                    yield chunk
+
     async def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]:
         """Yields what the engine yields, unchanged."""
         record = current_record.get()
@@ -47,17 +61,23 @@ class MeasuredEngine:
         # The Protocol says AsyncIterator; every engine gives a generator, which aclose() aborts.
         async with aclosing(self._engine.generate(request)) as chunks:  # type: ignore[type-var]
             try:
-                async for chunk in chunks:
-                    if latency is not None and chunk.tokens:
-                        latency.observe(len(chunk.tokens), chunk.step_time_s)
-                    yield chunk
-            except ServiceError as error:
-                if error.status == Overloaded.status:
-                    self._metrics.rejected.inc()
-                raise
+                with self._rejections():
+                    async for chunk in chunks:
+                        if latency is not None and chunk.tokens:
+                            latency.observe(len(chunk.tokens), chunk.step_time_s)
+                        yield chunk
             finally:
                 if latency is not None:
                     latency.flush()
+
+    @contextmanager
+    def _rejections(self) -> Iterator[None]:
+        try:
+            yield
+        except ServiceError as error:
+            if error.status == Overloaded.status:
+                self._metrics.rejected.inc()
+            raise
 
 
 class _Latency:

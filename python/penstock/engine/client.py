@@ -9,17 +9,27 @@ from collections.abc import AsyncIterator, Callable
 from typing import cast
 
 from penstock.base.errors import EngineFault, ServiceError, Unavailable
+from penstock.engine.embed_mailbox import EmbedMailboxes
 from penstock.engine.mailbox import Mailboxes
-from penstock.engine.types import EngineGauges, EngineInfo, TokenChunk, TokenRequest
+from penstock.engine.types import (
+    EmbedChunk,
+    EmbedRequest,
+    EngineGauges,
+    EngineInfo,
+    TokenChunk,
+    TokenRequest,
+)
 from penstock.engine.wire import (
     Abort,
     AskGauges,
     Chunks,
+    EmbedChunks,
     FrameReader,
     Gauges,
     Hello,
     Refused,
     Submit,
+    SubmitEmbed,
     Teach,
     ToEngine,
     frame,
@@ -87,6 +97,7 @@ class EngineClient:
         self._info: EngineInfo | None = None
         self._transport: asyncio.Transport | None = None
         self._mailboxes = Mailboxes(lambda r: self._send(Submit(r)), self._abort)
+        self._embeddings = EmbedMailboxes(lambda r: self._send(SubmitEmbed(r)), self._abort)
         self._vocabulary: Vocabulary | None = None
         self._gauge_waiters: list[asyncio.Future[EngineGauges]] = []
         self._connected = asyncio.Event()
@@ -106,7 +117,7 @@ class EngineClient:
 
     @property
     def in_flight(self) -> int:
-        return len(self._mailboxes)
+        return len(self._mailboxes) + len(self._embeddings)
 
     async def wait_ready(self) -> EngineInfo:
         """Return when connected to a loaded engine."""
@@ -115,6 +126,9 @@ class EngineClient:
 
     def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]:
         return self._mailboxes.generate(request)
+
+    def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedChunk]:
+        return self._embeddings.embed(request)
 
     def teach(self, vocabulary: Vocabulary) -> None:
         if self._vocabulary is None:
@@ -166,6 +180,8 @@ class EngineClient:
         match from_engine_decoder.decode(body):
             case Chunks(chunks):
                 self._mailboxes.deliver(chunks)
+            case EmbedChunks(embedded):
+                self._embeddings.deliver(embedded)
             case Hello(info):
                 self._info = info
                 if self._vocabulary is not None:
@@ -173,6 +189,7 @@ class EngineClient:
                 self._connected.set()
             case Refused() as refusal:
                 self._mailboxes.fail(refusal.id, RefusedRequest(refusal))
+                self._embeddings.fail(refusal.id, RefusedRequest(refusal))
             case Gauges(gauges):
                 waiter = self._gauge_waiters.pop(0)
                 if not waiter.done():
@@ -182,6 +199,7 @@ class EngineClient:
         self._transport = None
         self._connected.clear()
         self._mailboxes.fail_all(lambda: EngineFault(reason))
+        self._embeddings.fail_all(lambda: EngineFault(reason))
         for waiter in self._gauge_waiters:
             if not waiter.done():
                 waiter.set_exception(Unavailable(reason, retry_after_s=1))

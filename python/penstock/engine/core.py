@@ -18,6 +18,8 @@ from penstock.config import EngineSettings
 from penstock.engine.grammars import Grammars, guide_of
 from penstock.engine.masks import MaskFiller
 from penstock.engine.types import (
+    NO_EMBEDDINGS,
+    EmbedRequest,
     EngineGauges,
     EngineInfo,
     TokenChunk,
@@ -25,7 +27,6 @@ from penstock.engine.types import (
     TokenRequest,
 )
 from penstock.models.vocabulary import Vocabulary
-from penstock.runtime.load import load_runtime
 from penstock.runtime.protocol import Runtime
 from penstock.scheduler import Progress, Scheduler
 
@@ -48,11 +49,6 @@ class EngineCore:
         self._compiling: dict[str, Future[LLMatcher]] = {}
         self._compiled: SimpleQueue[str] = SimpleQueue()
         self._wake: Callable[[], None] = lambda: None
-
-    @classmethod
-    def load(cls, settings: EngineSettings) -> EngineCore:
-        """Load the model that `settings` names. Raises ModelError."""
-        return cls.over(load_runtime(settings), settings)
 
     @classmethod
     def over(cls, runtime: Runtime, settings: EngineSettings) -> EngineCore:
@@ -127,6 +123,10 @@ class EngineCore:
         if compiled is not None and not ready:
             self._compiling[request.id] = compiled
             compiled.add_done_callback(lambda _: self._on_compiled(request.id))
+
+    def embed(self, request: EmbedRequest) -> None:
+        """Raises InvalidRequest: the model writes text."""
+        raise InvalidRequest(NO_EMBEDDINGS, field="model", code="unsupported_model")
 
     def abort(self, request_id: str) -> None:
         """Drop a request, if it is still there; no chunk of it follows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.engine.types import TokenChunk, TokenRequest
+from penstock.engine.types import EmbedChunk, TokenChunk, TokenRequest
 
 MOST_HELD: Final = 256
 """So many chunks of an answer are held back at most: what is held is memory."""
@@ -36,13 +36,15 @@ class Joiner:
         """Nothing more comes of a request. Harmless when done twice."""
         self._held.pop(request_id, None)
 
-    def pass_on(self, chunks: list[TokenChunk]) -> list[TokenChunk]:
+    def pass_on(
+        self, chunks: Sequence[TokenChunk | EmbedChunk]
+    ) -> Sequence[TokenChunk | EmbedChunk]:
         """What is to be handed on after a step that made `chunks`."""
         if not self._held:
             return chunks
-        passed = []
+        passed: list[TokenChunk | EmbedChunk] = []
         for chunk in chunks:
-            if chunk.id in self._held:
+            if isinstance(chunk, TokenChunk) and chunk.id in self._held:
                 passed += self._one(chunk)
             else:
                 passed.append(chunk)

@@ -6,34 +6,48 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from penstock.base.errors import EngineFault, ServiceError
 from penstock.config import EngineSettings
-from penstock.engine.core import EngineCore
+from penstock.engine.embed_mailbox import EmbedMailboxes
 from penstock.engine.joining import Joiner
+from penstock.engine.load import load_core
 from penstock.engine.mailbox import Mailboxes
-from penstock.engine.types import EngineGauges, EngineInfo, TokenChunk, TokenRequest
+from penstock.engine.protocol import Core
+from penstock.engine.types import (
+    EmbedChunk,
+    EmbedRequest,
+    EngineGauges,
+    EngineInfo,
+    TokenChunk,
+    TokenRequest,
+)
 from penstock.models.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
-Command = Callable[[EngineCore], None]
+Command = Callable[[Core], None]
 
 
 class LocalEngine:
-    """Runs an EngineCore in one thread; its callers live in one asyncio loop.
+    """Runs a core in one thread; its callers live in one asyncio loop.
 
     Commands reach the thread through one queue, chunks come back through the loop. An exception in
     a step fails every open request with EngineFault, and the engine refuses further ones.
     """
 
-    def __init__(self, core: EngineCore) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
         self._joiner = Joiner()
         self._loop = asyncio.get_running_loop()
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._mailboxes = Mailboxes(self._submit, self._abort)
+        self._mailboxes = Mailboxes(
+            lambda r: self._submit(r.id, lambda core: self._generate(core, r)), self._abort
+        )
+        self._embeddings = EmbedMailboxes(
+            lambda r: self._submit(r.id, lambda core: core.embed(r)), self._abort
+        )
         self._fault: str | None = None
         core.call_when_ready(lambda: self._commands.put(_look_again))
         self._thread = threading.Thread(target=self._run, name="penstock-engine", daemon=True)
@@ -42,7 +56,7 @@ class LocalEngine:
     @classmethod
     async def start(cls, settings: EngineSettings) -> LocalEngine:
         """Load a model and serve it. Raises ModelError."""
-        core = await asyncio.to_thread(EngineCore.load, settings)
+        core = await asyncio.to_thread(load_core, settings)
         return cls(core)
 
     @property
@@ -57,6 +71,9 @@ class LocalEngine:
     def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]:
         return self._mailboxes.generate(request)
 
+    def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedChunk]:
+        return self._embeddings.embed(request)
+
     def teach(self, vocabulary: Vocabulary) -> None:
         self._commands.put(lambda core: core.teach(vocabulary))
 
@@ -69,24 +86,28 @@ class LocalEngine:
         """Stop after the step in progress; open requests end with EngineFault."""
         self._commands.put(None)
         await asyncio.to_thread(self._thread.join)
-        self._mailboxes.fail_all(lambda: EngineFault("the engine was closed"))
+        self._fail_all("the engine was closed")
         self._core.close()
 
-    def _submit(self, request: TokenRequest) -> None:
+    def _submit(self, request_id: str, submit: Command) -> None:
         if self._fault is not None:
             raise EngineFault(self._fault)
 
-        def command(core: EngineCore) -> None:
+        def command(core: Core) -> None:
             try:
-                core.submit(request)
-                self._joiner.add(request)
+                submit(core)
             except ServiceError as error:
-                self._call(self._mailboxes.fail, request.id, error)
+                self._call(self._mailboxes.fail, request_id, error)
+                self._call(self._embeddings.fail, request_id, error)
 
         self._commands.put(command)
 
+    def _generate(self, core: Core, request: TokenRequest) -> None:
+        core.submit(request)
+        self._joiner.add(request)
+
     def _abort(self, request_id: str) -> None:
-        def command(core: EngineCore) -> None:
+        def command(core: Core) -> None:
             core.abort(request_id)
             self._joiner.forget(request_id)
 
@@ -99,11 +120,11 @@ class LocalEngine:
     def _run(self) -> None:
         try:
             while self._obey():
-                self._call(self._mailboxes.deliver, self._joiner.pass_on(self._core.step()))
+                self._call(self._deliver, self._joiner.pass_on(self._core.step()))
         except Exception:
             log.exception("the engine failed in a step")
             self._fault = "the engine failed and was stopped"
-            self._call(self._mailboxes.fail_all, lambda: EngineFault("the engine failed"))
+            self._call(self._fail_all, "the engine failed")
 
     def _obey(self) -> bool:
         """Carry out what was asked; block while there is nothing to do. False: asked to end."""
@@ -116,8 +137,16 @@ class LocalEngine:
                 return False
             command(self._core)
 
+    def _deliver(self, chunks: Sequence[TokenChunk | EmbedChunk]) -> None:
+        self._mailboxes.deliver(c for c in chunks if isinstance(c, TokenChunk))
+        self._embeddings.deliver(c for c in chunks if isinstance(c, EmbedChunk))
 
-def _look_again(core: EngineCore) -> None:
+    def _fail_all(self, reason: str) -> None:
+        self._mailboxes.fail_all(lambda: EngineFault(reason))
+        self._embeddings.fail_all(lambda: EngineFault(reason))
+
+
+def _look_again(core: Core) -> None:
     """Only wakes the thread: the core has work now."""
 
 

@@ -19,7 +19,7 @@ import msgspec
 from penstock.base.errors import ModelError
 from penstock.base.logs import configure_logging
 from penstock.config import EngineSettings
-from penstock.engine.core import EngineCore
+from penstock.engine.load import load_core
 from penstock.engine.server import EngineServer
 from penstock.engine.supervisor import StatusLine
 
@@ -29,7 +29,7 @@ def main(socket_path: str) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the group; the parent drains
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineSettings)
     try:
-        core = EngineCore.load(settings)
+        core = load_core(settings)
     except ModelError as error:
         _say("failed", str(error))
         return 1

@@ -1,11 +1,19 @@
-"""What an engine is to its callers, wherever it runs: in a thread, in a process, on a machine."""
+"""What an engine is to its callers, wherever it runs: in a thread, in a process, on a machine; and
+what is inside it: the core that its thread drives."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
-from penstock.engine.types import EngineGauges, EngineInfo, TokenChunk, TokenRequest
+from penstock.engine.types import (
+    EmbedChunk,
+    EmbedRequest,
+    EngineGauges,
+    EngineInfo,
+    TokenChunk,
+    TokenRequest,
+)
 from penstock.models.vocabulary import Vocabulary
 
 
@@ -24,9 +32,33 @@ class Engine(Protocol):
         """
         ...
 
+    def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedChunk]:
+        """The same of a request for embeddings. An engine does either; it raises InvalidRequest for
+        what its model does not do."""
+        ...
+
     def teach(self, vocabulary: Vocabulary) -> None:
         """Tell the engine the model's tokenizer, before the first request with a constraint.
         Harmless when told twice; an engine that was restarted is told again by itself."""
         ...
 
     async def gauges(self) -> EngineGauges: ...
+
+
+class Core(Protocol):
+    """A loaded model and its queue. One thread calls all of it."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+    @property
+    def report(self) -> str: ...
+    @property
+    def has_work(self) -> bool: ...
+    def call_when_ready(self, wake: Callable[[], None]) -> None: ...
+    def teach(self, vocabulary: Vocabulary) -> None: ...
+    def submit(self, request: TokenRequest) -> None: ...
+    def embed(self, request: EmbedRequest) -> None: ...
+    def abort(self, request_id: str) -> None: ...
+    def step(self) -> Sequence[TokenChunk | EmbedChunk]: ...
+    def gauges(self) -> EngineGauges: ...
+    def close(self) -> None: ...

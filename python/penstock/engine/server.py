@@ -8,49 +8,43 @@ import os
 import selectors
 import socket
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from penstock.base.errors import ServiceError
 from penstock.engine.joining import Joiner
-from penstock.engine.types import EngineGauges, EngineInfo, TokenChunk, TokenRequest
+from penstock.engine.protocol import Core
+from penstock.engine.types import (
+    EmbedChunk,
+    EmbedRequest,
+    TokenChunk,
+    TokenRequest,
+)
 from penstock.engine.wire import (
     Abort,
     AskGauges,
     Chunks,
+    EmbedChunks,
     FrameReader,
     FromEngine,
     Gauges,
     Hello,
     Refused,
     Submit,
+    SubmitEmbed,
     Teach,
     frame,
     to_engine_decoder,
 )
-from penstock.models.vocabulary import Vocabulary
+
+_R = TypeVar("_R", TokenRequest, EmbedRequest)
 
 log = logging.getLogger(__name__)
 
 READ_BYTES = 256 * 1024
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
-
-
-class Core(Protocol):
-    """What the loop drives; `EngineCore` is the real one."""
-
-    @property
-    def info(self) -> EngineInfo: ...
-    @property
-    def has_work(self) -> bool: ...
-    def call_when_ready(self, wake: Callable[[], None]) -> None: ...
-    def teach(self, vocabulary: Vocabulary) -> None: ...
-    def submit(self, request: TokenRequest) -> None: ...
-    def abort(self, request_id: str) -> None: ...
-    def step(self) -> list[TokenChunk]: ...
-    def gauges(self) -> EngineGauges: ...
 
 
 class Connection:
@@ -145,7 +139,9 @@ class EngineServer:
     def _handle(self, connection: Connection, body: bytes) -> None:
         match to_engine_decoder.decode(body):
             case Submit(request):
-                self._submit(connection, request)
+                self._submit(connection, request, self._core.submit)
+            case SubmitEmbed(embed_request):
+                self._submit(connection, embed_request, self._core.embed)
             case Abort(request_id):
                 self._abort(connection.engine_id(request_id))
                 connection.open_ids.discard(connection.engine_id(request_id))
@@ -154,11 +150,11 @@ class EngineServer:
             case AskGauges():
                 self._send(connection, Gauges(self._core.gauges()))
 
-    def _submit(self, connection: Connection, request: TokenRequest) -> None:
+    def _submit(self, connection: Connection, request: _R, submit: Callable[[_R], None]) -> None:
         engine_id = connection.engine_id(request.id)
         submitted = msgspec.structs.replace(request, id=engine_id)
         try:
-            self._core.submit(submitted)
+            submit(submitted)
         except ServiceError as error:
             refusal = Refused(
                 request.id,
@@ -172,15 +168,16 @@ class EngineServer:
             self._send(connection, refusal)
         else:
             connection.open_ids.add(engine_id)
-            self._joiner.add(submitted)
+            if isinstance(submitted, TokenRequest):
+                self._joiner.add(submitted)
 
     def _abort(self, engine_id: str) -> None:
         self._core.abort(engine_id)
         self._joiner.forget(engine_id)
 
-    def _deliver(self, chunks: list[TokenChunk]) -> None:
+    def _deliver(self, chunks: Sequence[TokenChunk | EmbedChunk]) -> None:
         """One frame for each connection that the step made something for."""
-        by_connection: defaultdict[int, list[TokenChunk]] = defaultdict(list)
+        by_connection: defaultdict[int, list[TokenChunk | EmbedChunk]] = defaultdict(list)
         for chunk in chunks:
             number, _, request_id = chunk.id.partition(":")
             connection = self._connections.get(int(number))
@@ -191,7 +188,7 @@ class EngineServer:
             chunk = msgspec.structs.replace(chunk, id=request_id)
             by_connection[connection.number].append(chunk)
         for key, items in by_connection.items():
-            self._send(self._connections[key], Chunks(tuple(items)))
+            self._send(self._connections[key], _chunks_message(items))
 
     def _send(self, connection: Connection, message: FromEngine) -> None:
         connection.unsent += frame(message)
@@ -224,6 +221,14 @@ class EngineServer:
         for engine_id in connection.open_ids:
             self._abort(engine_id)
         connection.open_ids.clear()
+
+
+def _chunks_message(items: list[TokenChunk | EmbedChunk]) -> Chunks | EmbedChunks:
+    """A core makes chunks of one kind only."""
+    tokens = tuple(item for item in items if isinstance(item, TokenChunk))
+    if tokens:
+        return Chunks(tokens)
+    return EmbedChunks(tuple(item for item in items if isinstance(item, EmbedChunk)))
 
 
 def _listen(path: str) -> socket.socket:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from penstock.dialog import Sampling
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+NO_EMBEDDINGS: Final = "this model writes text and makes no embeddings; name an embedding model"
+NO_TEXT: Final = "this model makes embeddings and writes no text; name a model that writes"
 
 
 class Grammar(msgspec.Struct, frozen=True):
@@ -44,6 +48,24 @@ class TokenRequest(msgspec.Struct, frozen=True):
     prompt_logprobs: int | None = None
 
 
+class EmbedRequest(msgspec.Struct, frozen=True):
+    """Sequences to embed, each by itself. None is empty, or longer than the context."""
+
+    id: str
+    sequences: tuple[tuple[int, ...], ...]
+
+
+class EmbedChunk(msgspec.Struct, frozen=True):
+    """What one step made for one request: the next of its vectors, in the order of its sequences,
+    as float32 in the machine's order of bytes. The last chunk has `finish`; after it none
+    follows."""
+
+    id: str
+    vectors: bytes
+    finish: FinishReason | None = None
+    error: str | None = None
+
+
 class TokenDelta(msgspec.Struct, frozen=True):
     """One token of the answer or, with its logprob always, of the prompt."""
 
@@ -69,7 +91,8 @@ class TokenChunk(msgspec.Struct, frozen=True):
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """What a caller must know of a loaded engine."""
+    """What a caller must know of a loaded engine. `embedding_width`: numbers of an embedding, 0
+    where the model writes text instead."""
 
     model_id: str
     context_tokens: int
@@ -79,6 +102,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     block_tokens: int
     weight_bytes: int
     fingerprint: str
+    embedding_width: int = 0
 
 
 class EngineGauges(msgspec.Struct):

@@ -11,7 +11,14 @@ from typing import TypeVar
 
 import msgspec
 
-from penstock.engine.types import EngineGauges, EngineInfo, TokenChunk, TokenRequest
+from penstock.engine.types import (
+    EmbedChunk,
+    EmbedRequest,
+    EngineGauges,
+    EngineInfo,
+    TokenChunk,
+    TokenRequest,
+)
 from penstock.models.vocabulary import Vocabulary
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -20,6 +27,10 @@ _LENGTH = struct.Struct("<I")
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
     request: TokenRequest
+
+
+class SubmitEmbed(msgspec.Struct, frozen=True, tag="submit_embed"):
+    request: EmbedRequest
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
@@ -48,6 +59,12 @@ class Chunks(msgspec.Struct, frozen=True, tag="chunks"):
     chunks: tuple[TokenChunk, ...]
 
 
+class EmbedChunks(msgspec.Struct, frozen=True, tag="embed_chunks"):
+    """The same of an engine that makes embeddings."""
+
+    chunks: tuple[EmbedChunk, ...]
+
+
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """A request was not admitted; `code` and the rest as of the ServiceError that says why."""
 
@@ -64,8 +81,8 @@ class Gauges(msgspec.Struct, frozen=True, tag="gauges"):
     gauges: EngineGauges
 
 
-ToEngine = Submit | Abort | Teach | AskGauges
-FromEngine = Hello | Chunks | Refused | Gauges
+ToEngine = Submit | SubmitEmbed | Abort | Teach | AskGauges
+FromEngine = Hello | Chunks | EmbedChunks | Refused | Gauges
 
 _encoder = msgspec.msgpack.Encoder()
 _T = TypeVar("_T")

@@ -164,6 +164,7 @@ def plan_embedding(
         cache=cache,
         buffer_bytes=_buffer_bytes(spec, step_tokens, context),
         row_bytes=0,
+        history_bytes=0,
         context_tokens=context,
         step_tokens=step_tokens,
     )
