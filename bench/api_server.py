@@ -13,10 +13,12 @@ from typing import IO
 import msgspec
 
 from bench.scripted import Script
-from penstock.api.process import load_text
 from penstock.api.server import bind_socket
 from penstock.api.workers import WorkerStatus, WorkerTask
-from penstock.config import EngineSettings, ServerSettings
+from penstock.config import EngineSettings, ServerSettings, read_environment
+from penstock.models.hub_access import HubAccess
+from penstock.models.loading import load_text_parts
+from penstock.models.sources import resolve_model
 from penstock.text import Tokenizer, load_tokenizer
 
 SERVER_CORE, OTHER_CORE = 0, 1
@@ -34,7 +36,9 @@ class ApiServer:
         self._python = python
         self._folder = tempfile.TemporaryDirectory(prefix="bench-")
         self._processes: list[subprocess.Popen[bytes]] = []
-        parts = load_text(self._settings)
+        environment = read_environment()
+        hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
+        parts = load_text_parts(resolve_model(model, environment.home, hub))
         self.words = _words(load_tokenizer(parts))
         self._model_id = parts.model_id
 

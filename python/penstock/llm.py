@@ -21,16 +21,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, cast
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from penstock.agent import AgentLoop
+from penstock.agent import AgentLoop, EmbeddingLoop, load_loop
 from penstock.base.errors import InvalidRequest, Unavailable
 from penstock.config import EngineSettings, read_environment
 from penstock.config.limits import check_engine
 from penstock.dialog import (
     Constraint,
+    EmbeddingRequest,
     Event,
     FunctionTool,
     GenerateRequest,
@@ -44,11 +47,10 @@ from penstock.dialog import (
 )
 from penstock.dialog.fold import Answer, FailedRun, Fold
 from penstock.engine.local import LocalEngine
-from penstock.generation import Generator
+from penstock.generation.embeddings import MAX_INPUTS
+from penstock.models.files import ModelFiles
 from penstock.models.hub_access import HubAccess
-from penstock.models.loading import load_text_parts
 from penstock.models.sources import resolve_model
-from penstock.models.tokenizer_data import TextParts
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 Prompt: TypeAlias = str | Sequence[int]
 ChatMessage: TypeAlias = Message | dict[str, str]
 _T = TypeVar("_T")
+_R = TypeVar("_R", GenerateRequest, EmbeddingRequest)
 log = logging.getLogger(__name__)
 
 
@@ -78,7 +81,7 @@ class Options(TypedDict, total=False):
 class Host:
     """What answers: the turn loop, how many sequences it runs at once, and how to end it."""
 
-    loop: AgentLoop
+    loop: AgentLoop | EmbeddingLoop
     max_seqs: int
     close: Callable[[], Awaitable[None]]
 
@@ -190,6 +193,19 @@ class LLM:
         finally:
             pump.cancel()
 
+    def embed(
+        self, inputs: Prompt | Sequence[Prompt], *, truncate: bool = False
+    ) -> npt.NDArray[np.float32]:
+        """Vectors [inputs, width] of texts or token ids, by an embedding model. `truncate` keeps
+        the start of what is too long, which is an error otherwise."""
+        return self._thread.wait(self._embed(inputs, truncate))
+
+    async def aembed(
+        self, inputs: Prompt | Sequence[Prompt], *, truncate: bool = False
+    ) -> npt.NDArray[np.float32]:
+        """As `embed`; cancelling it aborts what is not computed yet."""
+        return await asyncio.wrap_future(self._thread.submit(self._embed(inputs, truncate)))
+
     def close(self) -> None:
         """Abort what runs, and free the model. May be called again."""
         self._finalizer()
@@ -219,6 +235,19 @@ class LLM:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _embed(
+        self, inputs: Prompt | Sequence[Prompt], truncate: bool
+    ) -> npt.NDArray[np.float32]:
+        given = tuple(p if isinstance(p, str) else tuple(p) for p in _several(inputs))
+        requests = [
+            _typed(EmbeddingRequest(given[at : at + MAX_INPUTS], truncate=truncate))
+            for at in range(0, len(given), MAX_INPUTS)
+        ]
+        answers = [await self._host.loop.embed(request) for request in requests]
+        width = answers[0].width if answers else 0
+        data = b"".join(answer.vectors for answer in answers)
+        return np.frombuffer(data, "<f4").reshape(len(given), width)
 
     async def _pump(self, request: GenerateRequest, put: Callable[[Event], None]) -> None:
         async with aclosing(self._host.loop.run(request)) as events:
@@ -282,22 +311,20 @@ class _LoopThread:
 
 async def _start(settings: EngineSettings) -> Host:
     """Load engine and text side at the same time."""
-    text = asyncio.ensure_future(asyncio.to_thread(_load_text, settings))
+    files = asyncio.ensure_future(asyncio.to_thread(_find_files, settings))
     engine = await LocalEngine.start(settings)
     try:
-        generator = await asyncio.to_thread(
-            Generator.load, engine, await text, settings.tool_syntax
-        )
+        loop = await asyncio.to_thread(load_loop, await files, engine, settings.tool_syntax)
     except BaseException:
         await engine.close()
         raise
-    return Host(AgentLoop(generator), engine.info.max_seqs, engine.close)
+    return Host(loop, engine.info.max_seqs, engine.close)
 
 
-def _load_text(settings: EngineSettings) -> TextParts:
+def _find_files(settings: EngineSettings) -> ModelFiles:
     environment = read_environment()
     hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
-    return load_text_parts(resolve_model(settings.model, environment.home, hub))
+    return resolve_model(settings.model, environment.home, hub)
 
 
 def _unless_failed(event: Event) -> Event:
@@ -308,20 +335,28 @@ def _unless_failed(event: Event) -> Event:
 
 def _checked(requests: Sequence[GenerateRequest]) -> list[GenerateRequest]:
     """The requests with every field of its declared type. Raises InvalidRequest."""
+    return [_typed(request) for request in requests]
+
+
+def _typed(request: _R) -> _R:
     try:
-        return msgspec.convert(msgspec.to_builtins(list(requests)), list[GenerateRequest])
+        return msgspec.convert(msgspec.to_builtins(request), type(request))
     except (msgspec.ValidationError, TypeError) as error:
         raise InvalidRequest(str(error)) from error
 
 
 def _completions(prompts: Prompt | Sequence[Prompt], options: Options) -> list[GenerateRequest]:
-    single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
-    several: Any = [prompts] if single else prompts
     common = _options(options)
     return [
         GenerateRequest(prompt=prompt if isinstance(prompt, str) else tuple(prompt), **common)
-        for prompt in several
+        for prompt in _several(prompts)
     ]
+
+
+def _several(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
+    """One prompt or several, as several."""
+    single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+    return cast("Sequence[Prompt]", [prompts] if single else prompts)
 
 
 def _chat(messages: Sequence[ChatMessage], options: Options) -> GenerateRequest:

@@ -8,8 +8,16 @@ from contextlib import aclosing
 from typing import Protocol
 
 from penstock.agent.sessions import SessionStore, run_in_session
-from penstock.base.errors import ServiceError
-from penstock.dialog import Event, File, GenerateRequest, RunFailed
+from penstock.base.errors import InvalidRequest, ServiceError
+from penstock.dialog import (
+    EmbeddingRequest,
+    Embeddings,
+    Event,
+    File,
+    GenerateRequest,
+    RunFailed,
+)
+from penstock.engine.types import NO_EMBEDDINGS
 from penstock.generation import Generator
 
 log = logging.getLogger(__name__)
@@ -69,6 +77,10 @@ class AgentLoop:
         if self._attachments is not None and has_files(request):
             request = await self._attachments.preview(request)
         return await self._generator.count(request)
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Raises InvalidRequest: the model writes text."""
+        raise InvalidRequest(NO_EMBEDDINGS, field="model", code="unsupported_model")
 
     def _answer(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
         if request.session is None or self._sessions is None:

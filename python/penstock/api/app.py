@@ -15,6 +15,7 @@ from penstock.api.context import RequestContext
 from penstock.api.errors import Errors
 from penstock.api.routes.approvals import DecideApproval
 from penstock.api.routes.count_tokens import CountTokens
+from penstock.api.routes.embeddings import EmbeddingEndpoint
 from penstock.api.routes.files import (
     DeleteFile,
     FileContent,
@@ -135,6 +136,7 @@ class _Routes:
                     GenerateEndpoint(services, CompletionsDialect()),
                     methods=["POST"],
                 ),
+                Route("/v1/embeddings", EmbeddingEndpoint(services), methods=["POST"]),
                 Route(
                     "/v1/messages", GenerateEndpoint(services, MessagesDialect()), methods=["POST"]
                 ),

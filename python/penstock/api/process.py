@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.agent import AgentLoop, FileAttachments
+from penstock.agent import FileAttachments, Runner, load_runner, loop_over
 from penstock.api.app import create_app
 from penstock.api.latency import MeasuredEngine
 from penstock.api.metrics import Metrics
@@ -17,21 +17,11 @@ from penstock.api.serving import HttpServer
 from penstock.config import EngineSettings, ServerSettings, StoreSettings, read_environment
 from penstock.engine.client import EngineClient
 from penstock.engine.protocol import Engine
-from penstock.generation import Generator
 from penstock.models.hub_access import HubAccess
-from penstock.models.loading import load_text_parts
 from penstock.models.sources import resolve_model
-from penstock.models.tokenizer_data import TextParts
 
 if TYPE_CHECKING:
     from penstock.store import Store
-
-
-def load_text(settings: EngineSettings) -> TextParts:
-    """The text parts of the model that `settings` names. Raises ModelError."""
-    environment = read_environment()
-    hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
-    return load_text_parts(resolve_model(settings.model, environment.home, hub))
 
 
 class ApiProcess:
@@ -68,9 +58,9 @@ class ApiProcess:
 
     async def serve(self, bound: socket.socket, on_started: Callable[[HttpServer], None]) -> None:
         """Serve until a signal, or `HttpServer.stop`, ends it. Call `start` before."""
-        model_id, generator = await self._model
+        model_id, runner = await self._model
         store, attachments = await self._store, await self._attachments
-        loop = AgentLoop(generator, attachments, sessions=store.sessions)
+        loop = loop_over(runner, attachments, sessions=store.sessions)
         services = Services(
             models={model_id: loop},
             engine=self._engine,
@@ -126,6 +116,8 @@ def _attachments_of(store: Store, settings: ServerSettings) -> FileAttachments:
     return Attachments(store.files, Fetcher(AllowList(settings.fetch_allow)))
 
 
-def _load_model(settings: EngineSettings, engine: Engine) -> tuple[str, Generator]:
-    parts = load_text(settings)
-    return parts.model_id, Generator.load(engine, parts, settings.tool_syntax)
+def _load_model(settings: EngineSettings, engine: Engine) -> tuple[str, Runner]:
+    environment = read_environment()
+    hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
+    files = resolve_model(settings.model, environment.home, hub)
+    return files.model_id, load_runner(files, engine, settings.tool_syntax)

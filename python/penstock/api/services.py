@@ -14,7 +14,7 @@ from penstock.api.metrics import Metrics
 from penstock.api.response_runs import ResponseRuns
 from penstock.base.errors import NotFound
 from penstock.config import ServerSettings
-from penstock.dialog import Event, GenerateRequest
+from penstock.dialog import EmbeddingRequest, Embeddings, Event, GenerateRequest
 from penstock.engine.protocol import Engine
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ class Loop(Protocol):
 
     async def count(self, request: GenerateRequest) -> int:
         """How many tokens the prompt of a request has. Raises as `run` fails."""
+        ...
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """The vectors of texts; cancelling it aborts them."""
         ...
 
 

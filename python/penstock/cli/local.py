@@ -7,12 +7,10 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.agent import AgentLoop
+from penstock.agent import AgentLoop, EmbeddingLoop, load_loop
 from penstock.cli.fetch import fetch_model
 from penstock.config import EngineSettings
 from penstock.engine.local import LocalEngine
-from penstock.generation import Generator
-from penstock.models.loading import load_text_parts
 
 
 @dataclass(frozen=True)
@@ -21,7 +19,7 @@ class LocalModel:
 
     name: str
     engine: LocalEngine
-    agent: AgentLoop
+    agent: AgentLoop | EmbeddingLoop
 
 
 @contextlib.contextmanager
@@ -33,8 +31,8 @@ def local_model(settings: EngineSettings) -> Iterator[tuple[asyncio.AbstractEven
     try:
         engine = loop.run_until_complete(LocalEngine.start(settings))
         try:
-            generator = Generator.load(engine, load_text_parts(files), settings.tool_syntax)
-            yield loop, LocalModel(engine.info.model_id, engine, AgentLoop(generator))
+            agent = load_loop(files, engine, settings.tool_syntax)
+            yield loop, LocalModel(engine.info.model_id, engine, agent)
         finally:
             loop.run_until_complete(engine.close())
     finally:

@@ -8,7 +8,7 @@ from penstock.config import EngineSettings, ServerSettings
 
 @with_settings(server=True)
 def serve(chosen: Chosen) -> None:
-    """Serve a model over HTTP: chat completions, completions, models, health, metrics."""
+    """Serve a model over HTTP: chat, completions or embeddings; models, health, metrics."""
     engine, server = chosen.settings()
     serve_settings(engine, server)
 

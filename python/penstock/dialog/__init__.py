@@ -4,6 +4,7 @@ Four wire dialects are codecs over these types. Imports `base` only; knows no di
 tokenizer, no engine. All types are frozen and serialise with msgspec.
 """
 
+from penstock.dialog.embedding import EmbeddingRequest, Embeddings
 from penstock.dialog.events import (
     ArgumentsDelta,
     Event,
@@ -52,6 +53,8 @@ __all__ = [
     "ArgumentsDelta",
     "Audio",
     "Constraint",
+    "EmbeddingRequest",
+    "Embeddings",
     "Event",
     "File",
     "FunctionTool",

@@ -10,16 +10,18 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from penstock.api.codecs.dialect import Decoded
+from penstock.api.codecs.embeddings import DecodedEmbedding
 from penstock.api.codecs.fields import model_of
 from penstock.api.codecs.responses import ResponsesRequest
 from penstock.api.record import UNKNOWN_MODEL, RequestRecord, current_record
 from penstock.api.services import Services
 from penstock.base.errors import InvalidRequest, ServiceError
+from penstock.dialog import EmbeddingRequest, GenerateRequest
 
 # Above this size decoding would hold up the other requests of the loop.
 THREAD_BODY_BYTES: Final = 256 * 1024
 
-Asked = TypeVar("Asked", Decoded, ResponsesRequest)
+Asked = TypeVar("Asked", Decoded, DecodedEmbedding, ResponsesRequest)
 
 
 class RequestReader(Generic[Asked]):
@@ -41,9 +43,10 @@ class RequestReader(Generic[Asked]):
         record.model = services.resolve(decoded.request.model)
         record.streaming = decoded.stream
         services.observers.enter(record)
-        request = msgspec.structs.replace(
-            decoded.request, model=record.model, streamed=decoded.stream
-        )
+        request: GenerateRequest | EmbeddingRequest = decoded.request
+        request = msgspec.structs.replace(request, model=record.model)
+        if isinstance(request, GenerateRequest):
+            request = msgspec.structs.replace(request, streamed=decoded.stream)
         return msgspec.structs.replace(decoded, request=request), record
 
     async def _decode(self, body: bytes, record: RequestRecord) -> Asked:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from penstock.api.codecs.constraint import decode_constraint
 from penstock.api.codecs.dialect import Decoded
-from penstock.api.codecs.fields import Fields, decode_object, kind_of
+from penstock.api.codecs.fields import Fields, decode_object
+from penstock.api.codecs.inputs import decode_inputs
 from penstock.api.codecs.sampling import (
     MAX_N,
-    MAX_TOKEN_ID,
     MAX_TOP_LOGPROBS,
     decode_adapter,
     decode_limits,
@@ -30,8 +30,6 @@ IGNORED: Final = (
     "tools",
     "tool_choice",
 )
-WANTED_PROMPT: Final = "a string, an array of token ids, or an array of either"
-MAX_PROMPTS: Final = 2048
 
 
 def decode(body: bytes) -> Decoded:
@@ -41,7 +39,8 @@ def decode(body: bytes) -> Decoded:
     stream = fields.boolean("stream") or False
     top_logprobs = fields.integer("logprobs", 0, MAX_TOP_LOGPROBS)
     echo = fields.boolean("echo") or False
-    prompts = _prompts(fields)
+    # An empty text may be meant: a model with a BOS token can begin with it.
+    prompts = decode_inputs(fields, "prompt")
     request = GenerateRequest(
         model=fields.string("model") or None,
         adapter=decode_adapter(fields),
@@ -71,43 +70,3 @@ def _best_of(fields: Fields, n: int, stream: bool) -> int | None:
     if stream:
         fields.refuse("best_of", "cannot be streamed: answers are ranked when all are finished")
     return best_of
-
-
-def _prompts(fields: Fields) -> tuple[str | tuple[int, ...], ...]:
-    """One or several. An empty text may be meant: a model with a BOS token can begin with it."""
-    value: Any = fields.get("prompt")
-    if value is None:
-        fields.refuse_missing("prompt", WANTED_PROMPT)
-    if type(value) is str:
-        return (value,)
-    if type(value) is not list:
-        fields.refuse_type("prompt", WANTED_PROMPT)
-    if not value:
-        fields.refuse("prompt", "must not be empty")
-    if type(value[0]) is int:
-        return (_token_ids(fields, "prompt", value),)
-    if len(value) > MAX_PROMPTS:
-        fields.refuse("prompt", f"may hold at most {MAX_PROMPTS} prompts, not {len(value)}")
-    return tuple(_one_of_several(fields, f"prompt[{i}]", item) for i, item in enumerate(value))
-
-
-def _one_of_several(fields: Fields, key: str, value: Any) -> str | tuple[int, ...]:
-    if isinstance(value, str):
-        return value
-    if type(value) is not list:
-        wanted = "a string or an array of token ids"
-        fields.refuse(key, f"must be {wanted}, not {kind_of(value)}", code="invalid_type")
-    return _token_ids(fields, key, value)
-
-
-def _token_ids(fields: Fields, key: str, values: list[Any]) -> tuple[int, ...]:
-    if not values:
-        fields.refuse(key, "must not be empty")
-    for index, value in enumerate(values):
-        if type(value) is not int:
-            fields.refuse(
-                f"{key}[{index}]", f"must be a token id, not {kind_of(value)}", code="invalid_type"
-            )
-        if not 0 <= value <= MAX_TOKEN_ID:
-            fields.refuse(f"{key}[{index}]", f"must be a token id, not {value}")
-    return tuple(values)

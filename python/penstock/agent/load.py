@@ -1,0 +1,40 @@
+"""What answers for a model on disk."""
+
+from __future__ import annotations
+
+from penstock.agent.embedding_loop import EmbeddingLoop
+from penstock.agent.loop import AgentLoop, FileAttachments
+from penstock.agent.sessions import SessionStore
+from penstock.engine.protocol import Engine
+from penstock.generation import Generator
+from penstock.generation.embeddings import EmbeddingRunner
+from penstock.models.files import ModelFiles
+from penstock.models.loading import is_embedding_model, load_embedding_parts, load_text_parts
+
+Runner = Generator | EmbeddingRunner
+
+
+def load_runner(files: ModelFiles, engine: Engine, tool_syntax: str | None = None) -> Runner:
+    """For an engine that serves, or will serve, the same model. Raises ModelError."""
+    if is_embedding_model(files):
+        return EmbeddingRunner.load(engine, load_embedding_parts(files))
+    return Generator.load(engine, load_text_parts(files), tool_syntax)
+
+
+def loop_over(
+    runner: Runner,
+    attachments: FileAttachments | None = None,
+    *,
+    sessions: SessionStore | None = None,
+) -> AgentLoop | EmbeddingLoop:
+    """The loop around a runner; what is kept between requests is as of AgentLoop."""
+    if isinstance(runner, EmbeddingRunner):
+        return EmbeddingLoop(runner)
+    return AgentLoop(runner, attachments, sessions=sessions)
+
+
+def load_loop(
+    files: ModelFiles, engine: Engine, tool_syntax: str | None = None
+) -> AgentLoop | EmbeddingLoop:
+    """A loop that keeps nothing between requests. Raises ModelError."""
+    return loop_over(load_runner(files, engine, tool_syntax))

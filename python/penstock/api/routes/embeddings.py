@@ -1,0 +1,35 @@
+"""`POST /v1/embeddings`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from starlette.types import Receive, Scope, Send
+
+from penstock.api.codecs.embeddings import DecodedEmbedding, decode, encode
+from penstock.api.routes.generate import send_json
+from penstock.api.routes.reading import RequestReader
+from penstock.api.services import Services
+from penstock.api.streaming import unless_gone
+
+# Above this size writing the numbers would hold up the other requests of the loop.
+THREAD_VECTOR_BYTES: Final = 64 * 1024
+
+
+class EmbeddingEndpoint:
+    """Texts in, vectors out; a client that leaves takes its request with it."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._reader: RequestReader[DecodedEmbedding] = RequestReader(services, decode)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        decoded, record = await self._reader.read(scope, receive)
+        loop = self._services.models[record.model]
+        answer = await unless_gone(loop.embed(decoded.request), receive)
+        if len(answer.vectors) > THREAD_VECTOR_BYTES:
+            text = await asyncio.to_thread(encode, answer, decoded.encoding)
+        else:
+            text = encode(answer, decoded.encoding)
+        await send_json(text, send)

@@ -1,0 +1,24 @@
+"""The vocabulary of embeddings: texts in, a vector for each out."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class EmbeddingRequest(msgspec.Struct, frozen=True):
+    """`inputs`: texts, or token ids as the model's own tokenizer counts them, taken as they are.
+    `truncate`: keep the start of an input that is longer than the model takes. `model` None: the
+    default one."""
+
+    inputs: tuple[str | tuple[int, ...], ...]
+    model: str | None = None
+    truncate: bool = False
+
+
+class Embeddings(msgspec.Struct, frozen=True):
+    """`vectors`: `width` numbers for each input, in their order, as little-endian float32."""
+
+    model: str
+    vectors: bytes
+    width: int
+    prompt_tokens: int

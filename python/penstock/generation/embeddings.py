@@ -1,0 +1,142 @@
+"""Embeddings of texts: from request to vectors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from typing import Final
+
+from penstock.base.errors import ContextLengthExceeded, EngineFault, InvalidRequest
+from penstock.base.ids import new_id
+from penstock.dialog import EmbeddingRequest, Embeddings
+from penstock.engine.protocol import Engine
+from penstock.engine.types import EmbedRequest
+from penstock.models.tokenizer_data import EmbeddingParts
+from penstock.text.sentences import SentenceTokenizer, load_sentence_tokenizer
+
+MAX_INPUTS: Final = 2048
+LONG_INPUT_CHARS: Final = 8192
+"""More text than this is tokenized in a thread."""
+LONGEST_TOKEN_CHARS: Final = 512
+"""No token of a model covers more, so a text that is longer than so many a token cannot fit."""
+TOKENS_OF_A_CALL: Final = 1 << 18
+"""So many tokens go to the engine at once: a message has a bounded size."""
+
+Tokens = tuple[int, ...]
+
+
+class EmbeddingRunner:
+    """Calls one embedding model. `prompt` goes before every text. All methods are called from the
+    engine's asyncio loop."""
+
+    def __init__(self, engine: Engine, tokenizer: SentenceTokenizer, prompt: str = "") -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._prompt = prompt
+
+    @classmethod
+    def load(cls, engine: Engine, parts: EmbeddingParts) -> EmbeddingRunner:
+        """For a loaded engine and the text parts of its model. Raises ModelError."""
+        return cls(engine, load_sentence_tokenizer(parts.tokenizer), parts.prompt)
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """A vector for each input. Cancelling it aborts what is not computed yet.
+
+        Raises InvalidRequest, ContextLengthExceeded, and what the engine raises: Overloaded,
+        Unavailable, EngineFault.
+        """
+        _check(request)
+        info = self._engine.info
+        chars = sum(len(given) for given in request.inputs if isinstance(given, str))
+        if chars > LONG_INPUT_CHARS:
+            sequences = await asyncio.to_thread(self._sequences, request, info.context_tokens)
+        else:
+            sequences = self._sequences(request, info.context_tokens)
+        vectors = [vector for call in _calls(sequences) for vector in await self._call(call)]
+        return Embeddings(
+            model=request.model or info.model_id,
+            vectors=b"".join(vectors),
+            width=info.embedding_width,
+            prompt_tokens=sum(map(len, sequences)),
+        )
+
+    def _sequences(self, request: EmbeddingRequest, context_tokens: int) -> list[Tokens]:
+        """The token ids of each input. Token ids are taken as they are, without frame or prompt."""
+        most_chars = context_tokens * LONGEST_TOKEN_CHARS
+        texts = [given for given in request.inputs if isinstance(given, str)]
+        if not request.truncate and any(len(text) > most_chars for text in texts):
+            raise _exceeded(request, context_tokens, None)
+        texts = [self._prompt + text[:most_chars] for text in texts]
+        if request.truncate:
+            encoded = iter(self._tokenizer.encode_starts(texts, context_tokens))
+        else:
+            encoded = iter(self._tokenizer.encode(texts))
+        sequences: list[Tokens] = []
+        for index, given in enumerate(request.inputs):
+            ids = tuple(next(encoded)) if isinstance(given, str) else given
+            if len(ids) > context_tokens:
+                if not request.truncate:
+                    raise _exceeded(request, context_tokens, index, len(ids))
+                ids = ids[:context_tokens]
+            if not ids:
+                raise InvalidRequest("the text has no tokens", field=_field(request, index))
+            sequences.append(ids)
+        return sequences
+
+    async def _call(self, sequences: Sequence[Tokens]) -> list[bytes]:
+        request = EmbedRequest(new_id("emb_"), tuple(sequences))
+        parts: list[bytes] = []
+        # The Protocol says AsyncIterator; every engine gives a generator, which aclose() aborts.
+        async with aclosing(self._engine.embed(request)) as chunks:  # type: ignore[type-var]
+            async for chunk in chunks:
+                if chunk.finish == "error":
+                    raise EngineFault(chunk.error or "the engine failed this request")
+                parts.append(chunk.vectors)
+        return parts
+
+
+def _check(request: EmbeddingRequest) -> None:
+    if not request.inputs:
+        raise InvalidRequest("input must not be empty", field="input")
+    if len(request.inputs) > MAX_INPUTS:
+        raise InvalidRequest(f"input may hold at most {MAX_INPUTS} entries", field="input")
+    for index, given in enumerate(request.inputs):
+        if not given:
+            raise InvalidRequest("an input must not be empty", field=_field(request, index))
+
+
+def _calls(sequences: Sequence[Tokens]) -> Iterator[list[Tokens]]:
+    """The sequences in order, cut where their tokens become too many for one message."""
+    call: list[Tokens] = []
+    tokens = 0
+    for sequence in sequences:
+        if call and tokens + len(sequence) > TOKENS_OF_A_CALL:
+            yield call
+            call, tokens = [], 0
+        call.append(sequence)
+        tokens += len(sequence)
+    yield call
+
+
+def _field(request: EmbeddingRequest, index: int) -> str:
+    return "input" if len(request.inputs) == 1 else f"input[{index}]"
+
+
+def _exceeded(
+    request: EmbeddingRequest, context_tokens: int, index: int | None, tokens: int | None = None
+) -> ContextLengthExceeded:
+    if index is None:
+        most = context_tokens * LONGEST_TOKEN_CHARS
+        long = (
+            at for at, given in enumerate(request.inputs)
+            if isinstance(given, str) and len(given) > most
+        )  # fmt: skip
+        index = next(long)
+    has = "more" if tokens is None else f"{tokens} tokens"
+    field = _field(request, index)
+    return ContextLengthExceeded(
+        f"this model takes {context_tokens} tokens; {field} makes {has}; "
+        "truncate_sequence keeps its start",
+        field=field,
+    )

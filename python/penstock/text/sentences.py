@@ -1,0 +1,57 @@
+"""Texts to the token ids that an embedding model takes, framed as its tokenizer says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+from penstock.base.errors import ModelError
+from penstock.models.tokenizer_data import TokenizerFiles
+
+
+class SentenceTokenizer:
+    """Encodes whole texts: with what goes before and after each ([CLS] and [SEP], an end token).
+    Safe to use from several threads."""
+
+    def __init__(self, backend: Backend) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each text."""
+        return [encoding.ids for encoding in self._encode(texts)]
+
+    def encode_starts(self, texts: Sequence[str], most_tokens: int) -> list[list[int]]:
+        """The same, of the start of a text that makes more than `most_tokens`: the tokens around
+        it stay."""
+        return [_start(encoding, most_tokens) for encoding in self._encode(texts)]
+
+    def _encode(self, texts: Sequence[str]) -> list[Any]:
+        try:
+            return list(self._backend.encode_batch_fast(list(texts)))
+        except (TypeError, UnicodeEncodeError):  # lone surrogates, which JSON can spell
+            clean = [t.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for t in texts]
+            return list(self._backend.encode_batch_fast(clean))
+
+
+def load_sentence_tokenizer(files: TokenizerFiles) -> SentenceTokenizer:
+    """Raises ModelError naming the file at fault."""
+    try:
+        return SentenceTokenizer(Backend.from_buffer(files.tokenizer.read_bytes()))
+    except Exception as error:  # the library raises a bare Exception for a malformed file
+        raise ModelError(f"{files.tokenizer.name} cannot be read: {error}") from error
+
+
+def _start(encoding: Any, most_tokens: int) -> list[int]:
+    ids: list[int] = encoding.ids
+    if len(ids) <= most_tokens:
+        return ids
+    added: list[int] = encoding.special_tokens_mask
+    before = next((i for i, mark in enumerate(added) if not mark), len(added))
+    after = next((i for i, mark in enumerate(reversed(added)) if not mark), 0)
+    room = max(most_tokens - before - after, 0)
+    end = len(ids) - after
+    return (ids[: before + room] + ids[end:])[:most_tokens]
