@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 
 from penstock.config import SettingsError
 from penstock.store.faults import translated_faults
@@ -26,6 +26,8 @@ READERS: Final = 4
 LOCK_TIMEOUT_S: Final = 10.0
 WAL_PAUSE_S: Final = 0.02
 WRITES: Final = "penstock_writes"
+# PostgreSQL's codes for a deadlock and for a transaction that must be done again.
+RACES: Final = ("40P01", "40001")
 DRIVERS: Final = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
 
 _T = TypeVar("_T")
@@ -34,13 +36,13 @@ _T = TypeVar("_T")
 class Database:
     """Runs functions of a Connection in one transaction each."""
 
-    def __init__(self, url: str, *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
+    def __init__(self, url: str) -> None:
         """Connects later. Raises SettingsError for what is neither SQLite nor PostgreSQL, OSError
         where SQLite's folder cannot be made."""
         parsed = parse_url(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         try:
-            self.engine = _engine(parsed, lock_timeout_s)
+            self.engine = _engine(parsed, LOCK_TIMEOUT_S)
         except ImportError:
             raise SettingsError(
                 "[store] PostgreSQL needs psycopg: pip install 'penstock[postgres]'"
@@ -78,7 +80,12 @@ class Database:
 
     def _write(self, work: Callable[[Connection], _T]) -> _T:
         with translated_faults(), self.engine.connect() as connection:
-            return write_in(connection, work)
+            try:
+                return write_in(connection, work)
+            except DBAPIError as error:
+                if not _lost_a_race(error):
+                    raise
+                return write_in(connection, work)
 
 
 def write_in(connection: Connection, work: Callable[[Connection], _T]) -> _T:
@@ -86,6 +93,16 @@ def write_in(connection: Connection, work: Callable[[Connection], _T]) -> _T:
     connection.execution_options(**{WRITES: True})
     with connection.begin():
         return work(connection)
+
+
+def _lost_a_race(error: DBAPIError) -> bool:
+    """Whether another writer of PostgreSQL came first, so that the same again finds what that one
+    did: it inserted the same id, or each waited for the other."""
+    return isinstance(error, IntegrityError) or _sqlstate(error) in RACES
+
+
+def _sqlstate(error: DBAPIError) -> str | None:
+    return getattr(error.orig, "sqlstate", None)
 
 
 def parse_url(text: str) -> URL:

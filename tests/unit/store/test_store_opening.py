@@ -76,6 +76,7 @@ def test_newer_database_is_refused(database: Database) -> None:
         migrate(database)
 
 
+@pytest.mark.slow
 def test_many_processes_may_open_a_new_store_at_once(settings: StoreSettings) -> None:
     told = msgspec.json.encode(settings).decode()
     processes = [
@@ -86,7 +87,7 @@ def test_many_processes_may_open_a_new_store_at_once(settings: StoreSettings) ->
             stderr=subprocess.PIPE,
             text=True,
         )
-        for _ in range(4)
+        for _ in range(3)
     ]
     for process in processes:  # all have imported what they need, or soon will
         assert process.stdin is not None
