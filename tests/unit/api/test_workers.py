@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 from scripted_engine import INFO
+from stores import sqlite_settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from penstock.api.server import bind_socket, ready_line, url_of
@@ -112,7 +113,8 @@ def model(tmp_path: Path) -> str:
 
 
 def task_for(model: str, engine_socket: str, listener: int) -> WorkerTask:
-    settings = ServerSettings(host="127.0.0.1", workers=2, drain_timeout_s=5.0)
+    store = sqlite_settings(Path(engine_socket).parent)
+    settings = ServerSettings(host="127.0.0.1", workers=2, drain_timeout_s=5.0, store=store)
     return WorkerTask(EngineSettings(model=model), settings, engine_socket, listener)
 
 
@@ -153,6 +155,36 @@ async def test_workers_share_socket_engine_and_metrics(model, engine_socket):
             assert [process.returncode for process in group._processes.values()] == [0, 0]
         finally:
             await group.close()
+
+
+async def test_what_one_worker_stores_outlives_it_and_is_every_workers(model, engine_socket):
+    with bind_socket("127.0.0.1", 0) as bound:
+        url = url_of(bound)
+        group = WorkerGroup(task_for(model, engine_socket, bound.fileno()))
+        try:
+            await group.start()
+            await group.wait_ready()
+            ids = [await upload(url, f"text {number}") for number in range(6)]
+            for process in list(group._processes.values()):
+                process.send_signal(signal.SIGKILL)
+                await process.wait()
+            await until_answered(url)
+            for number, id in enumerate(ids * 2):
+                async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+                    content = await http.get(f"/v1/files/{id}/content")
+                    assert content.text == f"text {number % 6}"
+            group.stop()
+            await group.wait_stopped()
+        finally:
+            await group.close()
+
+
+async def upload(url: str, text: str) -> str:
+    """The id of a new file."""
+    async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+        files, data = {"file": ("a.txt", text.encode())}, {"purpose": "user_data"}
+        answer = await http.post("/v1/files", files=files, data=data)
+        return str(answer.json()["id"])
 
 
 async def test_killed_workers_are_restarted(model, engine_socket):
