@@ -75,6 +75,13 @@ async def test_it_cannot_be_continued_before_it_has_ended():
     assert error["param"] == "previous_response_id" and "queued" in error["message"]
 
 
+async def test_its_first_token_is_noticed_at_once_though_nobody_reads_a_stream():
+    async with answering() as server:
+        await create(server, **BACKGROUND)
+        await create(server)
+    assert [request.streamed for request in server.loop.requests] == [True, False]
+
+
 async def test_its_failure_is_kept():
     async with answering(failing(EngineFault("the engine failed"))) as server:
         id = (await create(server, **BACKGROUND))["id"]

@@ -59,7 +59,8 @@ class CreateResponse:
         messages = turn
         if asked.instructions is not None:
             messages = (Message("system", (Text(asked.instructions),)), *turn)
-        request = msgspec.structs.replace(asked.request, messages=messages)
+        watched = asked.stream or asked.background  # the latter for its status
+        request = msgspec.structs.replace(asked.request, messages=messages, streamed=watched)
         identity = ResponseIdentity(
             new_id(RESPONSE_PREFIX), record.model, asked.echoed, asked.background
         )
