@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.agent.loop import failure
 from penstock.api.acceptance import accepted
 from penstock.api.codecs.responses import TERMINAL, Resource, settled
 from penstock.api.response_rows import ResponseRow
@@ -209,10 +210,10 @@ class ResponseRuns:
         except asyncio.CancelledError:
             reader.put(RunEnded("cancelled", Usage()))
         except ServiceError as error:
-            reader.put(_failure(error))
+            reader.put(failure(error))
         except Exception:
             log.exception("background response %s failed", resource.identity.id)
-            reader.put(_failure(ServiceError("internal error")))
+            reader.put(failure(ServiceError("internal error")))
         finally:
             self._detached.pop(resource.identity.id, None)
 
@@ -271,7 +272,3 @@ class _Reader:
 def _orphaned(stored: StoredResponse) -> bytes:
     error = Unavailable("the process that worked on this response has ended")
     return settled(stored.body, "failed", error)
-
-
-def _failure(error: ServiceError) -> RunFailed:
-    return RunFailed(error.status, error.kind, error.code, error.message, error.field)
