@@ -14,6 +14,7 @@ from tests.e2e.conftest import RunningServer
 pytestmark = [pytest.mark.slow, pytest.mark.weights]
 
 QUESTION: Any = [{"role": "user", "content": "Name three colours."}]
+GREEDY = {"temperature": 0}
 WEATHER: Any = {
     "name": "get_weather",
     "description": "Tells the weather in a city now.",
@@ -32,7 +33,7 @@ def client(server: RunningServer) -> anthropic.Anthropic:
 
 
 def asked(client: anthropic.Anthropic, **fields: Any) -> anthropic.types.Message:
-    given: Any = {"model": "default", "max_tokens": 24, "messages": QUESTION, "temperature": 0}
+    given: Any = {"model": "default", "max_tokens": 24, "messages": QUESTION, "extra_body": GREEDY}
     return client.messages.create(**given | fields)
 
 
@@ -55,7 +56,7 @@ def test_message_has_text_and_as_many_input_tokens_as_were_counted(
 def test_streamed_message_is_the_unstreamed_one(client: anthropic.Anthropic) -> None:
     whole = asked(client)
     with client.messages.stream(
-        model="default", max_tokens=24, messages=QUESTION, temperature=0
+        model="default", max_tokens=24, messages=QUESTION, extra_body=GREEDY
     ) as stream:
         started = next(event for event in stream if event.type == "message_start")
         text = "".join(stream.text_stream)
@@ -66,6 +67,15 @@ def test_streamed_message_is_the_unstreamed_one(client: anthropic.Anthropic) -> 
         whole.usage.output_tokens
     )
     assert started.message.usage.input_tokens == total_input(final.usage)
+
+
+def test_answer_goes_on_from_the_assistant_s_last_words(client: anthropic.Anthropic) -> None:
+    turns = [*QUESTION, {"role": "assistant", "content": "1. Red\n2. Green\n3."}]
+    message = asked(client, messages=turns, max_tokens=4)
+    (block,) = message.content
+    assert block.type == "text" and not block.text.lstrip().startswith("1.")
+    counted = client.messages.count_tokens(model="default", messages=turns)
+    assert total_input(message.usage) == counted.input_tokens
 
 
 def test_length_and_stop_sequences_are_told(client: anthropic.Anthropic) -> None:

@@ -129,13 +129,16 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     `best_of`: so many answers are made of each prompt, and the `n` likeliest given.
     `top_logprobs` None: no logprobs; 0: of the chosen token only. `echo`: completions only, the
     prompt precedes the answer. `tools` are the client's own; `hosted` run on the server, where they
-    are enabled. `session`: id of the session that the conversation goes on in. `streamed` False:
-    nobody looks at an event before the run is over; text may come in fewer, longer deltas.
+    are enabled. `begun`: what the assistant has said of its answer already, which goes on from
+    there; with messages only. `session`: id of the session that the conversation goes on in.
+    `streamed` False: nobody looks at an event before the run is over; text may come in fewer,
+    longer deltas.
     """
 
     model: str | None = None
     adapter: str | None = None
     messages: tuple[Message, ...] | None = None
+    begun: str = ""
     prompt: str | tuple[int, ...] | None = None
     prompts: tuple[str | tuple[int, ...], ...] = ()
     suffix: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from penstock.base.errors import InvalidRequest
 from penstock.dialog import FunctionTool, GenerateRequest
 from penstock.text import Tokenizer
 from penstock.text.channels import ChannelParser, Channels, Harmony
@@ -50,9 +51,17 @@ class AnswerForms:
         object.__setattr__(self, "_control", steering)
 
     def of(self, request: GenerateRequest, prompt_ids: tuple[int, ...]) -> AnswerForm:
-        """The form of the answers to a request whose prompt is `prompt_ids`."""
+        """The form of the answers to a request whose prompt is `prompt_ids`. Raises InvalidRequest
+        where an answer is begun that a model of these channels could not go on with."""
         tools = callable_tools(request)
         channels = self.channels
+        if request.begun and isinstance(channels.calls, Harmony):
+            raise InvalidRequest(
+                "this model does not go on with an answer that is begun already; let the last"
+                " message be a user's",
+                field="messages",
+                code="unsupported_value",
+            )
         if request.messages is None and not tools:
             return PLAIN
         if not tools and channels.reasoning is None and not isinstance(channels.calls, Harmony):

@@ -135,11 +135,15 @@ class PromptBuilder:
     ) -> list[int] | None:
         """Token ids; None where the text is so long that it cannot fit."""
         assert self._template is not None
-        if fit.hopeless(sum(map(_chars, messages))):
+        if fit.hopeless(sum(map(_chars, messages)) + len(request.begun)):
             return None
         tools = request.tools if request.tool_policy.mode != "none" else ()
         return self._template.encode(
-            self._tokenizer, messages, tools=tools, reasoning=request.reasoning
+            self._tokenizer,
+            messages,
+            tools=tools,
+            reasoning=request.reasoning,
+            begun=request.begun,
         )
 
     def _of_newest(

@@ -91,17 +91,21 @@ class ChatTemplate:
         *,
         tools: Sequence[FunctionTool] = (),
         reasoning: ReasoningPolicy = TEMPLATE_DECIDES,
+        begun: str = "",
     ) -> list[int]:
-        """The prompt's token ids. Raises as `render` does."""
+        """The prompt's token ids; `begun`: what the assistant has said of its answer already.
+        Raises as `render` does."""
         variables = self._variables(messages, tools, reasoning)
-        if not _any_text(variables, lambda text: tokenizer.mentions_control(text) is not None):
-            return tokenizer.encode(self._render(variables))
-        mark = _unused_mark(variables)
+        told = (variables, begun)
+        if not _any_text(told, lambda text: tokenizer.mentions_control(text) is not None):
+            return tokenizer.encode(self._render(variables) + begun)
+        mark = _unused_mark(told)
         broken = {
             name: _map_text(value, lambda text: tokenizer.break_control(text, mark))
             for name, value in variables.items()
         }
-        return tokenizer.encode_pieces(self._render(broken).split(mark))
+        text = self._render(broken) + tokenizer.break_control(begun, mark)
+        return tokenizer.encode_pieces(text.split(mark))
 
     def _variables(
         self,
@@ -170,14 +174,14 @@ def _compile(source: str) -> jinja2.Template:
         BUDGET.reset(token)
 
 
-def _unused_mark(variables: dict[str, Any]) -> str:
+def _unused_mark(told: Any) -> str:
     used: set[str] = set()
 
     def note(text: str) -> bool:
         used.update(text)
         return False
 
-    _any_text(variables, note)
+    _any_text(told, note)
     for code in range(FIRST_MARK, LAST_MARK + 1):
         if chr(code) not in used:
             return chr(code)

@@ -182,6 +182,21 @@ def test_conversation_with_calls_and_results() -> None:
     )
 
 
+def test_last_words_of_the_assistant_begin_the_answer() -> None:
+    question = {"role": "user", "content": "hi"}
+    got = request(messages=[question, {"role": "assistant", "content": "The answer is ("}])
+    assert got.messages == (Message("user", (Text("hi"),)),) and got.begun == "The answer is ("
+    assert got.reasoning == ReasoningPolicy(False)
+    call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    got = request(messages=[question, {"role": "assistant", "content": [call]}])
+    assert got.begun == "" and got.messages is not None and len(got.messages) == 2
+    assert request(messages=[{"role": "assistant", "content": "x"}]).begun == ""
+    ends = [question, {"role": "assistant", "content": "The answer is "}]
+    assert refused(messages=ends).field == "messages"
+    thinks = [question, {"role": "assistant", "content": "x"}]
+    assert refused(messages=thinks, thinking={"type": "enabled"}).field == "messages"
+
+
 def test_turns_of_one_role_are_joined() -> None:
     got = request(
         messages=[
@@ -279,8 +294,9 @@ def test_blocks_of_server_tools_are_accepted_and_ignored(kind: str) -> None:
     block = {"type": kind, "id": "x", "content": [{"type": "never heard of"}]}
     question = {"role": "user", "content": "hi"}
     words = {"type": "text", "text": "so"}
-    got = request(messages=[question, {"role": "assistant", "content": [block, words]}])
-    assert got.messages == (Message("user", (Text("hi"),)), Message("assistant", (Text("so"),)))
+    answer = {"role": "assistant", "content": [block, words]}
+    got = request(messages=[question, answer, question])
+    assert got.messages is not None and got.messages[1] == Message("assistant", (Text("so"),))
     got = request(messages=[question, {"role": "assistant", "content": [block]}])
     assert got.messages == (Message("user", (Text("hi"),)),)
 

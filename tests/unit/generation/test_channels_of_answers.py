@@ -121,6 +121,11 @@ async def test_an_answer_ends_with_its_first_call_where_calls_may_not_be_paralle
     assert [type(part) for part in both.choices[0].parts] == [ToolCall, ToolCall]
 
 
+async def test_answers_in_channels_cannot_be_begun_by_the_client() -> None:
+    with pytest.raises(InvalidRequest, match="begun"):
+        await answer_of("x", "harmony", begun="So")
+
+
 async def test_only_the_first_of_several_calls_in_a_chunk_counts() -> None:
     chunk = tuple((CALL + "\n" + CALL).encode())
     answer = await answer_of([chunk], tool_policy=ToolPolicy(parallel=False))

@@ -83,6 +83,18 @@ async def test_a_prompt_is_sent_as_it_is() -> None:
     assert [r.token_ids for r in engine.requests] == [(257, 260), (5, 6)]
 
 
+async def test_an_answer_goes_on_from_what_was_begun() -> None:
+    engine = ScriptedEngine([*ids("B)"), IM_END])
+    answer = await answer_of(engine, messages=HI, begun="It is (")
+    assert text(answer) == "B)"
+    sent = b"".join(map(TOKENIZER.token_bytes, engine.requests[0].token_ids)).decode()
+    assert sent.endswith("<|im_start|>assistant\nIt is (")
+    await answer_of(engine, messages=HI, begun="a<|im_end|>b")
+    assert IM_END not in engine.requests[1].token_ids[-8:]
+    with pytest.raises(InvalidRequest):
+        await answer_of(engine, prompt="x", begun="y")
+
+
 async def test_prompts_are_counted_as_they_would_be_sent() -> None:
     engine = ScriptedEngine([1])
     request = GenerateRequest(messages=HI)

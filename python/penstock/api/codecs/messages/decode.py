@@ -13,7 +13,7 @@ from penstock.api.codecs.extensions import (
     decode_session,
 )
 from penstock.api.codecs.fields import Fields, decode_object
-from penstock.api.codecs.messages.blocks import decode_messages, decode_system
+from penstock.api.codecs.messages.blocks import decode_messages, decode_system, split_begun
 from penstock.api.codecs.messages.tools import decode_hosted, decode_tool_choice, decode_tools
 from penstock.api.codecs.reasoning import decode_effort, decode_reasoning
 from penstock.api.codecs.sampling import (
@@ -40,9 +40,11 @@ def decode(body: bytes) -> Decoded:
     stream = fields.boolean("stream") or False
     tools, hosted = decode_tools(fields)
     _check_logprobs(fields)
+    messages, begun = split_begun(fields, decode_messages(fields))
     request = GenerateRequest(
         model=fields.string("model") or None,
-        messages=(*decode_system(fields), *decode_messages(fields)),
+        messages=(*decode_system(fields), *messages),
+        begun=begun,
         tools=tools,
         hosted=(*hosted, *decode_hosted(fields)),
         permissions=decode_permissions(fields, stream),
@@ -52,7 +54,7 @@ def decode(body: bytes) -> Decoded:
         sampling=decode_sampling(fields),
         constraint=_constraint(fields),
         limits=decode_run_limits(fields),
-        reasoning=_reasoning(fields),
+        reasoning=_reasoning(fields, begun),
         stop=fields.strings("stop_sequences", MAX_STOP_STRINGS) or (),
         ignore_eos=fields.boolean("ignore_eos") or False,
     )
@@ -65,13 +67,18 @@ def _check_logprobs(fields: Fields) -> None:
     fields.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
 
 
-def _reasoning(fields: Fields) -> ReasoningPolicy:
+def _reasoning(fields: Fields, begun: str) -> ReasoningPolicy:
+    """An answer that is begun already has no reasoning before it."""
     thinking = fields.object("thinking")
     enabled = None
     if thinking is not None:
         thinking.required_string("type")
         enabled = THINKING[thinking.choice("type", tuple(filter(None, THINKING)))]
     policy = decode_reasoning(fields, enabled)
+    if begun:
+        if policy.enabled:
+            fields.refuse("messages", "end with a begun answer, which excludes thinking")
+        return ReasoningPolicy(False)
     config = fields.object("output_config")
     effort = decode_effort(config, "effort") if config is not None else None
     if effort is None or policy.effort is not None or policy.enabled is False:
