@@ -28,6 +28,7 @@ TEXT_TYPE: Final = "text/plain"
 BINARY_TYPE: Final = "application/octet-stream"
 PURPOSE: Final = "user_data"
 SOURCE: Final = FileSource("input_file")
+MAX_SHOWN_CHARS: Final = 80
 MAX_NAME_CHARS: Final = 255
 # Name and type are a client's, and go into headers when the file is downloaded.
 _MEDIA_TYPE: Final = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
@@ -105,7 +106,7 @@ class Attachments:
         stored = await self._files.get(file_id)
         if stored is None:
             raise NotFound(
-                f"{where}: there is no file with this id, or it has expired",
+                f"there is no file {file_id[:MAX_SHOWN_CHARS]!r}, or it has expired",
                 field=where,
                 code="file_not_found",
             )
@@ -176,9 +177,7 @@ class _Budget:
     def count_file(self, where: str) -> None:
         self.num_files += 1
         if self.num_files > MAX_FILES:
-            raise InvalidRequest(
-                f"{where}: a request may have at most {MAX_FILES} files", field="messages"
-            )
+            raise InvalidRequest(f"a request may have at most {MAX_FILES} files", field="messages")
 
     def show(self, known: _Known, beginning: str | None) -> Text:
         """The text in place of a file. It has no id in it, so that a conversation whose client

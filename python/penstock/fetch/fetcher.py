@@ -29,6 +29,7 @@ HEADERS: Final = (
     (b"accept-encoding", b"identity"),
     (b"user-agent", b"penstock"),
 )
+MAX_SHOWN_CHARS: Final = 120
 MAX_PORT: Final = 65535
 CONNECT_TIMEOUT_S: Final = 10.0
 
@@ -86,21 +87,21 @@ class Fetcher:
         except asyncio.TimeoutError:
             seconds = self._limits.timeout_s
             raise UrlUnreachable(
-                f"{field}: the URL could not be fetched within {seconds:g} s", field=field
+                f"{shown(url)} could not be fetched within {seconds:g} s", field=field
             ) from None
         except ForbiddenAddress:
             raise UrlForbidden(
-                f"{field}: this server does not fetch from that host; its address is not public",
+                f"{shown(url)} is not fetched: the address of its host is not public",
                 field=field,
             ) from None
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError):
-            raise UrlUnreachable(f"{field}: the URL could not be fetched", field=field) from None
+            raise UrlUnreachable(f"{shown(url)} could not be fetched", field=field) from None
 
     def _decoded(self, url: str, field: str) -> Fetched:
         try:
             data, mime_type = decode_data_url(url)
         except ValueError:
-            raise UrlForbidden(f"{field}: not a valid data: URL", field=field) from None
+            raise UrlForbidden("not a valid data: URL", field=field) from None
         if len(data) > self._limits.max_bytes:
             raise self._too_large(field)
         return Fetched(data, mime_type, None)
@@ -118,7 +119,7 @@ class Fetcher:
                 return answer
             url = _parsed(answer, field, url)
         most = self._limits.max_redirects
-        raise UrlUnreachable(f"{field}: the URL redirects more than {most} times", field=field)
+        raise UrlUnreachable(f"{shown(given)} redirects more than {most} times", field=field)
 
     async def _get(
         self, pool: httpcore.AsyncConnectionPool, url: httpx.URL, field: str
@@ -136,9 +137,7 @@ class Fetcher:
             if answer.status in REDIRECTS and b"location" in fields:
                 return fields[b"location"].decode("latin-1")
             if answer.status != 200:
-                raise UrlUnreachable(
-                    f"{field}: the URL answered with status {answer.status}", field=field
-                )
+                raise UrlUnreachable(f"the URL answered with status {answer.status}", field=field)
             data = await self._read(answer, fields, field)
         kind = fields.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
         return Fetched(data, kind or None, unquote(url.path).rpartition("/")[2] or None)
@@ -148,7 +147,7 @@ class Fetcher:
     ) -> bytes:
         if fields.get(b"content-encoding", b"identity").lower() != b"identity":
             raise UrlUnreachable(
-                f"{field}: the URL answered with compressed content, which was not asked for",
+                "the URL answered with compressed content, which was not asked for",
                 field=field,
             )
         declared = fields.get(b"content-length", b"")
@@ -166,7 +165,7 @@ class Fetcher:
 
     def _too_large(self, field: str) -> UrlTooLarge:
         most = self._limits.max_bytes
-        return UrlTooLarge(f"{field}: the URL holds more than {most} bytes", field=field)
+        return UrlTooLarge(f"the URL holds more than {most} bytes", field=field)
 
     def _context(self) -> ssl.SSLContext:
         if self._tls is None:
@@ -174,16 +173,21 @@ class Fetcher:
         return self._tls
 
 
+def shown(url: str) -> str:
+    """A client's URL in a message: cut if it is long."""
+    return url if len(url) <= MAX_SHOWN_CHARS else url[:MAX_SHOWN_CHARS] + "..."
+
+
 def _parsed(text: str, field: str, base: httpx.URL | None = None) -> httpx.URL:
     """An absolute http(s) URL without credentials. Raises UrlForbidden."""
     try:
         url = httpx.URL(text) if base is None else base.join(text)
     except (httpx.InvalidURL, ValueError, TypeError):
-        raise UrlForbidden(f"{field}: not a valid URL", field=field) from None
+        raise UrlForbidden("not a valid URL", field=field) from None
     if url.scheme not in ("http", "https") or not url.host:
-        raise UrlForbidden(f"{field}: only http: and https: URLs are fetched", field=field)
+        raise UrlForbidden("only http: and https: URLs are fetched", field=field)
     if url.port is not None and not 1 <= url.port <= MAX_PORT:
-        raise UrlForbidden(f"{field}: not a valid URL", field=field)
+        raise UrlForbidden("not a valid URL", field=field)
     if url.userinfo:
-        raise UrlForbidden(f"{field}: a URL with a user name is not fetched", field=field)
+        raise UrlForbidden("a URL with a user name is not fetched", field=field)
     return url

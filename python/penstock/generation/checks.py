@@ -145,7 +145,7 @@ def _check_media(messages: tuple[Message, ...]) -> None:
             if isinstance(part, Image | Audio | Video | File):
                 kind = type(part).__name__.lower()
                 raise InvalidRequest(
-                    f"messages[{index}]: {kind} parts cannot be used: the model reads text only",
+                    f"{kind} parts cannot be used: the model reads text only",
                     field=f"messages[{index}]",
                     code="unsupported_value",
                 )
