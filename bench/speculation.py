@@ -1,15 +1,19 @@
 """Speculation on text that copies and on text that does not: speed with it over speed without.
 
-`python -m bench.speculation --model M`: one process, no HTTP, one stream at a time and batches;
-the two engines alternate.
+`python -m bench.speculation --model M`: one process, no HTTP, one stream at a time and batches; the
+two engines alternate, and pairs of runs with the same seeds make the same tokens. `--threads 1`
+compares processor time, which other programs disturb less than the clock; more threads wait for
+each other, so there it is the clock.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +62,18 @@ FRESH = {
 }
 
 
-def measure(model: str, new: int, repeats: int) -> dict[str, Any]:
+def measure(
+    model: str, new: int, repeats: int, threads: int | None, only: str = ""
+) -> dict[str, Any]:
     files = resolve_model(model, read_environment().home)
     tokenizer = load_tokenizer(load_text_parts(files))
-    settings = EngineSettings(model=model, max_seqs=8)
+    settings = EngineSettings(model=model, max_seqs=8, threads=threads)
+    clock = time.process_time if threads == 1 else time.perf_counter
     runtime = load_runtime(settings)
     cores = {on: _core(runtime, settings, on) for on in (False, True)}
     for core in cores.values():
-        _seconds(core, [_request(tokenizer, FRESH["plan"], 1.0, 0, "warm", 24)])
-    result: dict[str, Any] = {"machine": facts(), "new_tokens": new}
+        _seconds(core, [chat_request(tokenizer, FRESH["plan"], 1.0, 0, "warm", 24)], clock)
+    result: dict[str, Any] = {"machine": facts(), "new_tokens": new, "threads": threads}
     greedy, free = 0.0, 1.0
     for name, prompts, temperature, streams in (
         ("copying, 1 stream", COPYING, greedy, 1),
@@ -75,7 +82,9 @@ def measure(model: str, new: int, repeats: int) -> dict[str, Any]:
         ("copying, 8 streams", COPYING, greedy, 8),
         ("fresh, 8 streams", FRESH, free, 8),
     ):
-        result[name] = _compare(cores, tokenizer, prompts, temperature, streams, new, repeats)
+        if only in name:
+            figures = _compare(cores, tokenizer, prompts, temperature, streams, new, repeats, clock)
+            result[name] = figures
     runtime.close()
     return result
 
@@ -94,10 +103,12 @@ def _compare(
     streams: int,
     new: int,
     repeats: int,
+    clock: Callable[[], float],
 ) -> dict[str, Any]:
-    """Tokens a second without and with, and the median ratio of the pairs of runs."""
+    """Tokens a second without and with, and the median ratio of the pairs of runs with the standard
+    error of the mean of their logarithms."""
     figures: dict[str, Any] = {}
-    ratios = []
+    ratios, logs = [], []
     before = cores[True].gauges()
     for name, prompt in prompts.items():
         speeds: dict[bool, list[float]] = {False: [], True: []}
@@ -105,13 +116,15 @@ def _compare(
             for on in (False, True) if repeat % 2 else (True, False):
                 core = cores[on]
                 requests = [
-                    _request(tokenizer, prompt, temperature, 10 * repeat + row, f"{row}", new)
+                    chat_request(tokenizer, prompt, temperature, 10 * repeat + row, f"{row}", new)
                     for row in range(streams)
                 ]
-                tokens, seconds = _seconds(core, requests)
+                tokens, seconds = _seconds(core, requests, clock)
                 speeds[on].append(tokens / seconds)
         pairs = zip(speeds[True], speeds[False], strict=True)
-        ratios.append(statistics.median(with_it / without for with_it, without in pairs))
+        pair_ratios = [with_it / without for with_it, without in pairs]
+        ratios.append(statistics.median(pair_ratios))
+        logs += [math.log(ratio) for ratio in pair_ratios]
         figures[name] = {
             "without": round(statistics.median(speeds[False]), 1),
             "with": round(statistics.median(speeds[True]), 1),
@@ -121,11 +134,16 @@ def _compare(
     drafted = after.drafted_tokens - before.drafted_tokens
     confirmed = after.confirmed_tokens - before.confirmed_tokens
     figures["ratio"] = round(statistics.geometric_mean(ratios), 3)
+    figures["all_pairs"] = {
+        "pairs": len(logs),
+        "median": round(math.exp(statistics.median(logs)), 4),
+        "standard_error": round(statistics.stdev(logs) / len(logs) ** 0.5, 4),
+    }
     figures["drafted"], figures["confirmed"] = drafted, confirmed
     return figures
 
 
-def _request(
+def chat_request(
     tokenizer: Tokenizer, prompt: str, temperature: float, seed: int, id: str, new: int
 ) -> TokenRequest:
     text = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
@@ -139,7 +157,9 @@ def _request(
     )
 
 
-def _seconds(core: EngineCore, requests: list[TokenRequest]) -> tuple[int, float]:
+def _seconds(
+    core: EngineCore, requests: list[TokenRequest], clock: Callable[[], float]
+) -> tuple[int, float]:
     """Tokens after each request's first, and the seconds from the last of those firsts on."""
     for request in requests:
         core.submit(request)
@@ -148,10 +168,10 @@ def _seconds(core: EngineCore, requests: list[TokenRequest]) -> tuple[int, float
         chunks = core.step()
         if waiting:
             waiting -= {chunk.id for chunk in chunks}
-            began = time.perf_counter()
+            began = clock()
         else:
             tokens += sum(len(chunk.tokens) for chunk in chunks)
-    return tokens, time.perf_counter() - began
+    return tokens, clock() - began
 
 
 def main() -> None:
@@ -159,12 +179,15 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--new", type=int, default=120)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, help="of the kernels; 1: compare processor time")
+    parser.add_argument("--only", default="", help="what the names of the cases hold")
     parser.add_argument("--out", type=Path)
-    arguments = parser.parse_args()
-    result = json.dumps(measure(arguments.model, arguments.new, arguments.repeats), indent=1)
+    given = parser.parse_args()
+    figures = measure(given.model, given.new, given.repeats, given.threads, given.only)
+    result = json.dumps(figures, indent=1)
     print(result)
-    if arguments.out:
-        arguments.out.write_text(result + "\n")
+    if given.out:
+        given.out.write_text(result + "\n")
 
 
 if __name__ == "__main__":

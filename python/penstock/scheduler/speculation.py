@@ -17,6 +17,9 @@ MAX_DRAFT: Final = 15
 _MARGIN: Final = 1.25
 """A guessed token must be this many times worth what it costs."""
 _FORGETTING: Final = 1 / 12
+_FIRST_TRUST: Final = 3
+"""A first belief counts as so many guesses: text that does not copy is left after a few wrong ones,
+and only then does the slow forgetting above hold."""
 _MATCHES: Final = ((16, 0.9), (8, 0.8), (5, 0.65), (RUN, 0.5))
 """How likely a guess is right at first, by how many tokens before it are the same: a passage that
 is being copied is told from three words that occur again."""
@@ -35,11 +38,13 @@ class RunIndex:
         """Up to `most` tokens that followed the last tokens the time before, and how many tokens
         before them are the same, as far as that matters. `tokens` is what it was at the call
         before, and perhaps more."""
-        after = self._after
-        for end in range(self._indexed, len(tokens)):
+        after, known = self._after, len(tokens)
+        if known < RUN:
+            return (), 0
+        for end in range(self._indexed, known):
             after[_key(tokens, end)] = end
-        self._indexed = max(self._indexed, len(tokens))
-        start = after.get(_key(tokens, len(tokens))) if len(tokens) >= RUN else None
+        self._indexed = known
+        start = after.get(_key(tokens, known))
         if start is None:
             return (), 0
         found = tokens[start : start + most]
@@ -58,8 +63,7 @@ def _same_before(tokens: array[int], start: int) -> int:
 
 
 def _key(tokens: array[int], end: int) -> int:
-    first, second, third = tokens[end - RUN : end]
-    return (first << 42) | (second << 21) | third
+    return (tokens[end - 3] << 42) | (tokens[end - 2] << 21) | tokens[end - 1]
 
 
 class Speculation:
@@ -68,6 +72,7 @@ class Speculation:
     def __init__(self) -> None:
         self._index = RunIndex()
         self._right = [right for _, right in _MATCHES]
+        self._learned = [_FIRST_TRUST] * len(_MATCHES)
         self._class = 0
         self._passed = 0
 
@@ -95,8 +100,7 @@ class Speculation:
         """`confirmed` of the tokens drafted last were right. Those after the first wrong one say
         nothing."""
         right = self._right[self._class]
-        for _ in range(confirmed):
-            right += _FORGETTING * (1.0 - right)
-        if confirmed < drafted:
-            right -= _FORGETTING * right
+        for was_right in [1.0] * confirmed + [0.0] * (confirmed < drafted):
+            self._learned[self._class] += 1
+            right += max(_FORGETTING, 1.0 / self._learned[self._class]) * (was_right - right)
         self._right[self._class] = right
