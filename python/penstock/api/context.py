@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -92,12 +91,9 @@ def _id_headers(record: RequestRecord) -> list[tuple[bytes, bytes]]:
 
 
 def _make_record(scope: Scope) -> RequestRecord:
-    headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
-    given = next((value for name, value in headers if name == ID_HEADER), b"")
-    length = next((value for name, value in headers if name == b"content-length"), b"")
-    preflight = scope["method"] == "OPTIONS" and any(
-        name == b"access-control-request-method" for name, _ in headers
-    )
+    headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # the first of a name counts
+    given, length = headers.get(ID_HEADER, b""), headers.get(b"content-length", b"")
+    preflight = scope["method"] == "OPTIONS" and b"access-control-request-method" in headers
     record = RequestRecord(
         id=given.decode() if GOOD_ID.fullmatch(given) else new_id("req_"),
         method=scope["method"],
