@@ -125,6 +125,7 @@ def memory(server: ApiServer, count: int) -> dict[str, Row]:
         part = itertools.islice(asking, REPORT_EVERY)
         _check(drive(server.address, part, CONNECTIONS, float("inf")))
         rows[str(total)] = {"rss_mib": round(server.rss_mib(), 1)}
+        print(total, rows[str(total)], file=sys.stderr, flush=True)
     return rows
 
 
