@@ -3,7 +3,8 @@
 The real API process (`penstock.api.worker`: uvicorn, the model's own tokenizer and template) on one
 core; on another one the load client, and an engine process that plays a script over the real
 socket. Each workload runs several times, and the run that took the least CPU time for a request or
-a token is reported: on a shared machine it is the one that was disturbed least.
+a token is reported: on a shared machine it is the one that was disturbed least. `python_loop_us`
+says how fast the core was before and after.
 
 `requests`: answers of 32 tokens, not streamed, each connection asking again at once. `streams-R`:
 128 streams that are offered R tokens/s together, a token for each of them every engine step;
@@ -24,10 +25,10 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
-from bench.api_server import ApiServer
+from bench.api_server import SERVER_CORE, ApiServer
 from bench.exchange import Exchange, drive
 from bench.load import percentile
-from bench.machine import facts
+from bench.machine import facts, python_loop_us
 
 ANSWER_TOKENS = 32
 REQUEST_STEP_S = 0.001
@@ -53,13 +54,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the result as JSON")
     arguments = parser.parse_args(sys.argv[2:])
     rates = [int(rate) for rate in arguments.rates.split(",") if rate]
+    loop_us = [python_loop_us(SERVER_CORE)]
     with ApiServer(arguments.model, arguments.python, log=not arguments.quiet) as server:
         if arguments.requests:
             rows = memory(server, arguments.requests)
         else:
             rows = {"requests": requests(server, arguments.seconds, arguments.repeats)}
             rows |= streams(server, rates, arguments.seconds, arguments.repeats)
-    result = {"machine": facts(), "rows": rows}
+    loop_us.append(python_loop_us(SERVER_CORE))
+    result = {"machine": facts() | {"python_loop_us": loop_us}, "rows": rows}
     print(json.dumps(result, indent=1))
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")

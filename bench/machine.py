@@ -45,6 +45,25 @@ def read_bandwidth(size_bytes: int, repeats: int = 3) -> float:
     return size_bytes / best / 1e9
 
 
+def python_loop_us(core: int, repeats: int = 200) -> dict[str, int]:
+    """CPU time of a fixed piece of Python on a core: how fast that core is just now."""
+    import time
+
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    times = []
+    for _ in range(repeats):
+        began = time.thread_time()
+        total, kept = 0, {}
+        for index in range(3000):
+            kept[index & 63] = (total, index)
+            total += len(str(index))
+        times.append(time.thread_time() - began)
+    os.sched_setaffinity(0, before)
+    times.sort()
+    return {"least": round(1e6 * times[0]), "median": round(1e6 * times[len(times) // 2])}
+
+
 def memory_mib(pid: int) -> int:
     """Proportional resident memory of a process and its descendants."""
     total = 0
