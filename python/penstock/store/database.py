@@ -2,7 +2,8 @@
 
 SQLite takes one writer at a time, so each process writes from one thread: its own writes queue
 here, fairly, and only those of other processes wait for SQLite's lock. A commit is on the disk
-when it returns (`synchronous=FULL`): what was acknowledged survives a loss of power.
+when it returns (`synchronous=FULL`): what was acknowledged survives a loss of power. That takes the
+disk milliseconds, so the writes that wait share one commit.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
@@ -24,6 +27,8 @@ from penstock.store.faults import translated_faults
 READERS: Final = 4
 # How long a write waits for the other processes' writes, or for a connection.
 LOCK_TIMEOUT_S: Final = 10.0
+# Writes of one commit.
+MAX_BATCH: Final = 64
 WAL_PAUSE_S: Final = 0.02
 WRITES: Final = "penstock_writes"
 # PostgreSQL's codes for a deadlock and for a transaction that must be done again.
@@ -31,6 +36,7 @@ RACES: Final = ("40P01", "40001")
 DRIVERS: Final = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
 
 _T = TypeVar("_T")
+_Write = tuple[Callable[[Connection], Any], "Future[Any]"]
 
 
 class Database:
@@ -50,6 +56,7 @@ class Database:
         writers = 1 if self.is_sqlite else READERS
         self._readers = ThreadPoolExecutor(READERS, "penstock-store-read")
         self._writers = ThreadPoolExecutor(writers, "penstock-store-write")
+        self._waiting: deque[_Write] = deque()
 
     async def read(self, work: Callable[[Connection], _T]) -> _T:
         """What `work` returns, which only reads. Raises StorageUnavailable."""
@@ -57,8 +64,16 @@ class Database:
 
     async def write(self, work: Callable[[Connection], _T]) -> _T:
         """What `work` returns; on return its changes are committed. If the caller is cancelled,
-        they may be or not. Raises StorageUnavailable, StorageFull: then nothing is changed."""
-        return await self._call(self._writers, self._write, work)
+        they may be or not. Raises StorageUnavailable, StorageFull: then nothing is changed.
+
+        `work` may be called again where its transaction was rolled back: it has no other effect.
+        """
+        if not self.is_sqlite:
+            return await self._call(self._writers, self._write, work)
+        done: Future[_T] = Future()
+        self._waiting.append((work, done))
+        self._writers.submit(self._write_waiting)
+        return await asyncio.wrap_future(done)
 
     def close(self) -> None:
         """Wait for what is being written, and let go of the connections."""
@@ -78,6 +93,26 @@ class Database:
         with translated_faults(), self.engine.connect() as connection:
             return work(connection)
 
+    def _write_waiting(self) -> None:
+        """Do all writes that wait by now; together if none of them fails, else one by one."""
+        batch: list[_Write] = []
+        while self._waiting and len(batch) < MAX_BATCH:
+            work, done = self._waiting.popleft()
+            if done.set_running_or_notify_cancel():
+                batch.append((work, done))
+        if len(batch) < 2 or not self._written_together(batch):
+            for work, done in batch:
+                _settle(done, partial(self._write, work))
+
+    def _written_together(self, batch: list[_Write]) -> bool:
+        together: Future[list[Any]] = Future()
+        _settle(together, lambda: self._write(lambda c: [work(c) for work, _ in batch]))
+        if together.exception() is not None:
+            return False
+        for (_, done), result in zip(batch, together.result(), strict=True):
+            done.set_result(result)
+        return True
+
     def _write(self, work: Callable[[Connection], _T]) -> _T:
         with translated_faults(), self.engine.connect() as connection:
             try:
@@ -86,6 +121,16 @@ class Database:
                 if not _lost_a_race(error):
                     raise
                 return write_in(connection, work)
+
+
+def _settle(done: Future[_T], call: Callable[[], _T]) -> None:
+    """Give a future what a call returns or raises, as an executor does."""
+    try:
+        result = call()
+    except BaseException as error:
+        done.set_exception(error)
+    else:
+        done.set_result(result)
 
 
 def write_in(connection: Connection, work: Callable[[Connection], _T]) -> _T:

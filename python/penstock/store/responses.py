@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    delete,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from penstock.store.clock import Clock
 from penstock.store.database import Database
@@ -14,6 +25,18 @@ from penstock.store.retention import Retention
 from penstock.store.schema import responses
 
 _TABLE: Final = responses.c
+
+# Built once: to build a statement costs as much as to run it.
+_INSERT: Final = insert(responses)
+_GET: Final = select(responses).where(
+    _TABLE.id == bindparam("wanted"),
+    or_(_TABLE.expires_at.is_(None), _TABLE.expires_at > bindparam("now")),
+)
+_UNFINISHED: Final = _TABLE.status.in_(UNFINISHED)
+_OF_OWNER: Final = and_(_TABLE.owner == bindparam("whose"), _UNFINISHED)
+_UPDATE: Final = update(responses).where(_TABLE.id == bindparam("wanted"), _UNFINISHED)
+_BEAT: Final = update(responses).where(_OF_OWNER).values(heartbeat_at=bindparam("now"))
+_CANCELLED: Final = select(_TABLE.id).where(_OF_OWNER, _TABLE.cancel_requested)
 
 
 class Responses:
@@ -30,22 +53,21 @@ class Responses:
         values["heartbeat_at"] = response.heartbeat_at or self._clock()
         if response.expires_at is None and self._retention.expiry_s:
             values["expires_at"] = response.created_at + self._retention.expiry_s
-        await self._database.write(lambda c: c.execute(insert(responses).values(values)))
+        await self._database.write(lambda c: c.execute(_INSERT, values))
 
     async def update(
         self, id: str, *, status: ResponseStatus, body: bytes, conversation: bytes | None = None
     ) -> bool:
         """Go on with an unfinished response; False: it is deleted, or has finished already."""
-        values: dict[str, Any] = {"status": status, "body": body, "heartbeat_at": self._clock()}
+        values = {"wanted": id, "status": status, "body": body, "heartbeat_at": self._clock()}
         if conversation is not None:
             values["conversation"] = conversation
-        change = update(responses).where(_TABLE.id == id, _unfinished()).values(values)
-        return await self._database.write(lambda c: c.execute(change).rowcount > 0)
+        return await self._database.write(lambda c: c.execute(_UPDATE, values).rowcount > 0)
 
     async def get(self, id: str) -> StoredResponse | None:
         """A response; None: unknown, deleted or expired."""
-        wanted = select(responses).where(_TABLE.id == id, self._alive())
-        row = await self._database.read(lambda c: c.execute(wanted).one_or_none())
+        wanted = {"wanted": id, "now": self._clock()}
+        row = await self._database.read(lambda c: c.execute(_GET, wanted).one_or_none())
         return None if row is None else _record(row)
 
     async def delete(self, id: str) -> bool:
@@ -59,7 +81,7 @@ class Responses:
         wanted = select(responses).where(_TABLE.id == id, self._alive())
         change = (
             update(responses)
-            .where(_TABLE.id == id, _TABLE.background, _unfinished())
+            .where(_TABLE.id == id, _TABLE.background, _UNFINISHED)
             .values(cancel_requested=True)
         )
 
@@ -72,29 +94,26 @@ class Responses:
 
     async def heartbeat(self, owner: str) -> None:
         """The owner still works on its unfinished responses."""
-        change = update(responses).where(_TABLE.owner == owner, _unfinished())
-        beat = change.values(heartbeat_at=self._clock())
-        await self._database.write(lambda c: c.execute(beat))
+        beat = {"whose": owner, "now": self._clock()}
+        await self._database.write(lambda c: c.execute(_BEAT, beat))
 
     async def cancelled(self, owner: str) -> list[str]:
         """The ids of an owner's unfinished responses that are to be stopped."""
-        wanted = select(_TABLE.id).where(
-            _TABLE.owner == owner, _TABLE.cancel_requested, _unfinished()
-        )
-        return await self._database.read(lambda c: list(c.execute(wanted).scalars()))
+        whose = {"whose": owner}
+        return await self._database.read(lambda c: list(c.execute(_CANCELLED, whose).scalars()))
 
     async def fail_orphans(self, stale_s: int, body_of: Callable[[StoredResponse], bytes]) -> int:
         """Fail the unfinished responses whose owner has been silent for `stale_s` seconds, with
         the body that `body_of` makes of each. How many there were."""
         stale = _TABLE.heartbeat_at < self._clock() - stale_s
-        wanted = select(responses).where(_unfinished(), stale)
+        wanted = select(responses).where(_UNFINISHED, stale)
         rows = await self._database.read(lambda c: c.execute(wanted).all())
         orphans = [(row.id, body_of(_record(row))) for row in rows]
 
         def work(connection: Connection) -> int:
             failed = 0
             for id, body in orphans:
-                change = update(responses).where(_TABLE.id == id, _unfinished(), stale)
+                change = update(responses).where(_TABLE.id == id, _UNFINISHED, stale)
                 failing = change.values(status="failed", body=body)
                 failed += connection.execute(failing).rowcount
             return failed
@@ -103,10 +122,6 @@ class Responses:
 
     def _alive(self) -> ColumnElement[bool]:
         return or_(_TABLE.expires_at.is_(None), _TABLE.expires_at > self._clock())
-
-
-def _unfinished() -> ColumnElement[bool]:
-    return _TABLE.status.in_(UNFINISHED)
 
 
 def _record(row: Row[Any]) -> StoredResponse:

@@ -12,11 +12,10 @@ from typing import Any, Final
 
 import msgspec
 from sqlalchemy import (
-    ColumnElement,
     Connection,
-    ScalarSelect,
     Update,
     and_,
+    bindparam,
     delete,
     func,
     insert,
@@ -42,6 +41,44 @@ LEASE_S: Final = 60
 RENEWAL_S: Final = 20.0
 
 _TABLE: Final = sessions.c
+_OTHER: Final = sessions.alias("other")
+_NEXT_USE: Final = select(func.coalesce(func.max(_OTHER.c.used), 0) + 1).scalar_subquery()
+
+# Built once: to build a statement costs as much as to run it.
+_WANTED: Final = _TABLE.id == bindparam("wanted")
+_HELD: Final = and_(_WANTED, _TABLE.lease_holder == bindparam("holder"))
+_GET: Final = select(sessions).where(_WANTED, _TABLE.expires_at > bindparam("now"))
+_DROP_EXPIRED: Final = delete(sessions).where(_WANTED, _TABLE.expires_at <= bindparam("now"))
+_LEASE: Final[dict[str, Any]] = {
+    "lease_until": bindparam("until"),
+    "expires_at": bindparam("expiry"),
+}
+_NO_LEASE: Final[dict[str, Any]] = {"lease_holder": None, "lease_until": None}
+_TAKE: Final = (
+    update(sessions)
+    .where(_WANTED, or_(_TABLE.lease_until.is_(None), _TABLE.lease_until <= bindparam("now")))
+    .values(lease_holder=bindparam("holder"), **_LEASE)
+    .returning(_TABLE.messages)
+)
+_INSERT: Final = insert(sessions).values(
+    id=bindparam("wanted"),
+    used=_NEXT_USE,
+    created_at=bindparam("now"),
+    messages=bindparam("said"),
+    lease_holder=bindparam("holder"),
+    **_LEASE,
+)
+_SAID: Final[dict[str, Any]] = {
+    "messages": bindparam("said"),
+    "used": _NEXT_USE,
+    "expires_at": bindparam("expiry"),
+    **_NO_LEASE,
+}
+_KEEP: Final = update(sessions).where(_HELD).values(_SAID)
+_REPLACE: Final = update(sessions).where(_WANTED).values(_SAID)
+_RENEW: Final = update(sessions).where(_HELD).values(_LEASE)
+_DROP_EMPTY: Final = delete(sessions).where(_HELD, _TABLE.messages.is_(None))
+_RELEASE: Final = update(sessions).where(_HELD).values(_NO_LEASE)
 _decode = msgspec.msgpack.Decoder(tuple[Message, ...]).decode
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -66,11 +103,14 @@ class HeldSession:
         self._id = id
         self._holder = holder
         self.messages = messages
+        self.released = False
 
     async def keep(self, messages: tuple[Message, ...]) -> bool:
-        """Keep the whole conversation. False: the session was deleted or replaced meanwhile, and
-        stays so."""
-        return await self._owner.keep_held(self._id, self._holder, messages)
+        """Keep the whole conversation, and let go of the session: the end of the run. False: it was
+        deleted or replaced meanwhile, and stays so."""
+        kept = await self._owner.keep_held(self._id, self._holder, messages)
+        self.released = True
+        return kept
 
 
 class Sessions:
@@ -83,16 +123,24 @@ class Sessions:
 
     async def get(self, id: str) -> StoredSession | None:
         """A session; None: unknown, deleted or expired, or its first run still goes on."""
-        wanted = select(sessions).where(_TABLE.id == id, self._alive())
-        row = await self._database.read(lambda c: c.execute(wanted).one_or_none())
+        wanted = {"wanted": id, "now": self._clock()}
+        row = await self._database.read(lambda c: c.execute(_GET, wanted).one_or_none())
         if row is None or row.messages is None:
             return None
         return StoredSession(id=id, created_at=row.created_at, messages=_decode(row.messages))
 
     async def put(self, id: str, messages: tuple[Message, ...]) -> None:
         """Import a session in place of any with that id, also of one that a run is held in."""
-        values = self._values(_encode(messages)) | {"lease_holder": None, "lease_until": None}
-        await self._database.write(lambda c: self._replace(c, id, values))
+        now = self._clock()
+        said = {"wanted": id, "said": _encode(messages), "expiry": now + self._retention.expiry_s}
+        new = said | {"now": now, "holder": None, "until": None}
+
+        def work(connection: Connection) -> None:
+            if connection.execute(_REPLACE, said).rowcount == 0:
+                connection.execute(_INSERT, new)
+            drop_oldest(connection, self._retention)
+
+        await self._database.write(work)
 
     async def delete(self, id: str) -> bool:
         """Whether there was one to delete. A run in it goes on, and its end is not kept."""
@@ -108,36 +156,38 @@ class Sessions:
         holder = new_id("")
         messages = await self._database.write(lambda c: self._acquire(c, id, holder))
         renewing = asyncio.create_task(self._renew(id, holder))
+        session = HeldSession(self, id, holder, messages)
         try:
-            yield HeldSession(self, id, holder, messages)
+            yield session
         finally:
             renewing.cancel()
-            await self._release(id, holder)
+            if not session.released:
+                await self._release(id, holder)
 
     async def keep_held(self, id: str, holder: str, messages: tuple[Message, ...]) -> bool:
         """`HeldSession.keep`."""
-        values = self._values(_encode(messages))
-        change = update(sessions).where(_held(id, holder)).values(values)
+        said = {
+            "wanted": id,
+            "holder": holder,
+            "said": _encode(messages),
+            "expiry": self._clock() + self._retention.expiry_s,
+        }
 
         def work(connection: Connection) -> bool:
-            kept = connection.execute(change).rowcount > 0
+            kept = connection.execute(_KEEP, said).rowcount > 0
             drop_oldest(connection, self._retention)
             return kept
 
         return await self._database.write(work)
 
     def _acquire(self, connection: Connection, id: str, holder: str) -> tuple[Message, ...]:
-        now = self._clock()
-        lease = self._lease(now) | {"lease_holder": holder}
-        connection.execute(delete(sessions).where(_TABLE.id == id, _TABLE.expires_at <= now))
-        free = or_(_TABLE.lease_until.is_(None), _TABLE.lease_until <= now)
-        take = update(sessions).where(_TABLE.id == id, free).values(lease)
-        row = connection.execute(take.returning(_TABLE.messages)).one_or_none()
+        lease = self._lease(id, holder)
+        connection.execute(_DROP_EXPIRED, {"wanted": id, "now": lease["now"]})
+        row = connection.execute(_TAKE, lease).one_or_none()
         if row is not None:
             return () if row.messages is None else _decode(row.messages)
         try:
-            values = self._values(None) | lease | {"id": id, "created_at": now}
-            connection.execute(insert(sessions).values(values))
+            connection.execute(_INSERT, lease | {"said": None})
         except IntegrityError:
             raise SessionBusy from None
         return ()
@@ -146,52 +196,32 @@ class Sessions:
         """While its run goes on, a session neither becomes free nor expires."""
         while True:
             await asyncio.sleep(RENEWAL_S)
-            longer = update(sessions).where(_held(id, holder)).values(self._lease(self._clock()))
+            lease = self._lease(id, holder)
+            del lease["now"]
             with contextlib.suppress(ServiceError):  # logged; the next one may succeed
-                await self._database.write(partial(_execute, statement=longer))
+                await self._database.write(partial(_execute, statement=_RENEW, values=lease))
 
     async def _release(self, id: str, holder: str) -> None:
         """Let go; of a session in which nothing was kept, nothing stays."""
-        empty = delete(sessions).where(_held(id, holder), _TABLE.messages.is_(None))
-        free = update(sessions).where(_held(id, holder))
-        free = free.values(lease_holder=None, lease_until=None)
+        held = {"wanted": id, "holder": holder}
 
         def work(connection: Connection) -> None:
-            connection.execute(empty)
-            connection.execute(free)
+            connection.execute(_DROP_EMPTY, held)
+            connection.execute(_RELEASE, held)
 
         with contextlib.suppress(ServiceError):  # logged; the lease runs out by itself
             await self._database.write(work)
 
-    def _replace(self, connection: Connection, id: str, values: dict[str, Any]) -> None:
-        change = update(sessions).where(_TABLE.id == id).values(values)
-        if connection.execute(change).rowcount == 0:
-            new = values | {"id": id, "created_at": self._clock()}
-            connection.execute(insert(sessions).values(new))
-        drop_oldest(connection, self._retention)
-
-    def _values(self, messages: bytes | None) -> dict[str, Any]:
+    def _lease(self, id: str, holder: str) -> dict[str, Any]:
+        now = self._clock()
         return {
-            "messages": messages,
-            "used": _next_use(),
-            "expires_at": self._clock() + self._retention.expiry_s,
+            "wanted": id,
+            "holder": holder,
+            "now": now,
+            "until": now + LEASE_S,
+            "expiry": now + self._retention.expiry_s,
         }
 
-    def _lease(self, now: int) -> dict[str, Any]:
-        return {"lease_until": now + LEASE_S, "expires_at": now + self._retention.expiry_s}
 
-    def _alive(self) -> ColumnElement[bool]:
-        return _TABLE.expires_at > self._clock()
-
-
-def _execute(connection: Connection, statement: Update) -> None:
-    connection.execute(statement)
-
-
-def _held(id: str, holder: str) -> ColumnElement[bool]:
-    return and_(_TABLE.id == id, _TABLE.lease_holder == holder)
-
-
-def _next_use() -> ScalarSelect[int]:
-    other = sessions.alias("other")
-    return select(func.coalesce(func.max(other.c.used), 0) + 1).scalar_subquery()
+def _execute(connection: Connection, statement: Update, values: dict[str, Any]) -> None:
+    connection.execute(statement, values)

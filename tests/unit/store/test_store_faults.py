@@ -206,6 +206,15 @@ async def test_writes_of_many_tasks_and_two_stores_all_arrive(
             assert await stores[(n + 1) % 2].responses.get(f"resp_{n}") is not None
 
 
+async def test_write_that_fails_takes_no_other_with_it(store: Store) -> None:
+    writes = [store.responses.create(response(f"resp_{n // 2}")) for n in range(20)]
+    ended = await asyncio.gather(*writes, return_exceptions=True)
+    good = [result is None for result in ended]
+    assert [good[n] + good[n + 1] for n in range(0, 20, 2)] == [1] * 10
+    for n in range(10):
+        assert await store.responses.get(f"resp_{n}") is not None
+
+
 async def test_cancelled_request_leaves_the_store_usable(store: Store) -> None:
     for n in range(20):
         task = asyncio.create_task(store.responses.create(response(f"resp_{n}")))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from sqlalchemy import select
 from stores import MovableClock, opened
 
 from penstock.config import StoreSettings
 from penstock.dialog import File, Image, Message, Reasoning, Text, ToolCall, ToolResult
 from penstock.store import Store
+from penstock.store.schema import sessions
 from penstock.store.sessions import LEASE_S, SessionBusy
 
 HELLO = (Message("user", (Text("hello"),)),)
@@ -91,6 +93,23 @@ async def test_session_of_a_dead_process_becomes_free(store: Store, clock: Movab
     await dead.__aexit__(None, None, None)
     got = await store.sessions.get("s")
     assert got is not None and got.messages == BOTH
+
+
+async def test_long_run_keeps_its_session(
+    store: Store, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.store.sessions.RENEWAL_S", 0.001)
+    lease = select(sessions.c.lease_until)
+    async with store.sessions.held("s") as held:
+        for _ in range(3):
+            clock.now += LEASE_S - 1
+            until = 0
+            while until < clock.now + LEASE_S:
+                until = await store._database.read(lambda c: c.execute(lease).scalar_one())
+        with pytest.raises(SessionBusy):
+            async with store.sessions.held("s"):
+                pass
+        assert await held.keep(HELLO)
 
 
 @pytest.mark.parametrize("how", ["delete", "put"])
