@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.agent.loop import failure
 from penstock.api.acceptance import accepted
-from penstock.api.codecs.responses import TERMINAL, Resource, settled
+from penstock.api.codecs.responses import TERMINAL, Resource, in_own_words, settled
 from penstock.api.response_rows import ResponseRow
 from penstock.base.errors import ServiceError, Unavailable
 from penstock.base.ids import new_id
@@ -64,6 +64,8 @@ class ResponseRuns:
         try:
             async with aclosing(accepted(events)) as run:
                 async for event in run:
+                    if isinstance(event, RunFailed):
+                        event = in_own_words(event)
                     resource.add(event)
                     if row is not None:
                         await self._write(row, event)

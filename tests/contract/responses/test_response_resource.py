@@ -163,14 +163,15 @@ MODES = [{}, {"background": True}, {"stream": True}, {"stream": True, "backgroun
 @pytest.mark.parametrize("fields", MODES)
 async def test_a_request_that_fails_at_once_gets_its_http_status(fields):
     def refused(request):
-        yield RunFailed(400, "invalid_request_error", "context_length_exceeded", "too long", "x")
+        kind, code = "invalid_request_error", "context_length_exceeded"
+        yield RunFailed(400, kind, code, "too long", "messages")
 
     async with answering(refused) as server:
         error = (await create(server, 400, **fields))["error"]
     assert error == {
         "message": "too long",
         "type": "invalid_request_error",
-        "param": "x",
+        "param": "input",
         "code": "context_length_exceeded",
     }
 

@@ -4,7 +4,13 @@ from penstock.api.codecs.responses.chain import continued
 from penstock.api.codecs.responses.decode import ResponsesRequest, decode, resolved
 from penstock.api.codecs.responses.history import input_items
 from penstock.api.codecs.responses.ids import RESPONSE_PREFIX, response_of
-from penstock.api.codecs.responses.resource import TERMINAL, Resource, ResponseIdentity, settled
+from penstock.api.codecs.responses.resource import (
+    TERMINAL,
+    Resource,
+    ResponseIdentity,
+    in_own_words,
+    settled,
+)
 from penstock.api.codecs.responses.stream import ResponseStream
 
 __all__ = [
@@ -16,6 +22,7 @@ __all__ = [
     "ResponsesRequest",
     "continued",
     "decode",
+    "in_own_words",
     "input_items",
     "resolved",
     "response_of",

@@ -158,6 +158,13 @@ def error_object(error: ServiceError | None) -> dict[str, Any] | None:
     return {"type": error.kind, "code": error.code, "message": error.message}
 
 
+def in_own_words(event: RunFailed) -> RunFailed:
+    """A failure that names the dialog's messages names what this interface calls them."""
+    if event.field is None or event.field.split("[")[0] != "messages":
+        return event
+    return msgspec.structs.replace(event, field="input")
+
+
 def settled(body: bytes, status: Status, error: ServiceError | None = None) -> bytes:
     """A stored resource whose work will not go on: cancelled, or failed with an error."""
     resource: dict[str, Any] = orjson.loads(body)
