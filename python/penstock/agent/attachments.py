@@ -17,6 +17,7 @@ import msgspec
 from penstock.base.errors import InvalidRequest, NotFound
 from penstock.dialog import File, GenerateRequest, Message, Part, Text
 from penstock.fetch import Fetched
+from penstock.store.names import NO_NAME, safe_name
 from penstock.store.records import FileSource, NewFile, StoredFile
 
 MAX_FILES: Final = 64
@@ -29,10 +30,8 @@ BINARY_TYPE: Final = "application/octet-stream"
 PURPOSE: Final = "user_data"
 SOURCE: Final = FileSource("input_file")
 MAX_SHOWN_CHARS: Final = 80
-MAX_NAME_CHARS: Final = 255
-# Name and type are a client's, and go into headers when the file is downloaded.
+# The type is a client's, and goes into headers when the file is downloaded.
 _MEDIA_TYPE: Final = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
-_PATH_OR_CONTROL: Final = re.compile(r".*[/\\]|[\x00-\x1f\x7f-\x9f]", re.DOTALL)
 # Control characters that text has; any other one makes it binary.
 IN_TEXT: Final = frozenset("\t\n\r\f\v\x1b")
 
@@ -140,11 +139,13 @@ class _Known:
     @classmethod
     def of(cls, name: str | None, mime_type: str | None, is_text: bool, size_bytes: int) -> _Known:
         """Of a file that may have come without a name or a type, or with one that is none."""
-        name = _PATH_OR_CONTROL.sub("", name or "")[:MAX_NAME_CHARS]
+        name = safe_name(name) if name else None
         if mime_type is None or not _MEDIA_TYPE.fullmatch(mime_type):
-            mime_type = mimetypes.guess_type(name)[0] or (TEXT_TYPE if is_text else BINARY_TYPE)
-        suffix = mimetypes.guess_extension(mime_type) or ""
-        return cls(name or f"file{suffix}", mime_type, size_bytes)
+            guessed = mimetypes.guess_type(name)[0] if name else None
+            mime_type = guessed or (TEXT_TYPE if is_text else BINARY_TYPE)
+        if name is None:
+            name = NO_NAME + (mimetypes.guess_extension(mime_type) or "")
+        return cls(name, mime_type, size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
