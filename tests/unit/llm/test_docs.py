@@ -8,15 +8,22 @@ from typing import Any
 
 import pytest
 from scripted_engine import ScriptedEngine
+from sentence_folders import save_sentence_folder, small_body
 from tiny_text import IM_END, tiny_template, tiny_tokenizer
 
 import penstock
 from penstock.agent import AgentLoop
 from penstock.generation import Generator
 from penstock.llm import LLM, Host
+from penstock.models.catalogue import EMBEDDING_MODEL
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "embedded.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_sentence_folder(tmp_path_factory.mktemp("bert"), small_body("Bert")))
 
 
 def scripted_llm(model: str = "", **settings: Any) -> LLM:
@@ -32,8 +39,11 @@ def scripted_llm(model: str = "", **settings: Any) -> LLM:
 
 @pytest.mark.parametrize("source", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_an_example_runs(
-    source: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    source: str, embedder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(penstock, "LLM", scripted_llm, raising=False)
+    embeds = EMBEDDING_MODEL in source
+    substitute = (lambda _: LLM(embedder)) if embeds else scripted_llm
+    monkeypatch.setattr(penstock, "LLM", substitute, raising=False)
     exec(compile(source, str(PAGE), "exec"), {"__name__": "__main__"})
-    assert "a word" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert -1 <= float(out) <= 1.001 if embeds else "a word" in out

@@ -193,9 +193,11 @@ async def test_cancelling_an_async_call_aborts_it() -> None:
     opened = Opened([0x61, asyncio.Event()])
     with opened.llm as llm:
         task = asyncio.create_task(llm.agenerate("x"))
-        async for event in llm.astream("y"):  # by now the engine runs both
+        async for event in llm.astream("y"):
             if isinstance(event, TextDelta):
                 break
+        while len(opened.engine.requests) < 2:  # the other one may start later
+            await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

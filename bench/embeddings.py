@@ -1,0 +1,135 @@
+"""Embeddings of sentences: our engine beside transformers in torch, on the same weights.
+
+`python -m bench.embeddings FOLDER --peer PYTHON`: token ids in, vectors out, in process on both
+sides, alternating. PYTHON: an interpreter with torch and transformers (`bench/peers.md`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from bench.machine import facts
+from penstock.config import EngineSettings
+from penstock.engine.local import LocalEngine
+from penstock.engine.types import EmbedRequest
+
+SHAPES = ((32, 1), (32, 32), (256, 1), (256, 32))  # tokens of a sentence, sentences
+WORKER = Path(__file__).parent / "workers" / "torch_embedding_worker.py"
+SECONDS = 1.0
+
+
+class Side(Protocol):
+    """Embeds token ids; gives the vectors and how long they took."""
+
+    def embed(self, sequences: list[list[int]]) -> tuple[np.ndarray, float]: ...
+
+
+class Ours:
+    """An engine in a thread of this process."""
+
+    def __init__(self, folder: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        settings = EngineSettings(model=folder)
+        self._engine = self._loop.run_until_complete(LocalEngine.start(settings))
+        self._asked = 0
+
+    def embed(self, sequences: list[list[int]]) -> tuple[np.ndarray, float]:
+        began = time.perf_counter()
+        data = self._loop.run_until_complete(self._embed(sequences))
+        return np.frombuffer(data, "<f4").reshape(len(sequences), -1), time.perf_counter() - began
+
+    async def _embed(self, sequences: list[list[int]]) -> bytes:
+        self._asked += 1
+        request = EmbedRequest(str(self._asked), tuple(map(tuple, sequences)))
+        async with aclosing(self._engine.embed(request)) as chunks:  # type: ignore[type-var]
+            return b"".join([chunk.vectors async for chunk in chunks])
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._engine.close())
+        self._loop.close()
+
+
+class Torch:
+    """transformers in a process of its own; answers a line of JSON for each."""
+
+    def __init__(self, python: str, folder: str) -> None:
+        self._process = subprocess.Popen(
+            [python, str(WORKER), folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def embed(self, sequences: list[list[int]]) -> tuple[np.ndarray, float]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(sequences) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        return np.array(answer["vectors"], np.float32), answer["seconds"]
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+
+
+def measure(sides: dict[str, Side], repeats: int) -> list[dict[str, Any]]:
+    """A row for each shape: median sentences per second of each side, and how far they differ."""
+    random = np.random.default_rng(1)
+    rows = []
+    for tokens, sentences in SHAPES:
+        ids = random.integers(1000, 20_000, (sentences, tokens)).tolist()
+        vectors = {name: side.embed(ids)[0] for name, side in sides.items()}
+        rates: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(repeats):
+            for name, side in sides.items():
+                rates[name].append(sentences / _fastest(side, ids))
+        first, *others = vectors.values()
+        rows.append(
+            {
+                "tokens": tokens,
+                "sentences": sentences,
+                "differ_by": max((float(abs(first - v).max()) for v in others), default=0.0),
+                **{name: round(statistics.median(values), 1) for name, values in rates.items()},
+            }
+        )
+    return rows
+
+
+def _fastest(side: Side, ids: list[list[int]]) -> float:
+    """The least time of one call, of as many as fit a part of a second: the machine is shared."""
+    times: list[float] = []
+    while sum(times) < SECONDS / 4 or len(times) < 2:
+        times.append(side.embed(ids)[1])
+    return min(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench.embeddings", description=__doc__)
+    parser.add_argument("folder", help="a folder as sentence-transformers writes it")
+    parser.add_argument("--peer", help="a Python with torch and transformers")
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    ours = Ours(arguments.folder)
+    sides: dict[str, Any] = {"penstock": ours}
+    if arguments.peer:
+        sides["torch"] = Torch(arguments.peer, arguments.folder)
+    try:
+        rows = measure(sides, arguments.repeats)
+    finally:
+        for side in sides.values():
+            side.close()
+    json.dump({"machine": facts(), "rows": rows}, sys.stdout, indent=1)
+    print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Runs in a peer's Python: the mean of a transformers encoder's states, normalised, in float32.
+
+Sentences of one length, as JSON lines of token ids on stdin; vectors and seconds on stdout.
+"""
+
+import json
+import sys
+import time
+
+import torch
+import transformers
+
+
+@torch.inference_mode()
+def main(folder: str) -> None:
+    model = transformers.AutoModel.from_pretrained(folder).float().eval()
+    for line in sys.stdin:
+        ids = torch.tensor(json.loads(line))
+        began = time.perf_counter()
+        states = model(ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+        vectors = torch.nn.functional.normalize(states.mean(1), dim=1)
+        seconds = time.perf_counter() - began
+        print(json.dumps({"vectors": vectors.tolist(), "seconds": seconds}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
