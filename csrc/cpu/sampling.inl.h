@@ -10,7 +10,7 @@
 //
 // The meaning of `sample` and `top_logprobs` is stated in kernels/sampling.py. Logits are not
 // modified. argmax and sample give -1 for a row with NaN or +inf, or of nothing but -inf; there
-// top_logprobs gives NaN, and ids -1. One task per row; a thread's workspace is 12.25 bytes per
+// top_logprobs gives NaN, and ids -1. One task per row; a thread's workspace is 12.2 bytes per
 // token of the vocabulary. Masses are summed in float32 within 64 (or 512) tokens, in double
 // beyond.
 #pragma once

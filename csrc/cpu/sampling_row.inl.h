@@ -25,7 +25,6 @@ struct Row {
     const float* logits;
     int64_t vocabulary;
     float* maxima;         // [chunks]
-    float* spare;          // [chunks]
     float* weights;        // [V]
     double* sums;          // [chunks]
     Candidate* candidates; // [V]
@@ -35,18 +34,17 @@ struct Row {
 
 PENSTOCK_INLINE size_t row_bytes(int64_t vocabulary) {
     const int64_t chunks = chunks_of(vocabulary);
-    return static_cast<size_t>(chunks) * (2 * sizeof(float) + sizeof(double)) +
+    return static_cast<size_t>(chunks) * (sizeof(float) + sizeof(double)) +
            static_cast<size_t>(vocabulary) * (sizeof(float) + sizeof(Candidate)) + 64;
 }
 
 PENSTOCK_INLINE Row row_of(const float* logits, int64_t vocabulary, void* memory) {
     const int64_t chunks = chunks_of(vocabulary);
-    Row row{logits, vocabulary, nullptr, nullptr, nullptr, nullptr, nullptr};
+    Row row{logits, vocabulary, nullptr, nullptr, nullptr, nullptr};
     row.sums = static_cast<double*>(memory);
     row.candidates = reinterpret_cast<Candidate*>(row.sums + chunks);
     row.maxima = reinterpret_cast<float*>(row.candidates + vocabulary);
-    row.spare = row.maxima + chunks;
-    row.weights = row.spare + chunks;
+    row.weights = row.maxima + chunks;
     return row;
 }
 

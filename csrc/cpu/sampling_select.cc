@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 
 namespace penstock::cpu {
 namespace {
@@ -16,11 +15,6 @@ bool earlier(const Candidate& a, const Candidate& b) {
 }
 
 } // namespace
-
-float kth_highest(float* values, int64_t n, int64_t k) {
-    std::nth_element(values, values + k - 1, values + n, std::greater<>());
-    return values[k - 1];
-}
 
 void keep_best(Candidate* candidates, int64_t n, int64_t k) {
     if (k < n)

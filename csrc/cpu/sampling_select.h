@@ -12,9 +12,6 @@ struct Candidate {
     int32_t id;
 };
 
-// The k-th highest of n values, 1 <= k <= n; reorders them.
-float kth_highest(float* values, int64_t n, int64_t k);
-
 // Moves the k best to the front, in any order.
 void keep_best(Candidate* candidates, int64_t n, int64_t k);
 

@@ -17,14 +17,42 @@ PENSTOCK_INLINE Kept best(const Row& row, float highest, int64_t k) {
     return shortest_prefix(row, Counting{}, band, static_cast<double>(k));
 }
 
+constexpr int kMostTrials = 24;
+
+// How many chunks have a logit of at least `low`.
+PENSTOCK_INLINE int64_t chunks_reaching(const Row& row, float low) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < row.chunks(); i += kLanes) {
+        const int n = lanes_from(i, row.chunks());
+        const F32 top = load_lanes(row.maxima + i, n);
+        count += __builtin_popcount(bits(less_equal(broadcast(low), top) & first(n)));
+    }
+    return count;
+}
+
+// A logit that k chunks reach or more, so at least k logits do, but not many more: a few passes
+// over the maxima instead of their order. -inf where fewer chunks have a finite logit, or where
+// that is not found soon.
+PENSTOCK_INLINE float reached_by(const Row& row, float highest, int64_t k) {
+    float depth = 1.0f;
+    int trials = 0;
+    while (chunks_reaching(row, highest - depth) < k) {
+        depth *= 2.0f;
+        if (++trials == kMostTrials)
+            return -kInfinity;
+    }
+    float low = highest - depth;
+    float high = trials > 0 ? highest - depth / 2.0f : highest; // fewer than k reach it, or few
+    for (; trials < kMostTrials && chunks_reaching(row, low) > 2 * k; ++trials) {
+        const float middle = low + (high - low) / 2.0f;
+        (chunks_reaching(row, middle) < k ? high : low) = middle;
+    }
+    return low;
+}
+
 // Makes the k best tokens, 1 <= k <= V, the first k candidates, in any order.
 PENSTOCK_INLINE void gather_best(const Row& row, float highest, int64_t k) {
-    float low = -kInfinity;
-    // k chunks reach the k-th highest maximum, so at least k logits do.
-    if (k <= row.chunks()) {
-        __builtin_memcpy(row.spare, row.maxima, static_cast<size_t>(row.chunks()) * sizeof(float));
-        low = kth_highest(row.spare, row.chunks(), k);
-    }
+    const float low = k <= row.chunks() ? reached_by(row, highest, k) : -kInfinity;
     const int64_t limit = low > -kInfinity ? 4 * k + kSmallTopK : row.vocabulary;
     const int64_t count = gather(row, low, kInfinity, row.candidates, limit);
     if (count <= limit) {
