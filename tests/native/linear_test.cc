@@ -15,13 +15,22 @@ using namespace penstock::cpu::testing;
 
 namespace {
 
-std::vector<Level> levels() {
-    std::vector<Level> result;
-    for (const Level level : kLevels) {
-        if (missing_feature(level).empty())
-            result.push_back(level);
-    }
+// Every level that runs here, unless the command line names some.
+std::vector<Level>& levels() {
+    static std::vector<Level> result;
     return result;
+}
+
+void choose_levels(int count, char** names) {
+    for (const Level level : kLevels) {
+        const std::string_view name = level_name(level);
+        const bool named = std::find(names, names + count, name) != names + count;
+        if (count == 0 ? missing_feature(level).empty() : named)
+            levels().push_back(level);
+    }
+    CHECK(count == 0 || static_cast<int>(levels().size()) == count);
+    for (const Level level : levels())
+        CHECK(missing_feature(level).empty());
 }
 
 TensorView view(void* data, DType dtype, int64_t rows, int64_t columns, int64_t stride) {
@@ -330,7 +339,9 @@ void what_cannot_be_packed_is_refused_by_name() {
 
 } // namespace
 
-int main() {
+// linear_test [LEVEL...]
+int main(int count, char** arguments) {
+    choose_levels(count - 1, arguments + 1);
     every_affine_format_multiplies_exactly();
     extreme_integers_are_summed_exactly();
     awkward_activations_are_quantized_as_defined();

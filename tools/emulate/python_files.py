@@ -1,0 +1,60 @@
+"""Print the files that the Python tests need, for the emulated machine: python_files.py TESTS.
+
+Runs the tests of one level here, then lists what the interpreter loaded: modules with their byte
+code, shared libraries, and the files that make the virtual environment one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import encodings
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def modules() -> Iterator[str]:
+    for module in list(sys.modules.values()):
+        source = getattr(module, "__file__", None)
+        if source:
+            yield source
+            yield importlib.util.cache_from_source(source) if source.endswith(".py") else source
+
+
+def libraries() -> Iterator[str]:
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.split(maxsplit=5)[-1]
+        if path.startswith("/") and ".so" in path:
+            name = Path(path)
+            yield from map(str, name.parent.glob(name.name.split(".so")[0] + ".so*"))
+
+
+def interpreter() -> Iterator[str]:
+    yield sys.executable
+    yield os.path.realpath(sys.executable)
+    yield os.path.join(sys.prefix, "pyvenv.cfg")
+    yield from map(str, Path(sys.prefix).glob("lib/python3*/site-packages/*.pth"))
+    yield from map(str, Path(encodings.__file__).parent.glob("*.py"))
+
+
+def main() -> None:
+    tests = sys.argv[1]
+    settings = ["-c", "tools/emulate/pytest.ini", "-q", "-p", "no:cacheprovider"]
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    with contextlib.redirect_stdout(sys.stderr):
+        status = pytest.main([*settings, tests, "-k", "avx2"])
+    if status != 0:
+        raise SystemExit(status)
+    own = [str(path) for path in Path(tests).glob("*.py")] + ["tests/conftest.py", settings[1]]
+    names = {*modules(), *libraries(), *interpreter(), *map(os.path.abspath, own)}
+    for name in sorted(names):
+        if os.path.exists(name):
+            print(name.lstrip("/"))
+
+
+if __name__ == "__main__":
+    main()
