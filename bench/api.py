@@ -18,6 +18,7 @@ import argparse
 import array
 import itertools
 import json
+import random
 import re
 import sys
 from bisect import bisect_right
@@ -103,7 +104,7 @@ def streams(
     for rate in sorted([*rates] * repeats):
         server.pace(CONNECTIONS / rate)
         tokens = max(LEAST_TOKENS, round(STREAM_S * rate / CONNECTIONS))
-        asking = bodies(stream=True, max_tokens=tokens)
+        asking = bodies(stream=True, max_tokens=tokens, spread=0.5)
         cpu_s = server.cpu_s()
         done = drive(server.address, asking, CONNECTIONS, seconds)
         _check(done)
@@ -132,16 +133,19 @@ def memory(server: ApiServer, count: int) -> dict[str, Row]:
     return rows
 
 
-def bodies(*, stream: bool, max_tokens: int) -> Iterator[bytes]:
-    """Requests as a chat client sends them; no two in a row are the same."""
+def bodies(*, stream: bool, max_tokens: int, spread: float = 0.0) -> Iterator[bytes]:
+    """Requests as a chat client sends them; no two in a row are the same. `max_tokens` is their
+    mean; they differ by this share of it, so that streams do not all end at once."""
+    draws = random.Random(1)
     made = []
     for number in range(997):
+        tokens = round(max_tokens * draws.uniform(1 - spread, 1 + spread))
         content = f"Name three rivers that are longer than {number} km, and say where they end."
         body = json.dumps(
             {
                 "model": "default",
                 "messages": [{"role": "user", "content": content}],
-                "max_tokens": max_tokens,
+                "max_tokens": tokens,
                 "stream": stream,
             }
         ).encode()
