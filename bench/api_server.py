@@ -15,7 +15,7 @@ import msgspec
 from bench.scripted import Script
 from penstock.api.server import bind_socket
 from penstock.api.workers import WorkerStatus, WorkerTask
-from penstock.config import EngineSettings, ServerSettings, read_environment
+from penstock.config import EngineSettings, ServerSettings, StoreSettings, read_environment
 from penstock.models.hub_access import HubAccess
 from penstock.models.loading import load_text_parts
 from penstock.models.sources import resolve_model
@@ -32,9 +32,11 @@ class ApiServer:
 
     def __init__(self, model: str, python: str, log: bool = True) -> None:
         self._settings = EngineSettings(model=model)
-        self._server = ServerSettings(host="127.0.0.1", disable_access_log=not log)
         self._python = python
         self._folder = tempfile.TemporaryDirectory(prefix="bench-")
+        place = self._folder.name
+        store = StoreSettings(f"sqlite:///{place}/store.db", f"{place}/blobs", f"{place}/skills")
+        self._server = ServerSettings("127.0.0.1", disable_access_log=not log, store=store)
         self._processes: list[subprocess.Popen[bytes]] = []
         environment = read_environment()
         hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")

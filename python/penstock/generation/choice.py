@@ -95,6 +95,8 @@ class Choice:
         tokens = chunk.tokens
         if self._plain:
             self._all_tokens(tokens)
+            if chunk.finish is None:  # nothing else can end it
+                return self._parts.take()
         else:
             for token in tokens:
                 self._token(token)

@@ -49,6 +49,8 @@ class IncrementalDetokenizer:
 
     def push_all(self, token_ids: Sequence[int]) -> str:
         """As `push` of one after the other, joined."""
+        if len(token_ids) == 1:
+            return self.push(token_ids[0])
         if self._at_start or not self._control.isdisjoint(token_ids):
             return "".join(map(self.push, token_ids))
         return self._decode(b"".join(map(self._bytes_of.__getitem__, token_ids)))
