@@ -13,9 +13,17 @@ from typing import IO
 import msgspec
 
 from bench.scripted import Script
+from penstock.api.control import Failed, Told, from_worker_decoder
 from penstock.api.server import bind_socket
-from penstock.api.workers import WorkerStatus, WorkerTask
-from penstock.config import EngineSettings, ServerSettings, StoreSettings, read_environment
+from penstock.api.tasks import ApiTask, ModelTask, WorkerTask
+from penstock.config import (
+    EngineSettings,
+    ModelSettings,
+    ServerSettings,
+    StoreSettings,
+    read_environment,
+)
+from penstock.engine.fleet import ModelState
 from penstock.models.hub_access import HubAccess
 from penstock.models.loading import load_text_parts
 from penstock.models.sources import resolve_model
@@ -57,13 +65,15 @@ class ApiServer:
         self._bound = bind_socket("127.0.0.1", 0)
         self.address: tuple[str, int] = self._bound.getsockname()[:2]
         fd = self._bound.fileno()
-        task = WorkerTask(self._settings, self._server, path, fd)
+        model = ModelTask(ModelSettings(self._settings, id=self._model_id), path)
+        task = WorkerTask(ApiTask((model,), None, self._server), fd)
         self._api = self._start("penstock.api.worker", core=SERVER_CORE, pass_fd=fd)
         self._tell(self._api, msgspec.json.encode(task))
+        self._tell(self._api, msgspec.json.encode(Told({self._model_id: ModelState("loaded")})))
         assert self._api.stdout is not None
-        status = msgspec.json.decode(self._api.stdout.readline(), type=WorkerStatus)
-        if status.info is None:
-            raise RuntimeError(status.failure)
+        said = from_worker_decoder.decode(self._api.stdout.readline())
+        if isinstance(said, Failed):
+            raise RuntimeError(said.text)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+)
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +24,12 @@ from stores import opened, sqlite_settings
 
 from penstock.api.app import create_app
 from penstock.api.metrics import Metrics
+from penstock.api.registry import ModelRegistry
+from penstock.api.served_model import LoadedModel, Loop, ModelControl, ServedModel
 from penstock.api.server import bind_socket, url_of
 from penstock.api.services import Services
 from penstock.api.serving import HttpServer
+from penstock.base.errors import Unavailable
 from penstock.config import ServerSettings
 from penstock.dialog import (
     Event,
@@ -33,6 +44,8 @@ from penstock.dialog import (
     TurnEnded,
     Usage,
 )
+from penstock.engine.fleet import ModelState
+from penstock.engine.protocol import Engine
 from penstock.store import Store
 
 MODEL = "scripted-model"
@@ -112,6 +125,64 @@ class ScriptedLoop:
         return USAGE.prompt_tokens
 
 
+class ScriptedControl:
+    """What the fleet does for the models of a test: there are no engine processes to wait for.
+    `loads` and `unloads` name the models that were asked for; a load waits for `gate`."""
+
+    def __init__(self) -> None:
+        self.registry: ModelRegistry | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.failing = False
+        self.loads: list[str] = []
+        self.unloads: list[str] = []
+
+    async def load(self, model: str) -> None:
+        assert self.registry is not None
+        self.loads.append(model)
+        if self.registry[model].status != "loaded":
+            self.registry.apply({model: ModelState("reloading")})
+            await self.gate.wait()
+            if self.failing:
+                self.registry.apply({model: ModelState("unloaded", "no memory at /dev/mem")})
+                raise Unavailable("could not be loaded", code="model_load_failed")
+        self.registry.apply({model: ModelState("loaded")})
+
+    async def unload(self, model: str) -> None:
+        assert self.registry is not None
+        self.unloads.append(model)
+        self.registry.apply({model: ModelState("unloaded")})
+
+
+def registry_of(
+    loops: Mapping[str, Loop],
+    engine: Engine,
+    control: ModelControl,
+    *,
+    on_demand: Collection[str] = (),
+    aliases: Mapping[str, str] | None = None,
+    default: str | None = None,
+) -> ModelRegistry:
+    """Models that answer by these loops; those on demand are not loaded yet."""
+
+    def opener(loop: Loop) -> Callable[[], Awaitable[LoadedModel]]:
+        async def close() -> None:
+            return None
+
+        async def opened() -> LoadedModel:
+            return LoadedModel(loop, engine, lambda: True, close)
+
+        return opened
+
+    models = [
+        ServedModel(name, opener(loop), control, on_demand=name in on_demand)
+        for name, loop in loops.items()
+    ]
+    registry = ModelRegistry(models, aliases=aliases, default=default)
+    registry.apply({name: ModelState("loaded") for name in loops if name not in on_demand})
+    return registry
+
+
 @dataclass
 class Serving:
     """A running server and its clients."""
@@ -122,6 +193,7 @@ class Serving:
     server: HttpServer
     services: Services
     loop: ScriptedLoop
+    control: ScriptedControl
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let the server go on until something is so; the test's own timeout bounds it."""
@@ -137,28 +209,41 @@ async def serving(
     models: Mapping[str, ScriptedLoop] | None = None,
     metrics: Metrics | None = None,
     store: Store | None = None,
+    on_demand: Collection[str] = (),
+    aliases: Mapping[str, str] | None = None,
+    default: str | None = None,
 ) -> AsyncIterator[Serving]:
     """A server on a free port of loopback, until the block ends. `store` None: one of its own."""
+    loop, control = ScriptedLoop(script), ScriptedControl()
+    control.registry = registry_of(
+        models or {MODEL: loop},
+        ScriptedEngine([1]),
+        control,
+        on_demand=on_demand,
+        aliases=aliases,
+        default=default,
+    )
+    await asyncio.gather(*(model.started() for model in control.registry.values()))
     async with AsyncExitStack() as stack:
         if store is None:
             folder = stack.enter_context(TemporaryDirectory(prefix="penstock-store-"))
             store = await stack.enter_async_context(opened(sqlite_settings(Path(folder))))
-        async with _serving(script, settings, models, metrics, store) as running:
+        async with _serving(loop, control, settings, metrics, store) as running:
             yield running
 
 
 @asynccontextmanager
 async def _serving(
-    script: Script,
+    loop: ScriptedLoop,
+    control: ScriptedControl,
     settings: ServerSettings,
-    models: Mapping[str, ScriptedLoop] | None,
     metrics: Metrics | None,
     store: Store,
 ) -> AsyncIterator[Serving]:
-    loop = ScriptedLoop(script)
+    assert control.registry is not None
     services = Services(
-        models=models or {MODEL: loop},
-        engine=ScriptedEngine([1]),
+        models=control.registry,
+        control=control,
         store=store,
         settings=settings,
         metrics=metrics or (None if settings.disable_metrics else Metrics()),
@@ -174,7 +259,7 @@ async def _serving(
         httpx.AsyncClient(base_url=url, timeout=30) as http,
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client,
     ):
-        yield Serving(url, http, client, server, services, loop)
+        yield Serving(url, http, client, server, services, loop, control)
     server.stop()
     server.stop()
     await task

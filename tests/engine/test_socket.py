@@ -95,7 +95,7 @@ async def tokens(stream: AsyncIterator[TokenChunk]) -> list[int]:
 async def serving(path: Path) -> AsyncIterator[tuple[CountingTokenSource, EngineServer]]:
     source = CountingTokenSource()
     server = EngineServer(source, str(path))
-    thread = threading.Thread(target=server.run)
+    thread = threading.Thread(target=server.run, name="counting")
     thread.start()
     try:
         yield source, server
@@ -267,3 +267,20 @@ async def test_work_that_comes_without_a_frame_wakes_the_engine(tmp_path: Path) 
         source.wake()
         assert await waiting == [1, 2, 3, 4, 5]
         await client.close()
+
+
+async def test_drained_engine_ends_with_its_last_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s") as (_, server):
+        client = EngineClient(str(tmp_path / "s"))
+        await client.wait_ready()
+        answer = asyncio.create_task(tokens(client.generate(request("open", 50))))
+        await asyncio.sleep(0)
+        server.drain()
+        assert await answer == list(range(1, 51))  # what runs is finished
+        await until(lambda: server._listener.fileno() < 0)
+        with pytest.raises(OSError):
+            await asyncio.open_unix_connection(str(tmp_path / "s"))
+        assert await tokens(client.generate(request("more"))) == [1, 2, 3, 4, 5]
+        thread = next(t for t in threading.enumerate() if t.name.startswith("counting"))
+        await client.close()
+        await asyncio.to_thread(thread.join)

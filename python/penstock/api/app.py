@@ -26,7 +26,13 @@ from penstock.api.routes.files import (
     UploadFile,
 )
 from penstock.api.routes.generate import GenerateEndpoint
-from penstock.api.routes.models import GetModel, ListModels
+from penstock.api.routes.models import (
+    GetModel,
+    ListModels,
+    model_status,
+    reload_model,
+    unload_model,
+)
 from penstock.api.routes.operations import ExposeMetrics, Health
 from penstock.api.routes.responses import CancelResponse, CreateResponse, InputItems, OneResponse
 from penstock.api.routes.sessions import DeleteSession, ExportSession, ImportSession
@@ -147,6 +153,9 @@ class _Routes:
                 ),
                 *_stored(services),
                 Route("/v1/models", ListModels(services), methods=["GET"]),
+                Route("/v1/models/reload", reload_model(services), methods=["POST"]),
+                Route("/v1/models/status", model_status(services), methods=["POST"]),
+                Route("/v1/models/unload", unload_model(services), methods=["POST"]),
                 Route("/v1/models/{model:path}", GetModel(services), methods=["GET"]),
                 Route("/v1/responses", CreateResponse(services), methods=["POST"]),
                 Route(

@@ -1,4 +1,4 @@
-"""One API process: an engine's client, its model's text side, the store, and the HTTP server."""
+"""One API process: clients of the engines, the text side of their models, the store, HTTP."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from penstock.agent import FileAttachments, Runner, load_runner, loop_over
 from penstock.api.app import create_app
 from penstock.api.latency import MeasuredEngine
 from penstock.api.metrics import Metrics
+from penstock.api.registry import ModelRegistry
+from penstock.api.served_model import LoadedModel, ModelControl, ServedModel
 from penstock.api.services import Services
 from penstock.api.serving import HttpServer
+from penstock.api.tasks import ApiTask, ModelTask
 from penstock.config import EngineSettings, ServerSettings, StoreSettings, read_environment
 from penstock.engine.client import EngineClient
 from penstock.engine.protocol import Engine
@@ -25,49 +28,40 @@ if TYPE_CHECKING:
 
 
 class ApiProcess:
-    """Serves one engine. Make it while the engine loads: its own loading goes on beside that."""
+    """Serves the models of `task`. Apply the states of their engines as they change; a model opens
+    while its engine loads."""
 
-    def __init__(
-        self,
-        engine_settings: EngineSettings,
-        server_settings: ServerSettings,
-        socket_path: str,
-        *,
-        metrics_dir: str | None = None,
-    ) -> None:
-        self._settings = server_settings
-        self._metrics = None if server_settings.disable_metrics else Metrics(metrics_dir)
-        self._client = EngineClient(socket_path)
-        self._engine: Engine = self._client
-        if self._metrics is not None:
-            self._engine = MeasuredEngine(self._client, self._metrics)
-        self._model = asyncio.ensure_future(
-            asyncio.to_thread(_load_model, engine_settings, self._engine)
+    def __init__(self, task: ApiTask, control: ModelControl) -> None:
+        self._settings = task.server
+        self._control = control
+        self._metrics = None if task.server.disable_metrics else Metrics(task.metrics_dir)
+        names = [(model.settings.id, model.settings.aliases) for model in task.models]
+        self.models = ModelRegistry(
+            [self._served(model) for model in task.models],
+            aliases={alias: name for name, aliases in names for alias in aliases},
+            default=task.default_model_id,
         )
-        located = server_settings.store.located(read_environment().home)
+        located = task.server.store.located(read_environment().home)
         self._store = asyncio.ensure_future(_open_store(located))
         self._attachments = asyncio.ensure_future(self._make_attachments())
 
-    async def start(self) -> Engine:
-        """Return when engine and text side are loaded and the store is open. Raises ModelError,
-        SettingsError."""
-        await self._model
+    async def start(self) -> None:
+        """Return when all models whose engines run are connected and the store is open. Raises
+        ModelError, SettingsError."""
         await self._attachments
-        await self._client.wait_ready()
-        return self._engine
+        await asyncio.gather(*(model.started() for model in self.models.values()))
 
     async def serve(self, bound: socket.socket, on_started: Callable[[HttpServer], None]) -> None:
         """Serve until a signal, or `HttpServer.stop`, ends it. Call `start` before."""
-        model_id, runner = await self._model
-        store, attachments = await self._store, await self._attachments
-        loop = loop_over(runner, attachments, sessions=store.sessions)
         services = Services(
-            models={model_id: loop},
-            engine=self._engine,
-            store=store,
+            models=self.models,
+            control=self._control,
+            store=await self._store,
             settings=self._settings,
             metrics=self._metrics,
         )
+        gc.collect()
+        gc.freeze()  # what is loaded stays: no collection walks it in the middle of a stream
         gc.collect()
         gc.freeze()  # what is loaded stays: no collection walks it in the middle of a stream
         server = HttpServer(
@@ -79,11 +73,36 @@ class ApiProcess:
             await services.close()
 
     async def close(self) -> None:
-        """Let go of the engine; what is still running ends with an error."""
-        self._model.cancel()
-        await asyncio.gather(self._model, return_exceptions=True)
-        await self._client.close()
+        """Let go of the engines; what is still running ends with an error."""
+        await self.models.close()
         await self._close_store()
+
+    def _served(self, model: ModelTask) -> ServedModel:
+        settings = model.settings
+        return ServedModel(
+            settings.id,
+            lambda: self._open_model(settings.engine, model.socket_path),
+            self._control,
+            on_demand=settings.on_demand,
+        )
+
+    async def _open_model(self, settings: EngineSettings, socket_path: str) -> LoadedModel:
+        """Connect to an engine that may still be loading, and load the text side meanwhile. Raises
+        ModelError."""
+        client = EngineClient(socket_path)
+        engine: Engine = client
+        if self._metrics is not None:
+            engine = MeasuredEngine(client, self._metrics)
+        try:
+            runner = await asyncio.to_thread(_load_runner, settings, engine)
+            attachments = await asyncio.shield(self._attachments)
+            sessions = (await asyncio.shield(self._store)).sessions
+            await client.wait_ready()
+        except BaseException:
+            await client.close()
+            raise
+        loop = loop_over(runner, attachments, sessions=sessions)
+        return LoadedModel(loop, engine, lambda: client.serving, client.close)
 
     async def _make_attachments(self) -> FileAttachments:
         store = await self._store
@@ -116,8 +135,8 @@ def _attachments_of(store: Store, settings: ServerSettings) -> FileAttachments:
     return Attachments(store.files, Fetcher(AllowList(settings.fetch_allow)))
 
 
-def _load_model(settings: EngineSettings, engine: Engine) -> tuple[str, Runner]:
+def _load_runner(settings: EngineSettings, engine: Engine) -> Runner:
     environment = read_environment()
     hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
     files = resolve_model(settings.model, environment.home, hub)
-    return files.model_id, load_runner(files, engine, settings.tool_syntax)
+    return load_runner(files, engine, settings.tool_syntax)

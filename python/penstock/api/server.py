@@ -1,6 +1,6 @@
-"""`run_server`: the engine process, the API process or processes, from start to shutdown.
+"""`run_server`: the engine processes, the API process or processes, from start to shutdown.
 
-The engine is spawned before anything that is slow to import is imported: it loads meanwhile.
+The first engine is spawned before anything that is slow to import is imported: it loads meanwhile.
 """
 
 from __future__ import annotations
@@ -9,97 +9,107 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import uvloop
 
 from penstock import __version__
+from penstock.api.tasks import ApiTask, ModelTask
+from penstock.base.errors import ModelError
 from penstock.base.host import available_cores
-from penstock.config import EngineSettings, ServerSettings
-from penstock.engine.supervisor import EngineSupervisor
+from penstock.config import ModelSettings, ServingSettings
+from penstock.engine.fleet import EngineFleet
 from penstock.engine.types import EngineInfo
 
 Say = Callable[[str], None]
 
 
-def run_server(
-    engine_settings: EngineSettings, server_settings: ServerSettings, say: Say = print
-) -> None:
-    """Serve until SIGTERM or SIGINT. `say` gets the memory formula and the ready line.
+def run_server(settings: ServingSettings, say: Say = print) -> None:
+    """Serve until SIGTERM or SIGINT. `say` gets the memory formulas and the ready line. Every model
+    of `settings` has an id.
 
-    Raises ModelError where the model cannot be served, OSError where the address cannot be bound.
+    Raises ModelError where a model cannot be served, OSError where the address cannot be bound.
     """
-    bound = bind_socket(server_settings.host, server_settings.port)
+    bound = bind_socket(settings.server.host, settings.server.port)
     with bound:
-        uvloop.run(_serve(engine_settings, server_settings, bound, say))
+        uvloop.run(_serve(settings, bound, say))
 
 
-async def _serve(
-    engine_settings: EngineSettings,
-    server_settings: ServerSettings,
-    bound: socket.socket,
-    say: Say,
-) -> None:
-    supervisor = EngineSupervisor(engine_settings)
+async def _serve(settings: ServingSettings, bound: socket.socket, say: Say) -> None:
+    fleet = EngineFleet({model.id: model.engine for model in settings.models})
+    loaded = [model.id for model in settings.models if not model.on_demand]
     with contextlib.suppress(asyncio.CancelledError), _cancelled_by_signals():
         try:
-            await supervisor.start()
-            if server_settings.workers == 1:
-                await _serve_here(engine_settings, server_settings, supervisor, bound, say)
-            else:
-                await _serve_by_workers(engine_settings, server_settings, supervisor, bound, say)
+            await fleet.start(loaded)
+            serve = _serve_here if settings.server.workers == 1 else _serve_by_workers
+            await serve(settings, fleet, bound, say)
         finally:
-            await supervisor.stop()
+            await fleet.stop()
 
 
 async def _serve_here(
-    engine_settings: EngineSettings,
-    server_settings: ServerSettings,
-    supervisor: EngineSupervisor,
-    bound: socket.socket,
-    say: Say,
+    settings: ServingSettings, fleet: EngineFleet, bound: socket.socket, say: Say
 ) -> None:
     # Imported while the engine loads in its own process; a third of a second.
+    from penstock.api.control import FleetControl
     from penstock.api.process import ApiProcess
 
-    api = ApiProcess(engine_settings, server_settings, supervisor.socket_path)
+    api = ApiProcess(_api_task(settings, fleet), FleetControl(fleet))
     try:
-        say(await supervisor.wait_ready())
-        engine = await api.start()
-        line = ready_line(engine.info, engine_settings, bound)
+        fleet.watch(api.models.apply)
+        await _load_all(settings, fleet, say)
+        await api.start()
+        line = ready_line(settings.models, [fleet.info(m.id) for m in settings.models], bound)
         await api.serve(bound, lambda _: say(line))
     finally:
         await api.close()
 
 
 async def _serve_by_workers(
-    engine_settings: EngineSettings,
-    server_settings: ServerSettings,
-    supervisor: EngineSupervisor,
-    bound: socket.socket,
-    say: Say,
+    settings: ServingSettings, fleet: EngineFleet, bound: socket.socket, say: Say
 ) -> None:
-    from penstock.api.workers import WorkerGroup, WorkerTask
+    from penstock.api.workers import WorkerGroup
 
-    task = WorkerTask(engine_settings, server_settings, supervisor.socket_path, bound.fileno())
-    group = WorkerGroup(task)
+    group = WorkerGroup(_api_task(settings, fleet), fleet, bound.fileno())
     try:
         await group.start()
-        say(await supervisor.wait_ready())
-        info = await group.wait_ready()
-        say(ready_line(info, engine_settings, bound))
+        await _load_all(settings, fleet, say)
+        await group.wait_ready()
+        say(ready_line(settings.models, [fleet.info(m.id) for m in settings.models], bound))
         await group.wait_stopped()
     finally:
         await group.close()
 
 
-def ready_line(info: EngineInfo, settings: EngineSettings, bound: socket.socket) -> str:
-    """What an operator reads, and scripts wait for."""
-    cores = settings.threads or available_cores()
-    return (
-        f"Penstock {__version__} ready on {url_of(bound)} "
-        f"(model {info.model_id}, {cores} cores, context {info.context_tokens})"
-    )
+async def _load_all(settings: ServingSettings, fleet: EngineFleet, say: Say) -> None:
+    """Load what is loaded at the start, and tell the memory of each. Raises ModelError."""
+    several = len(settings.models) > 1
+    for model in settings.models:
+        if model.on_demand:
+            continue
+        try:
+            await fleet.load(model.id)
+        except ModelError as error:
+            raise ModelError(f"model {model.id}: {error}" if several else str(error)) from None
+        say(f"{model.id}: {fleet.report(model.id)}" if several else fleet.report(model.id))
+
+
+def _api_task(settings: ServingSettings, fleet: EngineFleet) -> ApiTask:
+    models = tuple(ModelTask(model, fleet.socket_path(model.id)) for model in settings.models)
+    return ApiTask(models, settings.default_model_id, settings.server)
+
+
+def ready_line(
+    models: Sequence[ModelSettings], infos: Sequence[EngineInfo | None], bound: socket.socket
+) -> str:
+    """What an operator reads, and scripts wait for. `infos`: of the models that are loaded."""
+    cores = models[0].engine.threads or available_cores()
+    if len(models) == 1 and infos[0] is not None:
+        served = f"model {models[0].id}, {cores} cores, context {infos[0].context_tokens}"
+    else:
+        names = (f"{m.id} on demand" if m.on_demand else m.id for m in models)
+        served = f"models {', '.join(names)}, {cores} cores"
+    return f"Penstock {__version__} ready on {url_of(bound)} ({served})"
 
 
 def bind_socket(host: str, port: int) -> socket.socket:

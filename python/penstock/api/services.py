@@ -2,58 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from time import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from penstock.api.access_log import AccessLog
 from penstock.api.body import BodyReader
 from penstock.api.context import Observers
 from penstock.api.metrics import Metrics
+from penstock.api.registry import ModelRegistry
 from penstock.api.response_runs import ResponseRuns
-from penstock.base.errors import NotFound
+from penstock.api.served_model import ModelControl
 from penstock.config import ServerSettings
-from penstock.dialog import EmbeddingRequest, Embeddings, Event, GenerateRequest
-from penstock.engine.protocol import Engine
 
 if TYPE_CHECKING:
     from penstock.store import Store
 
-DEFAULT_MODEL = "default"
-MAX_SHOWN_CHARS = 80
-
-
-class Loop(Protocol):
-    """What answers requests: the turn loop of one model."""
-
-    def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
-        """The events of one run; closing the generator aborts it."""
-        ...
-
-    async def attach(self, request: GenerateRequest) -> GenerateRequest:
-        """The request with its files stored, and shown as texts. Raises as `run` fails."""
-        ...
-
-    async def count(self, request: GenerateRequest) -> int:
-        """How many tokens the prompt of a request has. Raises as `run` fails."""
-        ...
-
-    async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """The vectors of texts; cancelling it aborts them."""
-        ...
-
 
 @dataclass(frozen=True)
 class Services:
-    """`models`: model id -> its loop; the first one is the default. `metrics` None: switched off.
+    """`models`: model id -> what answers for it. `control` loads and unloads them. `metrics` None:
+    switched off. `created`: when the server started, Unix seconds. `store`: what outlives a
+    request; shared with the other API processes."""
 
-    `engine` gives the gauges and the fingerprint. `store`: what outlives a request; shared with the
-    other API processes.
-    """
-
-    models: Mapping[str, Loop]
-    engine: Engine
+    models: ModelRegistry
+    control: ModelControl
     store: Store
     settings: ServerSettings
     metrics: Metrics | None
@@ -78,15 +51,4 @@ class Services:
 
     def resolve(self, name: str | None) -> str:
         """The id of a model that a request names. Raises NotFound (`model_not_found`)."""
-        if name is None or name == DEFAULT_MODEL:
-            return next(iter(self.models))
-        if name in self.models:
-            return name
-        shown = name if len(name) <= MAX_SHOWN_CHARS else name[:MAX_SHOWN_CHARS] + "..."
-        available = ", ".join(self.models)
-        raise NotFound(
-            f"Requested model '{shown}' is not available. Available models: {available}. "
-            "Use 'default' to use the default model.",
-            field="model",
-            code="model_not_found",
-        )
+        return self.models.resolve(name)

@@ -1,10 +1,14 @@
-"""One of several API processes: `python -m penstock.api.worker`; see `workers.WorkerTask`."""
+"""One of several API processes: `python -m penstock.api.worker`.
+
+Its standard input brings the WorkerTask, then the states of the models and answers; it ends with
+that input. Its standard output says that it serves, or why it cannot, and asks for loads and
+unloads. See `control` for the messages.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 import sys
@@ -13,61 +17,97 @@ import msgspec
 import uvloop
 
 from penstock.api.access_log import configure_access_log
+from penstock.api.control import (
+    Answered,
+    Failed,
+    FromWorker,
+    PipeControl,
+    Ready,
+    Told,
+    line_of,
+    to_worker_decoder,
+)
 from penstock.api.process import ApiProcess
 from penstock.api.serving import HttpServer
-from penstock.api.workers import WorkerStatus, WorkerTask
+from penstock.api.tasks import WorkerTask
 from penstock.base.errors import ModelError
 from penstock.base.logs import configure_logging
 from penstock.config import SettingsError
 
 
 def main() -> int:
-    task = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerTask)
-    settings = task.server_settings
     configure_logging()
-    configure_access_log(settings.access_log_format, enabled=not settings.disable_access_log)
     try:
-        uvloop.run(_serve(task))
+        uvloop.run(_serve())
     except (ModelError, SettingsError) as error:
-        _say(WorkerStatus(failure=str(error)))
+        _say(Failed(str(error)))
         return 1
     return 0
 
 
-async def _serve(task: WorkerTask) -> None:
+async def _serve() -> None:
     main_task = asyncio.current_task()
     assert main_task is not None
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, main_task.cancel)
-    api = ApiProcess(
-        task.engine_settings,
-        task.server_settings,
-        task.socket_path,
-        metrics_dir=task.metrics_dir,
-    )
+    lines = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin.buffer)
+    task = msgspec.json.decode(await lines.readline(), type=WorkerTask)
+    settings = task.api.server
+    configure_access_log(settings.access_log_format, enabled=not settings.disable_access_log)
+    control = PipeControl(_say)
+    api = ApiProcess(task.api, control)
+    parent = _Parent(lines, api, control)
     with contextlib.suppress(asyncio.CancelledError):
         try:
-            info = (await api.start()).info
+            await parent.hear()  # the states, so that there is something to open
+            listening = asyncio.create_task(parent.follow(main_task))
+            await api.start()
 
             def started(server: HttpServer) -> None:
-                loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_input, loop, server)
-                _say(WorkerStatus(info=info))
+                parent.server = server
+                _say(Ready())
 
             with socket.socket(fileno=task.listener) as bound:
                 await api.serve(bound, started)
+            listening.cancel()
         finally:
             await api.close()
 
 
-def _stop_at_end_of_input(loop: asyncio.AbstractEventLoop, server: HttpServer) -> None:
-    """Standard input ends with the parent; without it there is no engine either."""
-    if not os.read(sys.stdin.fileno(), 4096):
-        loop.remove_reader(sys.stdin.fileno())
-        server.stop()
+class _Parent:
+    """What comes from the process that started this one."""
+
+    def __init__(self, lines: asyncio.StreamReader, api: ApiProcess, control: PipeControl) -> None:
+        self._lines = lines
+        self._api = api
+        self._control = control
+        self.server: HttpServer | None = None
+
+    async def hear(self) -> bool:
+        """Take in one message; False: there is no parent any more, and so no engine."""
+        line = await self._lines.readline()
+        if not line:
+            return False
+        match to_worker_decoder.decode(line):
+            case Told(states):
+                self._api.models.apply(states)
+            case Answered() as answer:
+                self._control.answered(answer)
+        return True
+
+    async def follow(self, main_task: asyncio.Task[None]) -> None:
+        """Take in all messages; then drain, or end the start."""
+        while await self.hear():
+            pass
+        if self.server is not None:
+            self.server.stop()
+        else:
+            main_task.cancel()
 
 
-def _say(status: WorkerStatus) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(status) + b"\n")
+def _say(message: FromWorker) -> None:
+    sys.stdout.buffer.write(line_of(message))
     sys.stdout.buffer.flush()
 
 

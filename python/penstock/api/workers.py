@@ -1,4 +1,4 @@
-"""Several API processes over one listening socket and one engine, and their keeper."""
+"""Several API processes over one listening socket and the same engines, and their keeper."""
 
 from __future__ import annotations
 
@@ -12,33 +12,24 @@ import tempfile
 
 import msgspec
 
+from penstock.api.control import (
+    Ask,
+    Failed,
+    Ready,
+    Told,
+    from_worker_decoder,
+    line_of,
+    obey,
+)
+from penstock.api.tasks import ApiTask, WorkerTask
 from penstock.base.errors import ModelError
-from penstock.config import EngineSettings, ServerSettings, child_environment
-from penstock.engine.types import EngineInfo
+from penstock.config import child_environment
+from penstock.engine.fleet import EngineFleet, States
 
 log = logging.getLogger(__name__)
 
 RESTART_PAUSE_S = 1.0
 STATUS_LINE_BYTES = 1024 * 1024
-
-
-class WorkerTask(msgspec.Struct, frozen=True):
-    """What a worker is told, as one line of JSON on its standard input. It ends when that input
-    does."""
-
-    engine_settings: EngineSettings
-    server_settings: ServerSettings
-    socket_path: str
-    listener: int
-    metrics_dir: str | None = None
-
-
-class WorkerStatus(msgspec.Struct, frozen=True):
-    """What a worker says, as one line of JSON on its standard output: that it serves, or why it
-    cannot."""
-
-    info: EngineInfo | None = None
-    failure: str | None = None
 
 
 class WorkerGroup:
@@ -47,28 +38,31 @@ class WorkerGroup:
     They run in sessions of their own, so that Ctrl-C reaches them through this process only.
     """
 
-    def __init__(self, task: WorkerTask) -> None:
+    def __init__(self, task: ApiTask, fleet: EngineFleet, listener: int) -> None:
         self._metrics_dir = tempfile.mkdtemp(prefix="penstock-metrics-")
-        self._task = msgspec.structs.replace(task, metrics_dir=self._metrics_dir)
+        api = msgspec.structs.replace(task, metrics_dir=self._metrics_dir)
+        self._task = WorkerTask(api, listener)
+        self._fleet = fleet
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._keepers: list[asyncio.Task[None]] = []
-        self._ready: list[asyncio.Future[EngineInfo]] = []
+        self._ready: list[asyncio.Future[None]] = []
+        self._errands: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     async def start(self) -> None:
         """Spawn all workers. Returns at once."""
         loop = asyncio.get_running_loop()
-        for index in range(self._task.server_settings.workers):
+        self._fleet.watch(self._tell_states)
+        for index in range(self._task.api.server.workers):
             self._ready.append(loop.create_future())
             self._keepers.append(asyncio.create_task(self._keep(index)))
 
-    async def wait_ready(self) -> EngineInfo:
+    async def wait_ready(self) -> None:
         """Return when all of them serve. Raises ModelError if one cannot."""
-        infos = await asyncio.gather(*self._ready)
+        await asyncio.gather(*self._ready)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        return infos[0]
 
     async def wait_stopped(self) -> None:
         """Return when all workers have ended after a signal."""
@@ -82,9 +76,10 @@ class WorkerGroup:
 
     async def close(self) -> None:
         """End what still runs."""
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        tasks = [*self._keepers, *self._errands]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for ready in self._ready:
             ready.cancel()
         for process in self._processes.values():
@@ -115,27 +110,43 @@ class WorkerGroup:
         )
         self._processes[index] = process
         assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(self._task) + b"\n")
+        process.stdin.write(line_of(self._task) + line_of(Told(self._fleet.states)))
         await process.stdin.drain()
         if self._stopping:  # `stop` came while it was spawned
             _terminate(process)
         return process
 
     async def _follow(
-        self, process: asyncio.subprocess.Process, ready: asyncio.Future[EngineInfo]
+        self, process: asyncio.subprocess.Process, ready: asyncio.Future[None]
     ) -> None:
-        """Read what a worker says; only its first life settles `ready`."""
+        """Do what a worker says until it ends; only its first life settles `ready`."""
         assert process.stdout is not None
-        line = await process.stdout.readline()
-        status = WorkerStatus(failure="an API worker ended while it started")
-        if line:
-            status = msgspec.json.decode(line, type=WorkerStatus)
-        if ready.done():
-            return
-        if status.info is not None:
-            ready.set_result(status.info)
-        else:
-            ready.set_exception(ModelError(status.failure or "an API worker did not start"))
+        failure = "an API worker ended while it started"
+        async for line in process.stdout:
+            match from_worker_decoder.decode(line):
+                case Ready():
+                    if not ready.done():
+                        ready.set_result(None)
+                case Failed(text):
+                    failure = text
+                case Ask() as ask:
+                    errand = asyncio.create_task(self._obey(process, ask))
+                    self._errands.add(errand)
+                    errand.add_done_callback(self._errands.discard)
+        if not ready.done():
+            ready.set_exception(ModelError(failure))
+
+    async def _obey(self, process: asyncio.subprocess.Process, ask: Ask) -> None:
+        answer = await obey(self._fleet, ask)
+        assert process.stdin is not None
+        process.stdin.write(line_of(answer))  # a worker that has died does not miss it
+
+    def _tell_states(self, states: States) -> None:
+        line = line_of(Told(dict(states)))
+        for process in self._processes.values():
+            assert process.stdin is not None
+            if process.returncode is None:
+                process.stdin.write(line)
 
     def _forget(self, pid: int) -> None:
         """A dead worker's counters stay, its gauges go."""

@@ -29,7 +29,7 @@ def bench(
     from penstock.cli.local import local_model
     from penstock.cli.measure import measure, speed_table
 
-    settings, _ = chosen.settings()
+    settings = chosen.one_engine()
     with local_model(settings) as (loop, model):
         context = model.engine.info.context_tokens
         if prompt_len + gen_len > context:

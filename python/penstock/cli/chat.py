@@ -47,7 +47,7 @@ def run(
     from penstock.cli.terminal import Chat
     from penstock.dialog import Limits, ReasoningPolicy, Sampling
 
-    engine_settings, _ = chosen.settings()
+    engine_settings = chosen.one_engine()
     conversation = Conversation(
         system=system,
         sampling=Sampling(temperature=temperature),

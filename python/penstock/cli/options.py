@@ -17,11 +17,12 @@ import typer
 from penstock.config import (
     EngineSettings,
     ServerSettings,
+    ServingSettings,
     SettingsError,
     StoreSettings,
     read_environment,
 )
-from penstock.config.load import load_settings
+from penstock.config.load import load_engine, load_serving
 from penstock.config.settings import ToolSyntaxName
 
 MODEL_PANEL: Final = "Model"
@@ -267,12 +268,16 @@ class Chosen:
     store: dict[str, Any] = field(default_factory=dict)
     file: Path | None = None
 
-    def settings(self) -> tuple[EngineSettings, ServerSettings]:
+    def serving(self) -> ServingSettings:
         """Defaults, then environment and file, then options. Raises SettingsError."""
         environment = read_environment()
-        return load_settings(
+        return load_serving(
             self.engine, self.server, self.store, file=self.file, environment=environment
         )
+
+    def one_engine(self) -> EngineSettings:
+        """The same for a command that needs one model and no server."""
+        return load_engine(self.engine, file=self.file)
 
 
 def with_settings(*, server: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.cli.options import Chosen, with_settings
-from penstock.config import EngineSettings, ServerSettings
+from penstock.config import ServingSettings
 
 
 @with_settings(server=True)
 def serve(chosen: Chosen) -> None:
-    """Serve a model over HTTP: chat, completions or embeddings; models, health, metrics."""
-    engine, server = chosen.settings()
-    serve_settings(engine, server)
+    """Serve one model over HTTP, or several that a file names."""
+    serve_settings(chosen.serving())
 
 
-def serve_settings(engine: EngineSettings, server: ServerSettings) -> None:
-    """Fetch the model if need be, and serve it until a signal. Raises ModelError, OSError."""
+def serve_settings(settings: ServingSettings) -> None:
+    """Fetch the models if need be, and serve them until a signal. Raises ModelError,
+    SettingsError, OSError."""
     # Imported here: a command that is not run costs nothing (`penstock --help` < 0.3 s).
     from penstock.api.access_log import configure_access_log
     from penstock.api.server import run_server
     from penstock.base.logs import configure_logging
-    from penstock.cli.fetch import fetch_model
 
     configure_logging()
+    server = settings.server
     configure_access_log(server.access_log_format, enabled=not server.disable_access_log)
-    fetch_model(engine.model)
-    run_server(engine, server, say=_say)
+    run_server(with_ids(settings), say=_say)
+
+
+def with_ids(settings: ServingSettings) -> ServingSettings:
+    """The same with every model fetched and called by an id. Raises ModelError, SettingsError."""
+    from penstock.cli.fetch import fetch_model
+    from penstock.config.limits import check_models
+
+    models = []
+    for model in settings.models:
+        files = fetch_model(model.engine.model)
+        models.append(msgspec.structs.replace(model, id=model.id or files.model_id))
+    check_models(models, settings.default_model_id)
+    return msgspec.structs.replace(settings, models=tuple(models))
 
 
 def _say(text: str) -> None:

@@ -3,12 +3,20 @@ specification fixes. The only room that reads the environment."""
 
 from penstock.config.environment import Environment, child_environment, read_environment
 from penstock.config.limits import SettingsError
-from penstock.config.settings import EngineSettings, ServerSettings, StoreSettings
+from penstock.config.settings import (
+    EngineSettings,
+    ModelSettings,
+    ServerSettings,
+    ServingSettings,
+    StoreSettings,
+)
 
 __all__ = [
     "EngineSettings",
     "Environment",
+    "ModelSettings",
     "ServerSettings",
+    "ServingSettings",
     "SettingsError",
     "StoreSettings",
     "child_environment",

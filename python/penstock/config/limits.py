@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ipaddress import ip_network
 from typing import Final
 
-from penstock.config.settings import EngineSettings, ServerSettings, StoreSettings
+from penstock.config.settings import (
+    EngineSettings,
+    ModelSettings,
+    ServerSettings,
+    StoreSettings,
+)
 
 # field -> (least, most); None is always allowed where the field's type allows it
 ENGINE_RANGES: Final[dict[str, tuple[int, int]]] = {
@@ -34,6 +40,8 @@ STORE_RANGES: Final[dict[str, tuple[int, int]]] = {
     "file_expiry_s": (1, 2**31),
     "max_files": (1, 2**20),
 }
+# what requests call the default model, whichever it is
+RESERVED_NAME: Final = "default"
 
 
 class SettingsError(ValueError):
@@ -61,6 +69,19 @@ def check_store(settings: StoreSettings) -> None:
     """Raises SettingsError for a value out of range."""
     for name, (least, most) in STORE_RANGES.items():
         _check(name, getattr(settings, name), least, most)
+
+
+def check_models(models: Sequence[ModelSettings], default_model_id: str | None = None) -> None:
+    """Raises SettingsError for names that are missing, reserved or given twice. Ids that are not
+    known yet are not looked at."""
+    names = [name for model in models for name in (model.id, *model.aliases) if name]
+    for name in names:
+        if name == RESERVED_NAME:
+            raise SettingsError(f"no model can be called {RESERVED_NAME!r}")
+        if names.count(name) > 1:
+            raise SettingsError(f"two models are called {name!r}; give one of them another id")
+    if default_model_id is not None and default_model_id not in (model.id for model in models):
+        raise SettingsError(f"default_model_id {default_model_id!r} is none of the models")
 
 
 def _check_network(text: str) -> None:

@@ -1,7 +1,9 @@
 """Settings from a TOML file and the command line: defaults, then the file, then the options.
 
-The file has a key `model` and the tables `[engine]`, `[server]` and `[store]`, whose keys are the
-fields of EngineSettings, ServerSettings and StoreSettings.
+The file has a key `model`, or tables `[[models]]` and `default_model_id`, and the tables
+`[engine]`, `[server]` and `[store]`. Their keys are the fields of ModelSettings, EngineSettings,
+ServerSettings and StoreSettings; those of `[engine]` count for every model that does not say
+otherwise.
 """
 
 from __future__ import annotations
@@ -14,74 +16,128 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from penstock.config.environment import Environment
-from penstock.config.limits import SettingsError, check_engine, check_server
-from penstock.config.settings import EngineSettings, ServerSettings, StoreSettings
+from penstock.config.limits import SettingsError, check_engine, check_models, check_server
+from penstock.config.settings import (
+    EngineSettings,
+    ModelSettings,
+    ServerSettings,
+    ServingSettings,
+    StoreSettings,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-Tables = Mapping[str, Mapping[str, Any]]
-_S = TypeVar("_S", EngineSettings, ServerSettings, StoreSettings)
+MODEL_KEYS: Final = tuple(name for name in ModelSettings.__struct_fields__ if name != "engine")
 
-TABLES: Final = {"engine": EngineSettings, "server": ServerSettings, "store": StoreSettings}
+_S = TypeVar("_S", bound=msgspec.Struct)
 
 
-def load_settings(
+class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A settings file, its tables not yet read."""
+
+    model: str | None = None
+    default_model_id: str | None = None
+    models: list[dict[str, Any]] = []
+    engine: dict[str, Any] = {}
+    server: dict[str, Any] = {}
+    store: dict[str, Any] = {}
+
+
+def load_serving(
     engine_options: Mapping[str, Any],
     server_options: Mapping[str, Any],
     store_options: Mapping[str, Any],
     *,
     file: Path | None,
     environment: Environment,
-) -> tuple[EngineSettings, ServerSettings]:
-    """Merge the sources. An option of value None was not given. Raises SettingsError."""
-    tables = read_toml(file) if file is not None else {name: {} for name in TABLES}
+) -> ServingSettings:
+    """Merge the sources for a server. An option of value None was not given. Raises
+    SettingsError."""
+    document = read_toml(file) if file is not None else Document()
     from_environment = {"keep_alive_interval_ms": environment.keep_alive_interval_ms}
-    engine = _build(EngineSettings, "engine", [tables["engine"], engine_options])
-    store = _build(StoreSettings, "store", [tables["store"], store_options])
-    from_tables = [from_environment, tables["server"], server_options, {"store": store}]
-    server = _build(ServerSettings, "server", from_tables)
-    check_engine(engine)
+    store = _build(StoreSettings, "store", [document.store, store_options])
+    _check_no_store(document.server)
+    sources = [from_environment, document.server, server_options, {"store": store}]
+    server = _build(ServerSettings, "server", sources)
     check_server(server)
-    return engine, server
+    models = tuple(_models(document, engine_options))
+    check_models(models)
+    return ServingSettings(models, document.default_model_id, server)
 
 
-def read_toml(path: Path) -> Tables:
+def load_engine(options: Mapping[str, Any], *, file: Path | None) -> EngineSettings:
+    """Merge the sources for one engine; of several models in the file, its default. Raises
+    SettingsError."""
+    document = read_toml(file) if file is not None else Document()
+    models = _models(document, options)
+    wanted = document.default_model_id
+    named = [m for m in models if wanted is not None and wanted in (m.id, m.engine.model)]
+    return (named or models)[0].engine
+
+
+def read_toml(path: Path) -> Document:
     """The tables of a file. Raises SettingsError naming file and key."""
     try:
         with path.open("rb") as file:
-            document = tomllib.load(file)
+            return msgspec.convert(tomllib.load(file), Document)
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not valid TOML: {error}") from None
-    tables = {name: document.pop(name, {}) for name in TABLES}
-    for name, table in tables.items():
-        if not isinstance(table, dict):
-            raise SettingsError(f"{path}: {name!r} must be a table: [{name}]")
-    if "model" in document:
-        tables["engine"] = {"model": document.pop("model"), **tables["engine"]}
-    if document:
-        raise SettingsError(f"{path}: unknown key {next(iter(document))!r} at the top level")
-    for name, table in tables.items():
-        unknown = set(table) - _keys(name)
-        if unknown:
-            raise SettingsError(f"{path}: unknown key {sorted(unknown)[0]!r} in [{name}]")
-    return tables
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{path}: {_in_words(error)}") from None
 
 
-def _keys(table: str) -> set[str]:
-    """What a table may have; `[store]` is a table of its own, not a key of `[server]`."""
-    return set(TABLES[table].__struct_fields__) - {"store"}
+def _models(document: Document, options: Mapping[str, Any]) -> list[ModelSettings]:
+    """One for each table of the file, or the one that is named outside of them."""
+    if not document.models:
+        named = {"model": document.model}
+        return [ModelSettings(_engine([named, document.engine, options]))]
+    if document.model is not None or options.get("model") is not None:
+        raise SettingsError("the file has [[models]]; `model` cannot be given beside them")
+    return [_model(index, table, document, options) for index, table in enumerate(document.models)]
+
+
+def _model(
+    index: int, table: Mapping[str, Any], document: Document, options: Mapping[str, Any]
+) -> ModelSettings:
+    name = f"models.{index}"
+    if "model" not in table:
+        raise SettingsError(f"[[{name}]] needs the key 'model'")
+    own = {key: table[key] for key in MODEL_KEYS if key in table}
+    of_engine = {key: value for key, value in table.items() if key not in MODEL_KEYS}
+    engine = _engine([document.engine, of_engine, options], name)
+    return _build(ModelSettings, name, [{"engine": engine}, own])
+
+
+def _check_no_store(server: Mapping[str, Any]) -> None:
+    """`[store]` is a table of its own, not a key of `[server]`."""
+    if "store" in server:
+        raise SettingsError("unknown key 'store' in [server]")
+
+
+def _engine(sources: list[Mapping[str, Any]], name: str = "engine") -> EngineSettings:
+    engine = _build(EngineSettings, name, sources)
+    check_engine(engine)
+    return engine
 
 
 def _build(kind: type[_S], name: str, sources: list[Mapping[str, Any]]) -> _S:
     merged: dict[str, Any] = {}
     for source in sources:
         merged.update({key: value for key, value in source.items() if value is not None})
+    unknown = sorted(set(merged) - set(kind.__struct_fields__))
+    if unknown:
+        raise SettingsError(f"unknown key {unknown[0]!r} in [{name}]")
     try:
         return msgspec.convert(merged, kind)
     except msgspec.ValidationError as error:
         raise SettingsError(f"[{name}] {error}") from None
+
+
+def _in_words(error: msgspec.ValidationError) -> str:
+    text = str(error).replace("Object contains unknown field", "unknown key")
+    return text.replace("`", "'")

@@ -65,6 +65,20 @@ class EngineSettings(msgspec.Struct, frozen=True):
     tool_syntax: ToolSyntaxName | None = None
 
 
+class ModelSettings(msgspec.Struct, frozen=True):
+    """One of the models of a server.
+
+    `id`: what requests call it, "" as its files are named; `aliases`: further names. `on_demand`:
+    it is loaded by the first request that names it, and again after it was unloaded; a model
+    without is loaded at the start, and stays unloaded when an operator unloads it.
+    """
+
+    engine: EngineSettings
+    id: str = ""
+    aliases: tuple[str, ...] = ()
+    on_demand: bool = False
+
+
 class StoreSettings(msgspec.Struct, frozen=True):
     """Of what outlives a request: responses, files, sessions, skills.
 
@@ -118,3 +132,12 @@ class ServerSettings(msgspec.Struct, frozen=True):
     max_connections: int = 4096
     fetch_allow: tuple[str, ...] = ()
     store: StoreSettings = StoreSettings()
+
+
+class ServingSettings(msgspec.Struct, frozen=True):
+    """All that `penstock serve` is told. `default_model_id` None: the only model that is loaded,
+    else the first."""
+
+    models: tuple[ModelSettings, ...]
+    default_model_id: str | None
+    server: ServerSettings

@@ -74,6 +74,7 @@ class EngineCore:
             block_tokens=facts.block_tokens,
             weight_bytes=facts.weight_bytes,
             fingerprint=facts.fingerprint,
+            memory_bytes=facts.memory_bytes,
         )
         return cls(runtime, scheduler, info, settings.threads or available_cores())
 

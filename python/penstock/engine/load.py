@@ -10,9 +10,9 @@ from penstock.models.loading import is_embedding_model
 from penstock.runtime.load import find_files, start_embedding, start_runtime
 
 
-def load_core(settings: EngineSettings) -> Core:
-    """Load the model that `settings` names. Raises ModelError."""
-    files, available = find_files(settings)
+def load_core(settings: EngineSettings, limit_bytes: int | None = None) -> Core:
+    """Load the model that `settings` names, within `limit_bytes` if given. Raises ModelError."""
+    files, available = find_files(settings, limit_bytes=limit_bytes)
     if is_embedding_model(files):
         return EmbeddingCore.over(start_embedding(files, settings, available), settings)
     return EngineCore.over(start_runtime(files, settings, available), settings)

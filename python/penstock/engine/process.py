@@ -1,8 +1,9 @@
 """The engine process: `python -m penstock.engine.process SOCKET`.
 
-Reads its settings as one line of JSON from standard input, writes status lines of JSON to standard
-output (`supervisor.StatusLine`), serves on SOCKET, and ends when standard input closes or on
-SIGTERM. Logs and progress go to standard error.
+Reads its task as one line of JSON from standard input (`supervisor.EngineTask`), writes status
+lines of JSON to standard output (`supervisor.StatusLine`), serves on SOCKET, and ends when standard
+input closes or on SIGTERM. A further line of input drains it: it takes no new connection and ends
+with the last one. Logs and progress go to standard error.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.base.logs import configure_logging
-from penstock.config import EngineSettings
 from penstock.engine.load import load_core
 from penstock.engine.server import EngineServer
-from penstock.engine.supervisor import StatusLine
+from penstock.engine.supervisor import EngineTask, StatusLine
+from penstock.engine.types import EngineInfo
 
 
 def main(socket_path: str) -> int:
     configure_logging()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the group; the parent drains
-    settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineSettings)
+    with open(0, "rb", buffering=0, closefd=False) as lines:  # takes no byte beyond the line
+        task = msgspec.json.decode(lines.readline(), type=EngineTask)
     try:
-        core = load_core(settings)
+        core = load_core(task.settings, task.limit_bytes)
     except ModelError as error:
         _say("failed", str(error))
         return 1
@@ -38,21 +40,23 @@ def main(socket_path: str) -> int:
     _say("report", f"memory: {core.report}")
     server = EngineServer(core, socket_path)
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
-    threading.Thread(target=_stop_at_end_of_input, args=(server,), daemon=True).start()
-    _say("ready")
+    threading.Thread(target=_follow_input, args=(server,), daemon=True).start()
+    _say("ready", info=core.info)
     server.run()
     core.close()
     return 0
 
 
-def _say(event: Literal["report", "ready", "failed"], text: str = "") -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(StatusLine(event, text)) + b"\n")
+def _say(
+    event: Literal["report", "ready", "failed"], text: str = "", info: EngineInfo | None = None
+) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(StatusLine(event, text, info)) + b"\n")
     sys.stdout.buffer.flush()
 
 
-def _stop_at_end_of_input(server: EngineServer) -> None:
+def _follow_input(server: EngineServer) -> None:
     while os.read(0, 4096):
-        pass
+        server.drain()
     server.stop()
 
 

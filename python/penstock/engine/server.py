@@ -72,6 +72,7 @@ class EngineServer:
         self._connections: dict[int, Connection] = {}
         self._accepted = 0
         self._stopping = False
+        self._draining = False
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
@@ -86,18 +87,33 @@ class EngineServer:
         self._stopping = True
         self._wake()
 
+    def drain(self) -> None:
+        """Take no new connection, and end `run` when the last one is closed: the API processes
+        close theirs when their answers are finished. Callable from any thread."""
+        self._draining = True
+        self._wake()
+
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # full: it will wake up
             self._wake_writer.send(b"\0")
 
     def run(self) -> None:
         while not self._stopping:
+            if self._draining:
+                self._stop_listening()
+                if not self._connections:
+                    break
             self._handle_sockets(timeout_s=0 if self._core.has_work else None)
             if self._core.has_work and not self._stopping:
                 self._deliver(self._joiner.pass_on(self._core.step()))
         for connection in list(self._connections.values()):
             self._drop(connection)
-        self._listener.close()
+        self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._selector.unregister(self._listener)
+            self._listener.close()
 
     def _handle_sockets(self, timeout_s: float | None) -> None:
         for key, events in self._selector.select(timeout_s):

@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
+from penstock.engine.types import EngineInfo
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +26,21 @@ STOP_TIMEOUT_S = 10.0
 STATUS_LINE_BYTES = 1024 * 1024
 
 
+class EngineTask(msgspec.Struct, frozen=True):
+    """The line of JSON that the engine process gets on its standard input. `limit_bytes`: the
+    memory it may plan with, None: what is available."""
+
+    settings: EngineSettings
+    limit_bytes: int | None = None
+
+
 class StatusLine(msgspec.Struct, frozen=True):
-    """One line of JSON that the engine process writes on its standard output."""
+    """One line of JSON that the engine process writes on its standard output. `info` comes with
+    "ready"."""
 
     event: Literal["report", "ready", "failed"]
     text: str = ""
+    info: EngineInfo | None = None
 
 
 class EngineSupervisor:
@@ -39,11 +50,12 @@ class EngineSupervisor:
     """
 
     def __init__(self, settings: EngineSettings) -> None:
-        self._settings = settings
+        self._task = EngineTask(settings)
         self._folder = tempfile.mkdtemp(prefix="penstock-")  # mode 0700
         self.socket_path = os.path.join(self._folder, "engine.sock")
         self.restarts = 0
         self.report = ""
+        self.info: EngineInfo | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._watcher: asyncio.Task[None] | None = None
 
@@ -51,8 +63,10 @@ class EngineSupervisor:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    async def start(self) -> None:
-        """Spawn the engine. Returns at once; see `wait_ready`."""
+    async def start(self, limit_bytes: int | None = None) -> None:
+        """Spawn the engine, with a bound on its memory or none. Returns at once; see `wait_ready`.
+        May be called again after `drain` or a failed start."""
+        self._task = msgspec.structs.replace(self._task, limit_bytes=limit_bytes)
         self._process = await self._spawn()
 
     async def wait_ready(self) -> str:
@@ -64,12 +78,22 @@ class EngineSupervisor:
         self._watcher = asyncio.create_task(self._watch(), name="engine-supervisor")
         return self.report
 
+    async def drain(self) -> None:
+        """Return when the engine has ended because all its callers have left it. It is not
+        restarted; `stop` cuts this short."""
+        await self._stop_watching()
+        process = self._process
+        if process is not None and process.returncode is None:
+            assert process.stdin is not None
+            with contextlib.suppress(ConnectionError):  # it has just died
+                process.stdin.write(b"drain\n")
+                await process.stdin.drain()
+            await process.wait()
+        self._process = None
+
     async def stop(self) -> None:
         """End the engine and remove its socket."""
-        if self._watcher is not None:
-            self._watcher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watcher
+        await self._stop_watching()
         if self._process is not None and self._process.returncode is None:
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -79,6 +103,13 @@ class EngineSupervisor:
                 self._process.kill()
                 await self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _stop_watching(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watcher
+            self._watcher = None
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         with contextlib.suppress(FileNotFoundError):
@@ -93,7 +124,7 @@ class EngineSupervisor:
             limit=STATUS_LINE_BYTES,
         )
         assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(self._settings) + b"\n")
+        process.stdin.write(msgspec.json.encode(self._task) + b"\n")
         await process.stdin.drain()
         return process
 
@@ -106,6 +137,7 @@ class EngineSupervisor:
                 case "report":
                     self.report = status.text
                 case "ready":
+                    self.info = status.info
                     return None
                 case "failed":
                     await process.wait()

@@ -92,7 +92,7 @@ class TokenChunk(msgspec.Struct, frozen=True):
 
 class EngineInfo(msgspec.Struct, frozen=True):
     """What a caller must know of a loaded engine. `embedding_width`: numbers of an embedding, 0
-    where the model writes text instead."""
+    where the model writes text instead. `memory_bytes`: the sum of its memory formula."""
 
     model_id: str
     context_tokens: int
@@ -103,6 +103,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     weight_bytes: int
     fingerprint: str
     embedding_width: int = 0
+    memory_bytes: int = 0
 
 
 class EngineGauges(msgspec.Struct):

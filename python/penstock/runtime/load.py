@@ -41,13 +41,17 @@ def load_runtime(
 
 
 def find_files(
-    settings: EngineSettings, environment: Environment | None = None
+    settings: EngineSettings,
+    environment: Environment | None = None,
+    limit_bytes: int | None = None,
 ) -> tuple[ModelFiles, int | None]:
-    """The files of the model that `settings` names, and the bytes of memory that there are for it.
-    Raises ModelError."""
+    """The files of the model that `settings` names, and the bytes of memory that there are for it,
+    at most `limit_bytes`. Raises ModelError."""
     environment = environment or read_environment()
     hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
-    return resolve_model(settings.model, environment.home, hub), available_bytes()
+    bounds = [size for size in (available_bytes(), limit_bytes) if size is not None]
+    files = resolve_model(settings.model, environment.home, hub)
+    return files, min(bounds, default=None)
 
 
 def start_embedding(
@@ -74,6 +78,7 @@ def start_runtime(
     memory = plan_memory(model.spec, weight_bytes(files, model.spec, settings), settings, available)
     backend = backend_for(settings)(model, memory, settings, progress)
     rows = RowTable(settings.max_seqs, memory.context_tokens, settings.block_tokens)
+    taken = replace(memory, weight_bytes=backend.weight_bytes, buffer_bytes=backend.buffer_bytes)
     info = RuntimeInfo(
         model_id=model.model_id,
         fingerprint=model.fingerprint,
@@ -82,8 +87,8 @@ def start_runtime(
         cache_blocks=memory.cache.blocks,
         block_tokens=settings.block_tokens,
         weight_bytes=backend.weight_bytes,
+        memory_bytes=taken.total_bytes,
     )
-    taken = replace(memory, weight_bytes=backend.weight_bytes, buffer_bytes=backend.buffer_bytes)
     return CpuRuntime(rows, backend, info, taken.formula())
 
 

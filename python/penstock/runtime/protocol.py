@@ -14,7 +14,7 @@ from penstock.scheduler.types import StepPlan, StepResult
 class RuntimeInfo(msgspec.Struct, frozen=True):
     """What a loaded model turned out to be. `context_tokens`: most tokens of a sequence;
     `cache_blocks` blocks of `block_tokens` tokens hold the keys and values; `weight_bytes` as
-    packed or, where that is unknown, as read."""
+    packed or, where that is unknown, as read; `memory_bytes`: the sum of the memory formula."""
 
     model_id: str
     fingerprint: str
@@ -23,6 +23,7 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     cache_blocks: int
     block_tokens: int
     weight_bytes: int
+    memory_bytes: int = 0
 
 
 class Masks(Protocol):

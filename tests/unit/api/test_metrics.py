@@ -124,7 +124,7 @@ async def test_metrics_are_served_while_the_engine_is_down(monkeypatch):
         async def gauges():
             raise Unavailable("restarting")
 
-        monkeypatch.setattr(server.services.engine, "gauges", gauges)
+        monkeypatch.setattr(server.services.models[MODEL].engine, "gauges", gauges)
         found = await samples(server)
     assert found["service_engine_up", ()] == 0
     assert ("service_sequences_running", ()) not in found

@@ -1,130 +1,112 @@
-"""Several API processes over one socket and one engine."""
+"""Several API processes over one socket and the same engines."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from scripted_engine import INFO
+from echo_engine import EchoCore, serving_echo
+from http_serving import frames_of
 from stores import sqlite_settings
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tiny_model import write_tiny_model
 
-from penstock.api.server import bind_socket, ready_line, url_of
-from penstock.api.workers import WorkerGroup, WorkerTask
+from penstock.api.server import bind_socket, url_of
+from penstock.api.tasks import ApiTask, ModelTask
+from penstock.api.workers import WorkerGroup
 from penstock.base.errors import ModelError
-from penstock.config import EngineSettings, ServerSettings
-from penstock.engine.server import EngineServer
-from penstock.engine.types import EngineGauges, TokenChunk, TokenDelta, TokenRequest
-from penstock.models.vocabulary import Vocabulary
+from penstock.config import EngineSettings, ModelSettings, ServerSettings
+from penstock.engine.fleet import ModelState
 
 pytestmark = pytest.mark.slow
 
-TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-
-
-class EchoCore:
-    """Gives each request its own prompt back, a token a step."""
-
-    info = INFO
-
-    def __init__(self) -> None:
-        self._left: dict[str, list[int]] = {}
-
-    @property
-    def has_work(self) -> bool:
-        return bool(self._left)
-
-    def call_when_ready(self, wake: Callable[[], None]) -> None:
-        """Nothing here becomes ready by itself."""
-
-    def teach(self, vocabulary: Vocabulary) -> None:
-        """Echoes need no tokenizer."""
-
-    def submit(self, request: TokenRequest) -> None:
-        self._left[request.id] = list(request.token_ids)
-
-    def abort(self, request_id: str) -> None:
-        self._left.pop(request_id, None)
-
-    def step(self) -> list[TokenChunk]:
-        now = time.monotonic()
-        chunks = []
-        for name, left in list(self._left.items()):
-            token = left.pop(0)
-            finish = None if left else "stop"
-            chunks.append(TokenChunk(name, (TokenDelta(token),), now, 0, finish))
-            if finish:
-                del self._left[name]
-        return chunks
-
-    def gauges(self) -> EngineGauges:
-        return EngineGauges(sequences_running=len(self._left))
+CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture
-def engine_socket(tmp_path: Path) -> Iterator[str]:
+def core() -> EchoCore:
+    return EchoCore()
+
+
+@pytest.fixture
+def engine_socket(tmp_path: Path, core: EchoCore) -> Iterator[str]:
     path = str(tmp_path / "engine.sock")
-    server = EngineServer(EchoCore(), path)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    yield path
-    server.stop()
-    thread.join()
+    with serving_echo(path, core):
+        yield path
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    """A folder with all that the text side of a model reads."""
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {token: index for index, token in enumerate([*alphabet, "<end>"])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<end>"])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 2048,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "vocab_size": len(vocab),
-        "hidden_act": "silu",
-        "eos_token_id": vocab["<end>"],
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    extra = {"eos_token": "<end>", "chat_template": TEMPLATE}
-    (folder / "tokenizer_config.json").write_text(json.dumps(extra))
-    return str(folder)
+    return write_tiny_model(tmp_path / "tiny")
 
 
-def task_for(model: str, engine_socket: str, listener: int) -> WorkerTask:
+class EchoFleet:
+    """What workers ask of a fleet, over engines that tests start."""
+
+    def __init__(self, model: str) -> None:
+        self.states = {model: ModelState("loaded")}
+        self.watchers = []
+        self.asked = []
+
+    def watch(self, watcher):
+        self.watchers.append(watcher)
+        watcher(self.states)
+
+    async def load(self, model):
+        self.asked.append(("load", model))
+        if self.asked.count(("load", model)) > 1:
+            raise ModelError("not twice")
+        self._change(model, ModelState("loaded"))
+
+    async def unload(self, model):
+        self.asked.append(("unload", model))
+        self._change(model, ModelState("unloaded"))
+
+    def _change(self, model, state):
+        self.states = {model: state}
+        for watcher in self.watchers:
+            watcher(self.states)
+
+
+def task_for(model: str, engine_socket: str) -> ApiTask:
     store = sqlite_settings(Path(engine_socket).parent)
     settings = ServerSettings(host="127.0.0.1", workers=2, drain_timeout_s=5.0, store=store)
-    return WorkerTask(EngineSettings(model=model), settings, engine_socket, listener)
+    served = ModelSettings(EngineSettings(model=model), id="tiny")
+    return ApiTask((ModelTask(served, engine_socket),), None, settings)
+
+
+@contextlib.asynccontextmanager
+async def two_workers(model: str, engine_socket: str) -> AsyncIterator[tuple]:
+    """(url, group, fleet) of two workers that serve."""
+    with bind_socket("127.0.0.1", 0) as bound:
+        fleet = EchoFleet("tiny")
+        group = WorkerGroup(task_for(model, engine_socket), fleet, bound.fileno())
+        try:
+            await group.start()
+            await group.wait_ready()
+            yield url_of(bound), group, fleet
+        finally:
+            await group.close()
 
 
 async def ask(url: str, text: str) -> str:
     """One request on a connection of its own, so that either worker may get it."""
     async with httpx.AsyncClient(base_url=url, timeout=30) as http:
         body = {"messages": [{"role": "user", "content": text}]}
-        answer = await http.post("/v1/chat/completions", json=body)
+        answer = await http.post(CHAT, json=body)
         assert answer.status_code == 200, answer.text
         return str(answer.json()["choices"][0]["message"]["content"])
+
+
+async def post(url: str, path: str, body: dict) -> httpx.Response:
+    """One POST on a connection of its own."""
+    async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+        return await http.post(path, json=body)
 
 
 async def until_answered(url: str) -> None:
@@ -137,46 +119,31 @@ async def until_answered(url: str) -> None:
 
 
 async def test_workers_share_socket_engine_and_metrics(model, engine_socket):
-    with bind_socket("127.0.0.1", 0) as bound:
-        url = url_of(bound)
-        group = WorkerGroup(task_for(model, engine_socket, bound.fileno()))
-        try:
-            await group.start()
-            info = await group.wait_ready()
-            assert url in ready_line(info, EngineSettings(), bound)
-            texts = [f"text {index}" for index in range(20)]
-            assert await asyncio.gather(*(ask(url, text) for text in texts)) == texts
-            async with httpx.AsyncClient(base_url=url) as http:
-                metrics = (await http.get("/metrics")).text
-            line = next(x for x in metrics.splitlines() if x.startswith("http_requests_total{"))
-            assert line.endswith(" 20.0") and "service_sequences_running 0.0" in metrics
-            group.stop()
-            await group.wait_stopped()
-            assert [process.returncode for process in group._processes.values()] == [0, 0]
-        finally:
-            await group.close()
+    async with two_workers(model, engine_socket) as (url, group, _):
+        texts = [f"text {index}" for index in range(20)]
+        assert await asyncio.gather(*(ask(url, text) for text in texts)) == texts
+        async with httpx.AsyncClient(base_url=url) as http:
+            metrics = (await http.get("/metrics")).text
+        line = next(x for x in metrics.splitlines() if x.startswith("http_requests_total{"))
+        assert line.endswith(" 20.0") and "service_sequences_running 0.0" in metrics
+        group.stop()
+        await group.wait_stopped()
+        assert [process.returncode for process in group._processes.values()] == [0, 0]
 
 
 async def test_what_one_worker_stores_outlives_it_and_is_every_workers(model, engine_socket):
-    with bind_socket("127.0.0.1", 0) as bound:
-        url = url_of(bound)
-        group = WorkerGroup(task_for(model, engine_socket, bound.fileno()))
-        try:
-            await group.start()
-            await group.wait_ready()
-            ids = [await upload(url, f"text {number}") for number in range(6)]
-            for process in list(group._processes.values()):
-                process.send_signal(signal.SIGKILL)
-                await process.wait()
-            await until_answered(url)
-            for number, id in enumerate(ids * 2):
-                async with httpx.AsyncClient(base_url=url, timeout=30) as http:
-                    content = await http.get(f"/v1/files/{id}/content")
-                    assert content.text == f"text {number % 6}"
-            group.stop()
-            await group.wait_stopped()
-        finally:
-            await group.close()
+    async with two_workers(model, engine_socket) as (url, group, _):
+        ids = [await upload(url, f"text {number}") for number in range(6)]
+        for process in list(group._processes.values()):
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+        await until_answered(url)
+        for number, id in enumerate(ids * 2):
+            async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+                content = await http.get(f"/v1/files/{id}/content")
+                assert content.text == f"text {number % 6}"
+        group.stop()
+        await group.wait_stopped()
 
 
 async def upload(url: str, text: str) -> str:
@@ -188,26 +155,91 @@ async def upload(url: str, text: str) -> str:
 
 
 async def test_killed_workers_are_restarted(model, engine_socket):
-    with bind_socket("127.0.0.1", 0) as bound:
-        url = url_of(bound)
-        group = WorkerGroup(task_for(model, engine_socket, bound.fileno()))
-        try:
-            await group.start()
-            await group.wait_ready()
-            for process in list(group._processes.values()):
-                process.send_signal(signal.SIGKILL)
-                await process.wait()
-            await until_answered(url)
-            group.stop()
-            await group.wait_stopped()
-        finally:
-            await group.close()
+    async with two_workers(model, engine_socket) as (url, group, _):
+        for process in list(group._processes.values()):
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+        await until_answered(url)
+        group.stop()
+        await group.wait_stopped()
+
+
+async def test_killed_worker_loses_its_own_streams_only(model, engine_socket, core):
+    core.held = True
+    async with two_workers(model, engine_socket) as (url, group, _):
+        first, second = group._processes[0], group._processes[1]
+        lost = await open_streams(url, ["lost", "lost too", "gone", "away"], while_stopped=second)
+        kept = await open_streams(url, ["first text", "second", "third", "x"], while_stopped=first)
+        first.send_signal(signal.SIGKILL)
+        await first.wait()
+        core.release()
+        assert await asyncio.gather(*lost) == [None] * 4
+        assert await asyncio.gather(*kept) == ["first text", "second", "third", "x"]
+        await until_answered(url)
+        group.stop()
+        await group.wait_stopped()
+
+
+async def open_streams(url: str, texts: list[str], *, while_stopped) -> list[asyncio.Task]:
+    """Streams that have begun; one of the two workers was not there to take them."""
+    while_stopped.send_signal(signal.SIGSTOP)
+    opened = asyncio.Semaphore(0)
+    streams = [asyncio.create_task(stream(url, text, opened)) for text in texts]
+    for _ in streams:
+        await opened.acquire()
+    while_stopped.send_signal(signal.SIGCONT)
+    return streams
+
+
+async def stream(url: str, text: str, opened: asyncio.Semaphore) -> str | None:
+    """What was streamed, None if the connection was cut."""
+    body = {"messages": [{"role": "user", "content": text}], "stream": True}
+    received = ""
+    seen = False
+    try:
+        async with (
+            httpx.AsyncClient(base_url=url, timeout=60) as http,
+            http.stream("POST", CHAT, json=body) as answer,
+        ):
+            async for piece in answer.aiter_text():
+                received += piece
+                if not seen:
+                    seen = True
+                    opened.release()
+    except httpx.TransportError:
+        return None
+    *chunks, end = frames_of(received)
+    assert end == "[DONE]"
+    deltas = [json.loads(chunk)["choices"][0]["delta"] for chunk in chunks]
+    return "".join(delta.get("content", "") for delta in deltas)
+
+
+async def test_any_worker_unloads_and_reloads_for_all(model, engine_socket):
+    async with two_workers(model, engine_socket) as (url, group, fleet):
+        name = {"model_id": "tiny"}
+        answer = await post(url, "/v1/models/unload", name)
+        assert answer.json() == {"model_id": "tiny", "status": "unloaded"}
+        hello = {"messages": [{"role": "user", "content": "hi"}]}
+        for _ in range(8):  # whichever worker it is
+            refused = await post(url, CHAT, hello)
+            assert refused.status_code == 503
+            assert refused.json()["error"]["code"] == "model_unloaded"
+        answer = await post(url, "/v1/models/reload", name)
+        assert answer.json() == {"model_id": "tiny", "status": "loaded"}
+        for _ in range(8):
+            assert await ask(url, "again") == "again"
+        assert fleet.asked == [("unload", "tiny"), ("load", "tiny")]
+        failed = await post(url, "/v1/models/reload", name)
+        assert (failed.status_code, failed.json()["error"]["code"]) == (503, "model_load_failed")
+        group.stop()
+        await group.wait_stopped()
 
 
 async def test_worker_that_cannot_start_says_why(tmp_path, engine_socket):
     with bind_socket("127.0.0.1", 0) as bound:
         nothing = str(tmp_path / "no-such-folder")
-        group = WorkerGroup(task_for(nothing, engine_socket, bound.fileno()))
+        task = task_for(nothing, engine_socket)
+        group = WorkerGroup(task, EchoFleet("tiny"), bound.fileno())
         try:
             await group.start()
             with pytest.raises(ModelError, match="no-such-folder"):

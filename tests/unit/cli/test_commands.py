@@ -21,8 +21,14 @@ from penstock.config import EngineSettings, ServerSettings, StoreSettings
 def served(monkeypatch):
     """What `penstock serve` would serve."""
     calls = []
-    monkeypatch.setattr(serve_module, "serve_settings", lambda *settings: calls.append(settings))
+    monkeypatch.setattr(serve_module, "serve_settings", calls.append)
     return calls
+
+
+def only(settings):
+    """The engine's settings and the server's, of a server of one model."""
+    (model,) = settings.models
+    return model.engine, settings.server
 
 
 def invoke(*arguments):
@@ -56,7 +62,7 @@ def test_serve_takes_the_options_of_the_specification(served):
         "--store postgresql://db/x --blobs s3://b --skills-dir /skills --response-expiry 0"
     )
     assert invoke(*arguments.split()).exit_code == 0
-    engine, server = served[0]
+    engine, server = only(served[0])
     assert engine == EngineSettings(
         model="some/model",
         max_seqs=4,
@@ -84,20 +90,21 @@ def test_serve_takes_the_options_of_the_specification(served):
 
 def test_serve_without_options_serves_the_defaults(served):
     assert invoke("serve").exit_code == 0
-    engine, server = served[0]
+    engine, server = only(served[0])
     assert engine == EngineSettings() and (server.host, server.port) == ("0.0.0.0", 1234)
 
 
 def test_model_may_be_named_by_the_option_of_the_reference(served):
     invoke("serve", "-m", "some/model")
-    assert served[0][0].model == "some/model"
+    assert only(served[0])[0].model == "some/model"
 
 
 def test_config_file_is_read(served, tmp_path):
     file = tmp_path / "penstock.toml"
     file.write_text('model = "from-file"\n[server]\nport = 99\n')
     invoke("serve", "--config", str(file), "--port", "98")
-    assert (served[0][0].model, served[0][1].port) == ("from-file", 98)
+    engine, server = only(served[0])
+    assert (engine.model, server.port) == ("from-file", 98)
 
 
 def test_networks_that_may_be_fetched_from_are_listed_one_by_one(served, tmp_path):
@@ -105,7 +112,7 @@ def test_networks_that_may_be_fetched_from_are_listed_one_by_one(served, tmp_pat
     file = tmp_path / "penstock.toml"
     file.write_text('[server]\nfetch_allow = ["fd00::/8"]\n')
     invoke("serve", "--config", str(file))
-    allowed = [server.fetch_allow for _, server in served]
+    allowed = [settings.server.fetch_allow for settings in served]
     assert allowed == [("10.1.0.0/16", "127.0.0.1"), ("fd00::/8",)]
 
 

@@ -13,16 +13,21 @@ from penstock.config import (
     StoreSettings,
     read_environment,
 )
-from penstock.config.limits import ENGINE_RANGES, SERVER_RANGES, STORE_RANGES
-from penstock.config.load import load_settings
+from penstock.config.limits import ENGINE_RANGES, SERVER_RANGES, STORE_RANGES, check_models
+from penstock.config.load import load_engine, load_serving
 
 EMPTY = read_environment({"HOME": "/home/u"})
 
 
-def load(engine=None, server=None, store=None, *, file=None, environment=EMPTY):
-    return load_settings(
-        engine or {}, server or {}, store or {}, file=file, environment=environment
-    )
+def serving(engine=None, server=None, store=None, *, file=None, environment=EMPTY):
+    return load_serving(engine or {}, server or {}, store or {}, file=file, environment=environment)
+
+
+def load(engine=None, server=None, store=None, **given):
+    """The settings of a server of one model."""
+    settings = serving(engine, server, store, **given)
+    (model,) = settings.models
+    return model.engine, settings.server
 
 
 def test_options_win_over_file_and_file_over_defaults(tmp_path):
@@ -83,6 +88,72 @@ def test_wrong_file_is_refused_by_name(tmp_path, text, named):
     file.write_text(text)
     with pytest.raises(SettingsError, match=named):
         load(file=file)
+
+
+TWO = """
+default_model_id = "big"
+[engine]
+max_seqs = 4
+[[models]]
+model = "a"
+aliases = ["small", "tiny"]
+[[models]]
+model = "b"
+id = "big"
+on_demand = true
+max_seqs = 8
+"""
+
+
+@pytest.fixture
+def two_models(tmp_path):
+    file = tmp_path / "penstock.toml"
+    file.write_text(TWO)
+    return file
+
+
+def test_file_may_name_several_models(two_models):
+    settings = serving({"threads": 2}, file=two_models)
+    first, second = settings.models
+    assert (first.id, first.aliases, first.on_demand) == ("", ("small", "tiny"), False)
+    assert (second.id, second.on_demand, settings.default_model_id) == ("big", True, "big")
+    assert (first.engine.model, second.engine.model) == ("a", "b")
+    assert (first.engine.max_seqs, second.engine.max_seqs) == (4, 8)
+    assert first.engine.threads == second.engine.threads == 2
+
+
+def test_command_for_one_model_takes_the_default_of_the_file(two_models):
+    assert load_engine({}, file=two_models).model == "b"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[[models]]\nid = 'x'", "'model'"),
+        ("[[models]]\nmodel = 'a'\nseqs = 1", "'seqs'"),
+        ("[[models]]\nmodel = 'a'\nmax_seqs = 0", "max_seqs"),
+        ("[[models]]\nmodel = 'a'\naliases = 'x'", "aliases"),
+        ("[[models]]\nmodel = 'a'\nid = 'default'", "'default'"),
+        ("[[models]]\nmodel='a'\nid='x'\n[[models]]\nmodel='b'\naliases=['x']", "'x'"),
+        ("model = 'c'\n[[models]]\nmodel = 'a'", "model"),
+        ("models = 3", "models"),
+    ],
+)
+def test_wrong_models_are_refused_by_name(tmp_path, text, named):
+    file = tmp_path / "penstock.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match=named):
+        serving(file=file)
+
+
+def test_default_model_must_be_one_of_the_models(two_models):
+    with pytest.raises(SettingsError, match="'other'"):
+        check_models(serving(file=two_models).models, "other")
+
+
+def test_model_option_beside_the_models_of_a_file_is_refused(two_models):
+    with pytest.raises(SettingsError, match="model"):
+        serving({"model": "c"}, file=two_models)
 
 
 def test_missing_file_is_named(tmp_path):

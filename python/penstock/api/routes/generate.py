@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope, Send
 
-from penstock import __version__
 from penstock.api.codecs.dialect import AnswerIdentity, Dialect
 from penstock.api.routes.reading import RequestReader
 from penstock.api.services import Services
@@ -24,8 +23,10 @@ class GenerateEndpoint:
         services = self._services
         decoded, record = await self._reader.read(scope, receive)
         request, writer = decoded.request, decoded.writer or self._dialect
-        identity = AnswerIdentity(new_id(self._dialect.id_prefix), self._fingerprint(), record.id)
-        events = services.models[record.model].run(request)
+        model = services.models[record.model]
+        fingerprint = await model.fingerprint()
+        identity = AnswerIdentity(new_id(self._dialect.id_prefix), fingerprint, record.id)
+        events = model.run(request)
         if decoded.stream:
             stream = EventStream(
                 record,
@@ -39,9 +40,6 @@ class GenerateEndpoint:
             return
         answer = await unless_gone(fold_run(events), receive)
         await send_json(writer.encode(identity, request, answer), send)
-
-    def _fingerprint(self) -> str:
-        return f"penstock-{__version__}-{self._services.engine.info.fingerprint}"
 
 
 async def send_json(body: bytes, send: Send) -> None:

@@ -1,14 +1,19 @@
-"""`GET /v1/models` and one of its cards."""
+"""`GET /v1/models`, one of its cards, and the routes that load and unload models."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from penstock.api.codecs.fields import decode_object
+from penstock.api.record import UNKNOWN_MODEL, current_record
+from penstock.api.registry import DEFAULT_MODEL
 from penstock.api.routes.generate import send_json
-from penstock.api.services import DEFAULT_MODEL, Services
+from penstock.api.served_model import ServedModel
+from penstock.api.services import Services
 
 
 class ListModels:
@@ -31,16 +36,72 @@ class GetModel:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name: str = scope["path_params"]["model"]
-        self._services.resolve(name)
         await send_json(orjson.dumps(_card(name, self._services)), send)
 
 
+class ModelOperation:
+    """POST `{"model_id"}`, act on the model, answer `{"model_id", "status"}`, and `error` where an
+    operator should know of one. 404 for a model that is not configured."""
+
+    def __init__(self, services: Services, act: Callable[[str], Awaitable[None]]) -> None:
+        self._services = services
+        self._act = act
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        services = self._services
+        record = current_record.get()
+        assert record is not None
+        record.route, record.model = scope["route"].path, UNKNOWN_MODEL
+        fields = decode_object(await services.bodies.read(record, receive))
+        name = fields.required_string("model_id")
+        record.model = services.models.resolve(name, field="model_id")
+        services.observers.enter(record)
+        await self._act(record.model)
+        model = services.models[record.model]
+        answer = {"model_id": record.model, "status": model.status}
+        if model.failure is not None:
+            answer["error"] = model.failure
+        await send_json(orjson.dumps(answer), send)
+
+
+def model_status(services: Services) -> ModelOperation:
+    """What is so now."""
+
+    async def nothing(model: str) -> None:
+        return None
+
+    return ModelOperation(services, nothing)
+
+
+def unload_model(services: Services) -> ModelOperation:
+    """Answers when running answers have finished and the memory is free; the unloading goes on if
+    the client leaves."""
+    return ModelOperation(services, services.control.unload)
+
+
+def reload_model(services: Services) -> ModelOperation:
+    """Answers when the model serves; 503 if it cannot be loaded."""
+
+    async def load(model: str) -> None:
+        await services.control.load(model)
+        await services.models[model].fingerprint()  # its text side too
+
+    return ModelOperation(services, load)
+
+
 def _card(name: str, services: Services) -> dict[str, Any]:
+    """Raises NotFound for a name that nobody has."""
+    model: ServedModel = services.models[services.resolve(name)]
     return {
         "id": name,
         "object": "model",
         "created": services.created,
         "owned_by": "local",
         "root": name,
-        "status": "loaded",
+        "status": model.status,
+        "tools_available": None,
+        "mcp_tools_count": None,
+        "mcp_servers_connected": None,
+        "parent": None,
+        "adapter_generation": None,
     }

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.metrics import CONTENT_TYPE
 from penstock.api.services import Services
-from penstock.base.errors import Unavailable
-from penstock.engine.types import EngineGauges
 
 PLAIN_TEXT: Final = "text/plain; charset=utf-8"
-GAUGES_TIMEOUT_S: Final = 5.0
 
 
 class Health:
@@ -24,7 +20,7 @@ class Health:
 
 
 class ExposeMetrics:
-    """The exposition of all API processes and of the engine."""
+    """The exposition of all API processes and of the engines."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -34,14 +30,8 @@ class ExposeMetrics:
         if metrics is None:
             await send_text(503, b"metrics disabled", send)
             return
-        text = metrics.expose(await self._gauges())
+        text = metrics.expose(await self._services.models.gauges())
         await send_text(200, text, send, content_type=CONTENT_TYPE)
-
-    async def _gauges(self) -> EngineGauges | None:
-        try:
-            return await asyncio.wait_for(self._services.engine.gauges(), GAUGES_TIMEOUT_S)
-        except (Unavailable, asyncio.TimeoutError):
-            return None
 
 
 async def send_text(

@@ -32,8 +32,8 @@ class RequestReader(Generic[Asked]):
         self._decode_body: Callable[[bytes], Asked] = decode
 
     async def read(self, scope: Scope, receive: Receive) -> tuple[Asked, RequestRecord]:
-        """The request, with the id of its model. Raises what `BodyReader.read` does,
-        InvalidRequest, and NotFound for an unknown model."""
+        """The request, with the id of its model, or the alias that it used. Raises what
+        `BodyReader.read` does, InvalidRequest, and NotFound for an unknown model."""
         services = self._services
         record = current_record.get()
         assert record is not None
@@ -44,7 +44,7 @@ class RequestReader(Generic[Asked]):
         record.streaming = decoded.stream
         services.observers.enter(record)
         request: GenerateRequest | EmbeddingRequest = decoded.request
-        request = msgspec.structs.replace(request, model=record.model)
+        request = msgspec.structs.replace(request, model=services.models.echoed(request.model))
         if isinstance(request, GenerateRequest):
             request = msgspec.structs.replace(request, streamed=decoded.stream)
         return msgspec.structs.replace(decoded, request=request), record

@@ -1,0 +1,240 @@
+"""One model as an API process serves it: leases of running answers, loading on demand, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from penstock import __version__
+from penstock.base.errors import ModelError, Unavailable
+from penstock.dialog import EmbeddingRequest, Embeddings, Event, GenerateRequest
+from penstock.engine.fleet import ModelState, Status
+from penstock.engine.protocol import Engine
+
+log = logging.getLogger(__name__)
+
+LOAD_WAIT_S: Final = 300.0
+"""How long a request waits for a model that is being loaded."""
+
+_T = TypeVar("_T")
+
+
+class Loop(Protocol):
+    """What answers requests: the turn loop of one model."""
+
+    def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+        """The events of one run; closing the generator aborts it."""
+        ...
+
+    async def attach(self, request: GenerateRequest) -> GenerateRequest:
+        """The request with its files stored, and shown as texts. Raises as `run` fails."""
+        ...
+
+    async def count(self, request: GenerateRequest) -> int:
+        """How many tokens the prompt of a request has. Raises as `run` fails."""
+        ...
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """The vectors of texts; cancelling it aborts them."""
+        ...
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A connection to a running engine, and the loop over it. `serving`: whether the engine would
+    take a request now."""
+
+    loop: Loop
+    engine: Engine
+    serving: Callable[[], bool]
+    close: Callable[[], Awaitable[None]]
+
+
+class ModelControl(Protocol):
+    """Where loads and unloads are asked for; the new states arrive before the call returns."""
+
+    async def load(self, model: str) -> None:
+        """Return when the engine serves. Raises Unavailable where it cannot."""
+        ...
+
+    async def unload(self, model: str) -> None:
+        """Return when running answers have finished and the engine's memory is free."""
+        ...
+
+
+class ServedModel:
+    """`open_model` connects to the engine of the model, and loads the text side beside it.
+
+    It is opened when its engine starts. When the engine is to end, no new request gets a lease, and
+    the last one that is given back closes the connection: an engine that was told to drain ends
+    when all API processes have closed theirs.
+    """
+
+    def __init__(
+        self,
+        model_id: str,
+        open_model: Callable[[], Awaitable[LoadedModel]],
+        control: ModelControl,
+        *,
+        on_demand: bool = False,
+    ) -> None:
+        self.id = model_id
+        self.on_demand = on_demand
+        self._open_model = open_model
+        self._control = control
+        self._state = ModelState("unloaded")
+        self._opened: _Opened | None = None
+
+    @property
+    def status(self) -> Status:
+        """Of the card; an engine that died and is being restarted is "reloading"."""
+        loaded = self._opened.loaded if self._opened else None
+        if self._state.status == "loaded" and (loaded is None or not loaded.serving()):
+            return "reloading"
+        return self._state.status
+
+    @property
+    def failure(self) -> str | None:
+        """Why it is not there, where an operator should know."""
+        return "its last load failed; the server's log says why" if self._state.failure else None
+
+    @property
+    def engine(self) -> Engine | None:
+        """The engine, None while there is no connection to one."""
+        loaded = self._opened.loaded if self._opened else None
+        return loaded.engine if loaded else None
+
+    def apply(self, state: ModelState) -> None:
+        """Take in what became of the engine."""
+        self._state = state
+        if state.status == "unloaded":
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                opened.retire()
+        elif self._opened is None:
+            self._opened = _Opened(asyncio.ensure_future(self._open_model()))
+
+    async def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+        """The events of one run. Raises Unavailable where the model is unloaded or cannot be
+        loaded, and what the loop raises."""
+        async with self.lease() as model, aclosing(model.loop.run(request)) as events:
+            async for event in events:
+                yield event
+
+    async def attach(self, request: GenerateRequest) -> GenerateRequest:
+        """The request with its files stored, and shown as texts. Raises as `run` does."""
+        async with self.lease() as model:
+            return await model.loop.attach(request)
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """The vectors of texts. Raises as `run` does."""
+        async with self.lease() as model:
+            return await model.loop.embed(request)
+
+    async def count(self, request: GenerateRequest) -> int:
+        """How many tokens the prompt of a request has. Raises as `run` does."""
+        async with self.lease() as model:
+            return await model.loop.count(request)
+
+    @asynccontextmanager
+    async def lease(self) -> AsyncIterator[LoadedModel]:
+        """The loaded model, which stays loaded within the block. Waits while it is being loaded,
+        and loads it if it may be loaded on demand. Raises Unavailable."""
+        if self._opened is None:
+            await self._load_on_demand()
+        opened = self._opened
+        if opened is None:
+            raise self._failed()
+        opened.leases += 1
+        try:
+            yield await self._ready(opened)
+        finally:
+            opened.give_back()
+
+    async def fingerprint(self) -> str:
+        """Names version and weights. Loads the model if need be; raises as `lease` does."""
+        async with self.lease() as model:
+            return f"penstock-{__version__}-{model.engine.info.fingerprint}"
+
+    async def started(self) -> None:
+        """Return when the model is connected, if its engine runs. Raises ModelError."""
+        if self._opened is not None:
+            await asyncio.shield(self._opened.task)
+
+    async def close(self) -> None:
+        """Let go of the engine; what is still running ends with an error."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.close()
+
+    async def _load_on_demand(self) -> None:
+        if not self.on_demand:
+            if self._state.failure:
+                raise self._failed()
+            raise Unavailable(
+                f"the model '{self.id}' was unloaded by an operator", code="model_unloaded"
+            )
+        await self._within_wait(self._control.load(self.id))
+
+    async def _ready(self, opened: _Opened) -> LoadedModel:
+        if opened.loaded is not None:
+            return opened.loaded
+        try:
+            return await self._within_wait(asyncio.shield(opened.task))
+        except ModelError as error:
+            log.error("model %s: %s", self.id, error)
+            raise self._failed() from None
+        except asyncio.CancelledError:
+            if opened.task.cancelled():  # its engine failed to load
+                raise self._failed() from None
+            raise
+
+    async def _within_wait(self, work: Awaitable[_T]) -> _T:
+        try:
+            return await asyncio.wait_for(work, LOAD_WAIT_S)
+        except asyncio.TimeoutError:
+            raise Unavailable(
+                f"the model '{self.id}' is still being loaded", code="model_loading"
+            ) from None
+
+    def _failed(self) -> Unavailable:
+        return Unavailable(f"the model '{self.id}' could not be loaded", code="model_load_failed")
+
+
+class _Opened:
+    """One connection and its leases. Once retired, it is closed by the last lease."""
+
+    def __init__(self, task: asyncio.Future[LoadedModel]) -> None:
+        self.task = task
+        self.leases = 0
+        self._retired = False
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def loaded(self) -> LoadedModel | None:
+        done = self.task.done() and not self.task.cancelled() and self.task.exception() is None
+        return self.task.result() if done else None
+
+    def retire(self) -> None:
+        self._retired = True
+        if self.loaded is None:  # nobody can be using it
+            self.task.cancel()
+        self._close_if_unused()
+
+    def give_back(self) -> None:
+        self.leases -= 1
+        self._close_if_unused()
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        if self.loaded is not None:
+            await self.loaded.close()
+
+    def _close_if_unused(self) -> None:
+        if self._retired and self.leases == 0 and self._closing is None:
+            self._closing = asyncio.ensure_future(self.close())

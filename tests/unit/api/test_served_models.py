@@ -1,0 +1,157 @@
+"""Several models behind one server: which one a request means, loading, unloading, their cards."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from http_serving import MODEL, ScriptedLoop, serving, spoken
+from scripted_engine import ScriptedEngine
+
+from penstock.engine.fleet import ModelState
+
+CHAT = "/v1/chat/completions"
+HELLO = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+def loops(*names):
+    return {name: ScriptedLoop(spoken(f"I am {name}")) for name in names}
+
+
+async def asked(server, model=None):
+    body = HELLO if model is None else HELLO | {"model": model}
+    return await server.http.post(CHAT, json=body)
+
+
+async def said(server, model=None):
+    answer = await asked(server, model)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"][0]["message"]["content"]
+
+
+async def test_request_reaches_the_model_that_it_names():
+    async with serving(models=loops("a", "b"), aliases={"bee": "b"}) as server:
+        assert [await said(server, name) for name in ("a", "b", "bee")] == [
+            "I am a",
+            "I am b",
+            "I am b",
+        ]
+        answer = (await asked(server, "bee")).json()
+        assert answer["model"] == "bee"  # an alias is echoed as it was sent
+        assert (await asked(server, "c")).status_code == 404
+
+
+@pytest.mark.parametrize(("default", "meant"), [(None, "a"), ("b", "b")])
+async def test_default_is_the_configured_model_else_the_first(default, meant):
+    async with serving(models=loops("a", "b"), default=default) as server:
+        assert await said(server) == await said(server, "default") == f"I am {meant}"
+        assert (await asked(server, "default")).json()["model"] == meant
+
+
+async def test_only_loaded_model_is_the_default_unless_one_is_configured():
+    models = loops("a", "b")
+    async with serving(models=models, on_demand=["a"]) as server:
+        assert await said(server) == "I am b"
+    async with serving(models=models, on_demand=["a"], default="a") as server:
+        assert await said(server) == "I am a"
+
+
+async def test_unloaded_model_is_refused_until_an_operator_reloads_it():
+    async with serving(models=loops("a", "b")) as server:
+        body = {"model_id": "a"}
+        answer = await server.http.post("/v1/models/unload", json=body)
+        assert answer.json() == {"model_id": "a", "status": "unloaded"}
+        refused = await asked(server, "a")
+        assert refused.status_code == 503 and refused.headers["retry-after"]
+        assert refused.json()["error"]["code"] == "model_unloaded"
+        assert await said(server, "b") == "I am b"
+        status = await server.http.post("/v1/models/status", json=body)
+        assert status.json() == {"model_id": "a", "status": "unloaded"}
+        answer = await server.http.post("/v1/models/reload", json=body)
+        assert answer.json() == {"model_id": "a", "status": "loaded"}
+        assert await said(server, "a") == "I am a"
+
+
+async def test_requests_for_a_model_on_demand_share_one_load():
+    async with serving(models=loops("a", "b"), on_demand=["b"]) as server:
+        server.control.gate.clear()
+        waiting = [asyncio.create_task(said(server, "b")) for _ in range(5)]
+        await server.until(lambda: server.services.models["b"].status == "reloading")
+        assert await said(server, "a") == "I am a"  # nobody else waits
+        server.control.gate.set()
+        assert await asyncio.gather(*waiting) == ["I am b"] * 5
+
+
+async def test_model_on_demand_is_loaded_again_after_it_was_unloaded():
+    async with serving(models=loops("a"), on_demand=["a"]) as server:
+        assert await said(server, "a") == "I am a"
+        await server.http.post("/v1/models/unload", json={"model_id": "a"})
+        assert await said(server, "a") == "I am a"
+        assert server.control.loads == ["a", "a"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_load_that_fails_is_503_and_keeps_the_reason_in_the_log(stream):
+    async with serving(models=loops("a"), on_demand=["a"]) as server:
+        server.control.failing = True
+        answer = await server.http.post(CHAT, json=HELLO | {"stream": stream})
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "model_load_failed"
+        status = await server.http.post("/v1/models/status", json={"model_id": "a"})
+        assert status.json()["status"] == "unloaded" and "log" in status.json()["error"]
+        assert "/dev/mem" not in answer.text + status.text
+
+
+async def test_running_answer_keeps_its_model_until_it_has_finished():
+    gate = asyncio.Event()
+
+    def script(request):
+        steps = list(spoken("whole")(request))
+        yield from steps[:3]
+        yield gate
+        yield from steps[3:]
+
+    async with serving(script) as server:
+        model = server.services.models[MODEL]
+        running = asyncio.create_task(said(server))
+        await server.until(lambda: server.loop.running == 1)
+        opened = model._opened
+        await server.http.post("/v1/models/unload", json={"model_id": MODEL})
+        assert opened._closing is None and (await asked(server)).status_code == 503
+        gate.set()
+        assert await running == "whole"
+        await server.until(lambda: opened._closing is not None)
+
+
+@pytest.mark.parametrize("route", ["unload", "reload", "status"])
+async def test_operations_name_what_is_wrong(route):
+    async with serving(models=loops("a")) as server:
+        url = f"/v1/models/{route}"
+        unknown = await server.http.post(url, json={"model_id": "x", "extra": 1})
+        assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "model_id")
+        assert unknown.json()["error"]["code"] == "model_not_found"
+        for body in (b"{}", b"[]", b'{"model_id": 3}'):
+            assert (await server.http.post(url, content=body)).status_code == 400
+
+
+async def test_cards_tell_the_status_of_each_model():
+    async with serving(models=loops("a", "b"), on_demand=["b"], default="b") as server:
+        cards = (await server.http.get("/v1/models")).json()["data"]
+        assert [(card["id"], card["status"]) for card in cards] == [
+            ("default", "unloaded"),
+            ("a", "loaded"),
+            ("b", "unloaded"),
+        ]
+        server.services.models.apply({"b": ModelState("reloading")})
+        card = (await server.http.get("/v1/models/b")).json()
+        assert card["status"] == "reloading" and card["object"] == "model"
+        assert (await server.http.get("/v1/models/c")).status_code == 404
+
+
+async def test_engine_metrics_are_the_sum_over_the_models():
+    engine = ScriptedEngine([1])
+    async with serving(models=loops("a", "b", "c"), on_demand=["c"]) as server:
+        text = (await server.http.get("/metrics")).text
+    capacity = 2 * engine.info.max_seqs
+    assert f"service_sequences_capacity {float(capacity)}" in text
+    assert "service_engine_up 1.0" in text
