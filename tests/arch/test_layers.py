@@ -23,6 +23,7 @@ ROOMS = [
     "scheduler",
     "runtime",
     "engine",
+    "system",
     "text",
     "generation",
     "store",
@@ -42,8 +43,8 @@ ONLY = {
     "store": {"base", "config", "dialog"},
     "fetch": {"base"},
 }
-NO_TORCH = ["base", "config", "dialog", "quant", "models", "scheduler", "engine", "text",
-            "generation", "store", "fetch", "agent", "llm", "api", "cli"]  # fmt: skip
+NO_TORCH = ["base", "config", "dialog", "quant", "models", "scheduler", "engine", "system",
+            "text", "generation", "store", "fetch", "agent", "llm", "api", "cli"]  # fmt: skip
 
 
 def sources() -> list[tuple[str, Path]]:

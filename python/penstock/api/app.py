@@ -42,6 +42,7 @@ from penstock.api.routes.skills import (
     ListSkills,
     ListSkillVersions,
 )
+from penstock.api.routes.system import Diagnose, GetSystemInfo
 from penstock.api.services import Services
 
 CORS_METHODS: Final = ("GET", "POST", "PUT", "DELETE")
@@ -173,6 +174,8 @@ class _Routes:
                     InputItems(services.runs),
                     methods=["GET"],
                 ),
+                Route("/v1/system/doctor", Diagnose(), methods=["POST"]),
+                Route("/v1/system/info", GetSystemInfo(), methods=["GET"]),
                 Route("/health", Health(), methods=["GET"]),
                 Route("/", Health(), methods=["GET"]),
                 Route("/metrics", ExposeMetrics(services), methods=["GET"]),

@@ -21,7 +21,7 @@ def doctor(
     from rich.markup import escape
     from rich.table import Table
 
-    from penstock.cli.checks import all_checks
+    from penstock.system.checks import all_checks
 
     checks = all_checks(read_environment(), port)
     if as_json:

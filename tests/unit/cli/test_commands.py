@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from penstock.cli import main as cli
 from penstock.cli import serve as serve_module
-from penstock.cli.checks import check_cpu, check_home, check_memory
 from penstock.cli.options import ENGINE_OPTIONS, SERVE_OPTIONS, SERVER_OPTIONS, STORE_OPTIONS
 from penstock.config import EngineSettings, ServerSettings, StoreSettings
+from penstock.system.checks import check_cpu, check_home, check_memory
 
 
 @pytest.fixture

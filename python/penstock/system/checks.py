@@ -1,4 +1,5 @@
-"""What `penstock doctor` looks at: each check says how it is, and what to do about it."""
+"""What `penstock doctor` and `POST /v1/system/doctor` look at: each check says how it is, and what
+to do about it."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ import msgspec
 from penstock import __version__
 from penstock.base.host import available_cores
 from penstock.config import Environment
+from penstock.system.facts import CPUINFO, read_cpu
 
 GIB: Final = 1024**3
 LEAST_MEMORY_BYTES: Final = GIB
@@ -32,16 +34,21 @@ class Check(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def all_checks(environment: Environment, port: int) -> list[Check]:
-    """Every check of this machine, in a fixed order. Changes nothing but a probe file."""
+    """Every check of this machine before it serves, in a fixed order. Changes nothing but a probe
+    file."""
+    home = environment.home
+    return [*machine_checks(environment), check_default_model(home), check_port(port)]
+
+
+def machine_checks(environment: Environment) -> list[Check]:
+    """The checks that mean something while a server runs, too."""
     return [
         check_python(),
-        check_cpu(Path("/proc/cpuinfo")),
+        check_cpu(CPUINFO),
         check_native_kernels(),
         check_memory(Path("/proc/meminfo")),
         check_home(environment.home),
         check_disk(environment.home),
-        check_default_model(environment.home),
-        check_port(port),
     ]
 
 
@@ -54,11 +61,7 @@ def check_python() -> Check:
 
 def check_cpu(cpuinfo: Path) -> Check:
     """Which of the instruction sets that the kernels use this CPU has."""
-    flags: set[str] = set()
-    for line in _lines(cpuinfo):
-        if line.startswith("flags"):
-            flags.update(line.partition(":")[2].split())
-            break
+    flags = read_cpu(cpuinfo).flags
     found = [name for name in FAST_EXTENSIONS if name in flags]
     cores = available_cores()
     message = f"{cores} cores; " + (", ".join(found) or "none of the fast instruction sets")

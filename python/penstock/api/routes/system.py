@@ -1,0 +1,41 @@
+"""`GET /v1/system/info` and `POST /v1/system/doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from penstock.api.routes.generate import send_json
+from penstock.config import read_environment
+from penstock.system.checks import Check, machine_checks
+from penstock.system.facts import SystemInfo, system_info
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """The answer of the doctor. That the machine is in a bad way is a finding, not a failure of the
+    request: the status of each check says it."""
+
+    system: SystemInfo
+    checks: list[Check]
+
+
+class GetSystemInfo:
+    """Facts of the machine and the build."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_json(msgspec.json.encode(system_info(read_environment())), send)
+
+
+class Diagnose:
+    """The checks of `penstock doctor` that mean something while a server runs."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        diagnosis = await asyncio.to_thread(_diagnose)  # it touches the disk
+        await send_json(msgspec.json.encode(diagnosis), send)
+
+
+def _diagnose() -> Diagnosis:
+    environment = read_environment()
+    return Diagnosis(system_info(environment), machine_checks(environment))

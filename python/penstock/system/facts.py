@@ -1,0 +1,153 @@
+"""What `GET /v1/system/info` tells of this machine and this build (reference-shapes 1.17)."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from penstock import __version__
+from penstock.base.host import available_bytes
+from penstock.config import Environment
+
+CPUINFO: Final = Path("/proc/cpuinfo")
+MEMINFO: Final = Path("/proc/meminfo")
+
+
+class CpuInfo(msgspec.Struct, frozen=True):
+    """`logical_cores` of the machine; the server may be allowed fewer."""
+
+    brand: str
+    logical_cores: int
+    physical_cores: int
+    avx: bool
+    avx2: bool
+    avx512: bool
+    fma: bool
+
+
+class MemoryInfo(msgspec.Struct, frozen=True):
+    """`available_bytes`: what this process may still take, its control groups' limits included."""
+
+    total_bytes: int
+    available_bytes: int
+
+
+class DeviceInfo(msgspec.Struct, frozen=True):
+    """Something that computes. `ordinal` counts within a kind."""
+
+    kind: Literal["cpu", "cuda", "metal"]
+    ordinal: int
+    name: str
+    total_memory_bytes: int
+    available_memory_bytes: int
+
+
+class BuildInfo(msgspec.Struct, frozen=True):
+    """What this build can use. `git_revision` is "unknown" in an installed package."""
+
+    version: str
+    cuda: bool = False
+    metal: bool = False
+    cudnn: bool = False
+    flash_attn: bool = False
+    flash_attn_v3: bool = False
+    cutile: bool = False
+    accelerate: bool = False
+    mkl: bool = False
+    git_revision: str = "unknown"
+
+
+class SystemInfo(msgspec.Struct, frozen=True):
+    """The machine, the build, and where models of the hub are kept."""
+
+    os: str
+    kernel: str
+    cpu: CpuInfo
+    memory: MemoryInfo
+    devices: tuple[DeviceInfo, ...]
+    build: BuildInfo
+    hf_cache_path: str
+
+
+class CpuFacts(msgspec.Struct, frozen=True):
+    """What /proc/cpuinfo tells: `flags` are the instruction sets of the first core."""
+
+    brand: str
+    flags: frozenset[str]
+    logical_cores: int
+    physical_cores: int
+
+
+def system_info(environment: Environment) -> SystemInfo:
+    """All of it, as it is now."""
+    cpu = read_cpu(CPUINFO)
+    total = _total_memory(MEMINFO)
+    left = available_bytes()
+    memory = MemoryInfo(total, total if left is None else left)
+    return SystemInfo(
+        os=_os_name(),
+        kernel=platform.release(),
+        cpu=CpuInfo(
+            brand=cpu.brand,
+            logical_cores=cpu.logical_cores,
+            physical_cores=cpu.physical_cores,
+            avx="avx" in cpu.flags,
+            avx2="avx2" in cpu.flags,
+            avx512="avx512f" in cpu.flags,
+            fma="fma" in cpu.flags,
+        ),
+        memory=memory,
+        devices=(DeviceInfo("cpu", 0, cpu.brand, memory.total_bytes, memory.available_bytes),),
+        build=BuildInfo(__version__),
+        hf_cache_path=str(environment.hf_home / "hub"),
+    )
+
+
+def read_cpu(path: Path) -> CpuFacts:
+    """The processors of a file like /proc/cpuinfo. What it does not tell is guessed low: one
+    physical core for each logical one, no instruction sets."""
+    brand, flags = platform.machine(), frozenset[str]()
+    cores: set[tuple[str, str]] = set()
+    logical = 0
+    package = ""
+    for name, value in _pairs(path):
+        match name:
+            case "processor":
+                logical += 1
+            case "model name" if logical == 1:
+                brand = value
+            case "flags" if logical == 1:
+                flags = frozenset(value.split())
+            case "physical id":
+                package = value
+            case "core id":
+                cores.add((package, value))
+    logical = logical or os.cpu_count() or 1
+    return CpuFacts(brand, flags, logical, len(cores) or logical)
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return platform.system()
+
+
+def _total_memory(path: Path) -> int:
+    for name, value in _pairs(path):
+        if name == "MemTotal":
+            return int(value.split()[0]) * 1024
+    return 0
+
+
+def _pairs(path: Path) -> list[tuple[str, str]]:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return []
+    split = (line.partition(":") for line in lines)
+    return [(name.strip(), value.strip()) for name, _, value in split]

@@ -1,0 +1,55 @@
+"""What is told of the machine."""
+
+from __future__ import annotations
+
+import json
+
+from penstock.config import read_environment
+from penstock.system.facts import read_cpu, system_info
+
+TWO_CORES = """processor\t: 0
+model name\t: Some CPU @ 2.0GHz
+flags\t\t: fpu avx avx2 avx512f fma
+physical id\t: 0
+core id\t\t: 3
+
+processor\t: 1
+model name\t: Some CPU @ 2.0GHz
+flags\t\t: fpu
+physical id\t: 0
+core id\t\t: 3
+"""
+
+
+def test_cpu_is_read_with_threads_and_cores_apart(tmp_path):
+    path = tmp_path / "cpuinfo"
+    path.write_text(TWO_CORES)
+    cpu = read_cpu(path)
+    assert (cpu.brand, cpu.logical_cores, cpu.physical_cores) == ("Some CPU @ 2.0GHz", 2, 1)
+    assert {"avx", "avx512f", "fma"} <= cpu.flags
+
+
+def test_silent_system_is_guessed_low(tmp_path):
+    cpu = read_cpu(tmp_path / "missing")
+    assert cpu.flags == frozenset() and cpu.physical_cores == cpu.logical_cores >= 1
+
+
+def test_info_names_machine_build_and_cache():
+    info = system_info(read_environment({"HOME": "/home/u", "HF_HOME": "/hub"}))
+    assert info.memory.total_bytes >= info.memory.available_bytes > 0
+    assert info.devices[0].kind == "cpu" and info.hf_cache_path == "/hub/hub"
+    assert info.build.version == "0.9.1" and not info.build.cuda
+
+
+async def test_routes_answer_with_facts_and_checks():
+    from http_serving import serving
+
+    async with serving() as server:
+        info = (await server.http.get("/v1/system/info")).json()
+        answer = await server.http.post("/v1/system/doctor")
+    assert answer.status_code == 200
+    diagnosis = json.loads(answer.content)
+    assert diagnosis["system"]["cpu"] == info["cpu"]
+    names = [check["name"] for check in diagnosis["checks"]]
+    assert {"cpu_extensions", "memory", "disk_space"} <= set(names) and "port" not in names
+    assert {check["status"] for check in diagnosis["checks"]} <= {"ok", "warn", "error"}
