@@ -15,6 +15,7 @@ from penstock.api.context import RequestContext
 from penstock.api.errors import Errors
 from penstock.api.routes.approvals import DecideApproval
 from penstock.api.routes.count_tokens import CountTokens
+from penstock.api.routes.docs import Docs, DocsAsset, OpenApi
 from penstock.api.routes.embeddings import EmbeddingEndpoint
 from penstock.api.routes.files import (
     DeleteFile,
@@ -86,6 +87,39 @@ class _Cors:
         await (self._cors if from_browser else self._app)(scope, receive, send)
 
 
+def all_routes(services: Services) -> list[Route]:
+    """Every route, in the order in which they are tried: by path, but patterns last."""
+    return [
+        _route("/", GET=Health()),
+        _route("/api-doc/openapi.json", GET=OpenApi()),
+        _route("/docs", GET=Docs()),
+        _route("/docs/{asset:path}", GET=DocsAsset()),
+        _route("/health", GET=Health()),
+        _route("/metrics", GET=ExposeMetrics(services)),
+        _route("/v1/chat/completions", POST=GenerateEndpoint(services, ChatDialect())),
+        _route("/v1/completions", POST=GenerateEndpoint(services, CompletionsDialect())),
+        _route("/v1/embeddings", POST=EmbeddingEndpoint(services)),
+        _route("/v1/messages", POST=GenerateEndpoint(services, MessagesDialect())),
+        _route("/v1/messages/count_tokens", POST=CountTokens(services, MessagesDialect())),
+        *_stored(services),
+        _route("/v1/models", GET=ListModels(services)),
+        _route("/v1/models/reload", POST=reload_model(services)),
+        _route("/v1/models/status", POST=model_status(services)),
+        _route("/v1/models/unload", POST=unload_model(services)),
+        _route("/v1/models/{model:path}", GET=GetModel(services)),
+        _route("/v1/responses", POST=CreateResponse(services)),
+        Route(
+            "/v1/responses/{response_id}",
+            OneResponse(services.runs),
+            methods=["GET", "DELETE"],
+        ),
+        _route("/v1/responses/{response_id}/cancel", POST=CancelResponse(services.runs)),
+        _route("/v1/responses/{response_id}/input_items", GET=InputItems(services.runs)),
+        _route("/v1/system/doctor", POST=Diagnose()),
+        _route("/v1/system/info", GET=GetSystemInfo()),
+    ]
+
+
 def _stored(services: Services) -> list[Route]:
     """The routes over what is stored."""
     content = FileContent(services)
@@ -131,61 +165,12 @@ class _Routes:
     """The router, with the routes whose paths are fixed found at once."""
 
     def __init__(self, services: Services) -> None:
-        self._router = Router(
-            [
-                Route(
-                    "/v1/chat/completions",
-                    GenerateEndpoint(services, ChatDialect()),
-                    methods=["POST"],
-                ),
-                Route(
-                    "/v1/completions",
-                    GenerateEndpoint(services, CompletionsDialect()),
-                    methods=["POST"],
-                ),
-                Route("/v1/embeddings", EmbeddingEndpoint(services), methods=["POST"]),
-                Route(
-                    "/v1/messages", GenerateEndpoint(services, MessagesDialect()), methods=["POST"]
-                ),
-                Route(
-                    "/v1/messages/count_tokens",
-                    CountTokens(services, MessagesDialect()),
-                    methods=["POST"],
-                ),
-                *_stored(services),
-                Route("/v1/models", ListModels(services), methods=["GET"]),
-                Route("/v1/models/reload", reload_model(services), methods=["POST"]),
-                Route("/v1/models/status", model_status(services), methods=["POST"]),
-                Route("/v1/models/unload", unload_model(services), methods=["POST"]),
-                Route("/v1/models/{model:path}", GetModel(services), methods=["GET"]),
-                Route("/v1/responses", CreateResponse(services), methods=["POST"]),
-                Route(
-                    "/v1/responses/{response_id}",
-                    OneResponse(services.runs),
-                    methods=["GET", "DELETE"],
-                ),
-                Route(
-                    "/v1/responses/{response_id}/cancel",
-                    CancelResponse(services.runs),
-                    methods=["POST"],
-                ),
-                Route(
-                    "/v1/responses/{response_id}/input_items",
-                    InputItems(services.runs),
-                    methods=["GET"],
-                ),
-                Route("/v1/system/doctor", Diagnose(), methods=["POST"]),
-                Route("/v1/system/info", GetSystemInfo(), methods=["GET"]),
-                Route("/health", Health(), methods=["GET"]),
-                Route("/", Health(), methods=["GET"]),
-                Route("/metrics", ExposeMetrics(services), methods=["GET"]),
-            ],
-            redirect_slashes=False,
-        )
+        routes = all_routes(services)
+        self._router = Router(routes, redirect_slashes=False)
         self._fixed = {
             (method, route.path): route
-            for route in self._router.routes
-            if isinstance(route, Route) and not route.param_convertors
+            for route in routes
+            if not route.param_convertors
             for method in route.methods or ()
         }
 

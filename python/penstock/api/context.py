@@ -18,7 +18,10 @@ ID_HEADER: Final = b"x-request-id"
 MESSAGES_ID_HEADER: Final = b"request-id"
 # What may be echoed and logged as it is: visible ASCII, bounded.
 GOOD_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
-HOUSEKEEPING: Final = ("/", "/health", "/metrics", "/docs", "/api-doc/openapi.json", "/ui")
+HOUSEKEEPING: Final = (
+    *("/", "/health", "/metrics", "/ui"),
+    *("/api-doc/openapi.json", "/docs", "/docs/{asset:path}"),
+)
 
 
 class Observers:

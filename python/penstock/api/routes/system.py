@@ -8,17 +8,10 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.routes.generate import send_json
+from penstock.api.wire.system import Diagnosis
 from penstock.config import read_environment
-from penstock.system.checks import Check, machine_checks
-from penstock.system.facts import SystemInfo, system_info
-
-
-class Diagnosis(msgspec.Struct, frozen=True):
-    """The answer of the doctor. That the machine is in a bad way is a finding, not a failure of the
-    request: the status of each check says it."""
-
-    system: SystemInfo
-    checks: list[Check]
+from penstock.system.checks import machine_checks
+from penstock.system.facts import system_info
 
 
 class GetSystemInfo:

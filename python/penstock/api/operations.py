@@ -1,0 +1,351 @@
+"""Every route as the served description tells it: what it takes, answers and refuses.
+
+A row for each route of `app`; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, Literal
+
+from penstock.api.wire.chat import ChatCompletionRequest
+from penstock.api.wire.chat_answers import ChatCompletionChunkResponse, ChatCompletionResponse
+from penstock.api.wire.completions import (
+    CompletionChunkResponse,
+    CompletionRequest,
+    CompletionResponse,
+)
+from penstock.api.wire.embeddings import EmbeddingRequest, EmbeddingResponse
+from penstock.api.wire.errors import ErrorEnvelope
+from penstock.api.wire.messages import (
+    CountTokensResponse,
+    MessageEvent,
+    MessageResponse,
+    MessagesError,
+    MessagesRequest,
+)
+from penstock.api.wire.models import (
+    ModelObject,
+    ModelObjects,
+    ModelOperationRequest,
+    ModelStatusResponse,
+)
+from penstock.api.wire.responses import (
+    ItemList,
+    OpenResponsesCreateRequest,
+    ResponseDeleted,
+    ResponseEvent,
+    ResponseResource,
+)
+from penstock.api.wire.stored import (
+    ApprovalDecisionRequest,
+    ApprovalDecisionResponse,
+    ContainerFileList,
+    ContainerFileMetadata,
+    FileDeleted,
+    FileList,
+    FileMetadata,
+    FileUpload,
+    SerializedSession,
+    SkillUpload,
+)
+from penstock.api.wire.system import Diagnosis
+from penstock.system.facts import SystemInfo
+
+JSON: Final = "application/json"
+TEXT: Final = "text/plain"
+FORM: Final = "multipart/form-data"
+# Of whatever reads a body: bad JSON or a bad field, a body that stalls, is too large, or too many.
+BODY_ERRORS: Final = (400, 408, 413, 429)
+# Of whatever asks an engine: its queue is full, it failed, it is starting or unloaded.
+ENGINE_ERRORS: Final = (404, 429, 500, 503)
+# Of whatever is stored: bad, unknown, elided or broken ones, too much, a database that is gone, a
+# disk that is full.
+STORE_ERRORS: Final = (400, 404, 408, 410, 413, 422, 429, 503, 507)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method of one path.
+
+    `request`: the type of its body, sent as `request_media`. `answer`: the type of its JSON, or
+    None for what has no schema. `events`: the type of a streamed answer's data. `error`: the type
+    of its errors' JSON, or None for plain text.
+    """
+
+    method: Literal["GET", "POST", "PUT", "DELETE"]
+    path: str
+    id: str
+    tag: str
+    summary: str
+    request: Any = None
+    request_media: str = JSON
+    answer: Any = None
+    media: str = JSON
+    events: Any = None
+    errors: tuple[int, ...] = ()
+    error: Any = ErrorEnvelope
+
+    @property
+    def statuses(self) -> list[int]:
+        """Of the errors, each once."""
+        return sorted(set(self.errors))
+
+
+OPERATIONS: Final = (
+    Operation(
+        *("POST", "/v1/chat/completions", "createChatCompletion", "Inference"),
+        "Answer a chat",
+        request=ChatCompletionRequest,
+        answer=ChatCompletionResponse,
+        events=ChatCompletionChunkResponse,
+        errors=(*BODY_ERRORS, *ENGINE_ERRORS),
+    ),
+    Operation(
+        *("POST", "/v1/completions", "createCompletion", "Inference"),
+        "Continue a text",
+        request=CompletionRequest,
+        answer=CompletionResponse,
+        events=CompletionChunkResponse,
+        errors=(*BODY_ERRORS, *ENGINE_ERRORS),
+    ),
+    Operation(
+        *("POST", "/v1/embeddings", "createEmbedding", "Inference"),
+        "Embed texts",
+        request=EmbeddingRequest,
+        answer=EmbeddingResponse,
+        errors=(*BODY_ERRORS, *ENGINE_ERRORS),
+    ),
+    Operation(
+        *("POST", "/v1/responses", "createResponse", "Responses"),
+        "Answer a turn; streamed, stored, in the background",
+        request=OpenResponsesCreateRequest,
+        answer=ResponseResource,
+        events=ResponseEvent,
+        errors=(*BODY_ERRORS, *ENGINE_ERRORS, 507),
+    ),
+    Operation(
+        *("GET", "/v1/responses/{response_id}", "getResponse", "Responses"),
+        "A stored response",
+        answer=ResponseResource,
+        events=ResponseEvent,
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        *("DELETE", "/v1/responses/{response_id}", "deleteResponse", "Responses"),
+        "Delete a stored response",
+        answer=ResponseDeleted,
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        *("POST", "/v1/responses/{response_id}/cancel", "cancelResponse", "Responses"),
+        "Stop a response in the background",
+        answer=ResponseResource,
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        *("GET", "/v1/responses/{response_id}/input_items", "listInputItems", "Responses"),
+        "What a response answered",
+        answer=ItemList,
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        *("POST", "/v1/messages", "createMessage", "Messages"),
+        "Answer a chat in the second vendor's form",
+        request=MessagesRequest,
+        answer=MessageResponse,
+        events=MessageEvent,
+        errors=(*BODY_ERRORS, *ENGINE_ERRORS, 507),
+        error=MessagesError,
+    ),
+    Operation(
+        *("POST", "/v1/messages/count_tokens", "countTokens", "Messages"),
+        "Count the tokens of a prompt",
+        request=MessagesRequest,
+        answer=CountTokensResponse,
+        errors=(*BODY_ERRORS, *ENGINE_ERRORS),
+        error=MessagesError,
+    ),
+    Operation(
+        *("GET", "/v1/files", "listFiles", "Files"),
+        "All files",
+        answer=FileList,
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        *("POST", "/v1/files", "uploadFile", "Files"),
+        "Store a file",
+        request=FileUpload,
+        request_media=FORM,
+        answer=FileMetadata,
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        *("GET", "/v1/files/{file_id}", "getFile", "Files"),
+        "What is known of a file",
+        answer=FileMetadata,
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        *("DELETE", "/v1/files/{file_id}", "deleteFile", "Files"),
+        "Delete a file",
+        answer=FileDeleted,
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        *("GET", "/v1/files/{file_id}/content", "getFileContent", "Files"),
+        "The body of a file",
+        media="*/*",
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        *("GET", "/v1/containers/{container_id}/files", "listContainerFiles", "Files"),
+        "The files of a container",
+        answer=ContainerFileList,
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        *("GET", "/v1/containers/{container_id}/files/{file_id}", "getContainerFile", "Files"),
+        "What is known of a file of a container",
+        answer=ContainerFileMetadata,
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        "GET",
+        "/v1/containers/{container_id}/files/{file_id}/content",
+        *("getContainerFileContent", "Files"),
+        "The body of a file of a container",
+        media="*/*",
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        *("GET", "/v1/sessions/{session_id}", "exportSession", "Sessions"),
+        "Export a session",
+        answer=SerializedSession,
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        *("PUT", "/v1/sessions/{session_id}", "importSession", "Sessions"),
+        "Import a session, in place of one with this id",
+        request=SerializedSession,
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        *("DELETE", "/v1/sessions/{session_id}", "deleteSession", "Sessions"),
+        "Delete a session, if there is one",
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        *("GET", "/v1/skills", "listSkills", "Skills"),
+        "All skills; in the second vendor's form for its headers",
+        answer=dict[str, Any],
+        errors=STORE_ERRORS,
+        error=dict[str, Any],
+    ),
+    Operation(
+        *("POST", "/v1/skills", "createSkill", "Skills"),
+        "Upload a skill",
+        request=SkillUpload,
+        request_media=FORM,
+        answer=dict[str, Any],
+        errors=STORE_ERRORS,
+        error=dict[str, Any],
+    ),
+    Operation(
+        *("GET", "/v1/skills/{skill_id}/versions", "listSkillVersions", "Skills"),
+        "The versions of a skill",
+        answer=dict[str, Any],
+        errors=STORE_ERRORS,
+        error=dict[str, Any],
+    ),
+    Operation(
+        *("POST", "/v1/skills/{skill_id}/versions", "addSkillVersion", "Skills"),
+        "Upload a version of a skill",
+        request=SkillUpload,
+        request_media=FORM,
+        answer=dict[str, Any],
+        errors=STORE_ERRORS,
+        error=dict[str, Any],
+    ),
+    Operation(
+        *("POST", "/v1/agent/approvals/{approval_id}", "decideApproval", "Agent"),
+        "Allow or deny what an answer waits for",
+        request=ApprovalDecisionRequest,
+        answer=ApprovalDecisionResponse,
+        errors=STORE_ERRORS,
+        error=dict[str, Any],
+    ),
+    Operation(
+        *("GET", "/v1/models", "listModels", "Models"),
+        "The models and their status",
+        answer=ModelObjects,
+    ),
+    Operation(
+        *("POST", "/v1/models/reload", "reloadModel", "Models"),
+        "Load an unloaded model; answers when it serves",
+        request=ModelOperationRequest,
+        answer=ModelStatusResponse,
+        errors=(*BODY_ERRORS, 404, 503),
+    ),
+    Operation(
+        *("POST", "/v1/models/status", "modelStatus", "Models"),
+        "Whether a model is loaded",
+        request=ModelOperationRequest,
+        answer=ModelStatusResponse,
+        errors=(*BODY_ERRORS, 404),
+    ),
+    Operation(
+        *("POST", "/v1/models/unload", "unloadModel", "Models"),
+        "Unload a model; answers when running answers have finished and its memory is free",
+        request=ModelOperationRequest,
+        answer=ModelStatusResponse,
+        errors=(*BODY_ERRORS, 404),
+    ),
+    Operation(
+        *("GET", "/v1/models/{model:path}", "getModel", "Models"),
+        "One model",
+        answer=ModelObject,
+        errors=(404,),
+    ),
+    Operation(
+        *("POST", "/v1/system/doctor", "diagnose", "Operation"),
+        "Checks of the machine; that one fails is in its `status`",
+        answer=Diagnosis,
+    ),
+    Operation(
+        *("GET", "/v1/system/info", "systemInfo", "Operation"),
+        "The machine and the build",
+        answer=SystemInfo,
+    ),
+    Operation(
+        *("GET", "/health", "health", "Operation"),
+        "200 while the server is up, whatever its models do",
+        media=TEXT,
+    ),
+    Operation(*("GET", "/", "root", "Operation"), "The same as `/health`", media=TEXT),
+    Operation(
+        *("GET", "/metrics", "metrics", "Operation"),
+        "Metrics in Prometheus' text format",
+        media=TEXT,
+        errors=(503,),
+        error=None,
+    ),
+    Operation(
+        *("GET", "/docs", "docs", "Operation"), "The interactive explorer", media="text/html"
+    ),
+    Operation(
+        *("GET", "/docs/{asset:path}", "docsAsset", "Operation"),
+        "A file of the explorer",
+        media="*/*",
+        errors=(404,),
+    ),
+    Operation(
+        *("GET", "/api-doc/openapi.json", "openapi", "Operation"), "This description", media=JSON
+    ),
+)
+
+
+def phrase(status: int) -> str:
+    """What a status means, in words."""
+    return HTTPStatus(status).phrase

@@ -1,0 +1,123 @@
+"""The served description and its interactive explorer, which works without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Final
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from penstock.base.errors import NotFound
+
+BUNDLE: Final = "openapi-ui-bundles"
+# file of the bundle -> its type; what else the package holds is not served
+ASSETS: Final = {
+    "swagger-ui.css": b"text/css; charset=utf-8",
+    "swagger-ui-bundle.js": b"text/javascript; charset=utf-8",
+    "favicon-32x32.png": b"image/png",
+}
+PAGE: Final = b"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Penstock: the API</title>
+<link rel="icon" href="docs/favicon-32x32.png">
+<link rel="stylesheet" href="docs/swagger-ui.css">
+</head>
+<body>
+<div id="explorer"></div>
+<script src="docs/swagger-ui-bundle.js"></script>
+<script>
+SwaggerUIBundle({
+  url: "api-doc/openapi.json", dom_id: "#explorer", deepLinking: true, validatorUrl: null,
+  tryItOutEnabled: true, defaultModelsExpandDepth: 0, displayRequestDuration: true
+});
+</script>
+</body>
+</html>
+"""
+# Nothing is fetched from anywhere else, whatever the bundle would like.
+POLICY: Final = (
+    b"default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
+    b"img-src 'self' data:; frame-ancestors 'none'"
+)
+# The page and the description may change with the server; the bundle only with its package.
+REVALIDATE: Final = b"no-cache"
+A_DAY: Final = b"public, max-age=86400"
+
+
+class Docs:
+    """GET /docs: the page of the explorer."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        extra = [(b"content-security-policy", POLICY)]
+        await _send(scope, send, PAGE, b"text/html; charset=utf-8", _tag(PAGE), REVALIDATE, extra)
+
+
+class DocsAsset:
+    """GET /docs/...: a file of the explorer, from the installed package."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name: str = scope["path_params"]["asset"]
+        kind = ASSETS.get(name)
+        if kind is None:
+            raise NotFound("there is no such file of the explorer", code="route_not_found")
+        body, tag = await asyncio.to_thread(_asset, name)
+        await _send(scope, send, body, kind, tag, A_DAY)
+
+
+class OpenApi:
+    """GET /api-doc/openapi.json."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await asyncio.to_thread(_document)
+        await _send(scope, send, body, b"application/json", _tag(body), REVALIDATE)
+
+
+@cache
+def _document() -> bytes:
+    # Made when it is first asked for: a start should not pay for it.
+    from penstock.api.openapi import build_document
+
+    return msgspec.json.encode(build_document())
+
+
+def _asset(name: str) -> tuple[bytes, bytes]:
+    """(the file, its entity tag)."""
+    folder = files("openapi_ui_bundles") / "swagger_ui" / "vendor"
+    return (folder / name).read_bytes(), b'"%b"' % version(BUNDLE).encode()
+
+
+def _tag(body: bytes) -> bytes:
+    return b'"%b"' % hashlib.sha256(body).hexdigest()[:16].encode()
+
+
+async def _send(
+    scope: Scope,
+    send: Send,
+    body: bytes,
+    kind: bytes,
+    tag: bytes,
+    cache_control: bytes,
+    extra: list[tuple[bytes, bytes]] | None = None,
+) -> None:
+    """200, or 304 for a client that has it already."""
+    headers = [(b"etag", tag), (b"cache-control", cache_control), *(extra or ())]
+    known = [value for name, value in scope["headers"] if name == b"if-none-match"]
+    if any(tag in value for value in known):
+        await send({"type": "http.response.start", "status": 304, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+        return
+    headers += [
+        (b"content-type", kind),
+        (b"content-length", b"%d" % len(body)),
+        (b"x-content-type-options", b"nosniff"),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,150 @@
+"""`POST /v1/chat/completions`: the request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from penstock.api.wire import fields as f
+from penstock.api.wire.constraints import Adapter, Grammar, Permission, ResponseFormat
+from penstock.api.wire.tools import FunctionTool, ToolChoice
+
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+Effort = Annotated[
+    str, Meta(description="off, none, low, medium, high, xhigh or max; in any case of letters.")
+]
+
+
+class TextPart(Struct, tag="text", tag_field="type"):
+    """Text of a message."""
+
+    text: str
+
+
+class RefusalPart(Struct, tag="refusal", tag_field="type"):
+    """What the assistant refused with."""
+
+    refusal: str
+
+
+class ImagePart(Struct, tag="image_url", tag_field="type"):
+    """An image, by its URL."""
+
+    image_url: str | dict[str, Any]
+
+
+class AudioPart(Struct, tag="audio_url", tag_field="type"):
+    """Audio, by its URL."""
+
+    audio_url: str | dict[str, Any]
+
+
+class InputAudioPart(Struct, tag="input_audio", tag_field="type"):
+    """Audio, in base64."""
+
+    input_audio: dict[str, Any]
+
+
+class VideoPart(Struct, tag="video_url", tag_field="type"):
+    """A video, by its URL."""
+
+    video_url: str | dict[str, Any]
+
+
+class FilePart(Struct, tag="file", tag_field="type"):
+    """A file, by its id or with its content."""
+
+    file: dict[str, Any]
+
+
+Part = TextPart | RefusalPart | ImagePart | AudioPart | InputAudioPart | VideoPart | FilePart
+
+
+class CallOfAssistant(Struct):
+    """A call of an earlier answer; `function` has `name` and `arguments` (JSON text)."""
+
+    function: dict[str, Any]
+    id: str | None = None
+    type: Literal["function"] | None = None
+
+
+class ChatMessage(Struct):
+    """A message. `tool_call_id` belongs to the role tool, `tool_calls` and `reasoning_content` to
+    the assistant."""
+
+    role: Role
+    content: str | list[Part] | None = None
+    refusal: str | None = None
+    function_call: dict[str, Any] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[CallOfAssistant] | None = None
+    reasoning_content: str | None = None
+    reasoning: Annotated[str | None, Meta(description="The same as `reasoning_content`.")] = None
+
+
+class ChatTemplateArguments(Struct):
+    """The same as the fields of these names outside."""
+
+    enable_thinking: bool | None = None
+    reasoning_effort: Effort | None = None
+
+
+class ChatCompletionRequest(Struct, kw_only=True):
+    """A chat to be continued."""
+
+    messages: Annotated[
+        Annotated[list[ChatMessage], Meta(min_length=1)] | f.NonEmpty,
+        Meta(description="Messages; or an already templated prompt, as a string."),
+    ]
+    model: f.Model | None = None
+    stream: bool | None = None
+    max_tokens: f.MaxTokens | None = None
+    max_completion_tokens: f.MaxTokens | None = None
+    n: f.Choices | None = None
+    stop: f.Stop | None = None
+    temperature: f.Temperature | None = None
+    top_p: f.TopP | None = None
+    top_k: f.TopK | None = None
+    min_p: f.MinP | None = None
+    presence_penalty: f.Penalty | None = None
+    frequency_penalty: f.Penalty | None = None
+    repetition_penalty: f.RepetitionPenalty | None = None
+    logit_bias: f.LogitBias | None = None
+    dry_multiplier: f.DryMultiplier | None = None
+    dry_base: f.DryBase | None = None
+    dry_allowed_length: f.DryAllowedLength | None = None
+    dry_sequence_breakers: f.DryBreakers | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[f.TopLogprobs | None, Meta(description="Needs `logprobs`.")] = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: ToolChoice | None = None
+    functions: Annotated[
+        list[dict[str, Any]] | None, Meta(description="The older form of `tools`.")
+    ] = None
+    function_call: Annotated[
+        str | dict[str, Any] | None, Meta(description="The older form of `tool_choice`.")
+    ] = None
+    response_format: ResponseFormat | None = None
+    grammar: Grammar | None = None
+    enable_thinking: bool | None = None
+    reasoning_effort: Effort | None = None
+    chat_template_kwargs: ChatTemplateArguments | None = None
+    ignore_eos: bool | None = None
+    truncate_sequence: f.Truncate | None = None
+    max_tool_rounds: f.MaxRounds | None = None
+    adapter: Adapter | None = None
+    agent_permission: Annotated[Permission | None, Meta(description="`ask` needs `stream`.")] = None
+    code_execution_permission: Permission | None = None
+    web_search_options: dict[str, Any] | None = None
+    session_id: str | None = None
+    files: list[dict[str, Any]] | None = None
+    enable_shell: bool | None = None
+    seed: f.Seed = None
+    user: f.Ignored = None
+    stream_options: f.Ignored = None
+    metadata: f.Ignored = None
+    service_tier: f.Ignored = None
+    parallel_tool_calls: f.Ignored = None
+    store: f.Ignored = None

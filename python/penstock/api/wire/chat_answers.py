@@ -1,0 +1,112 @@
+"""`POST /v1/chat/completions`: the answer, and the chunks of a streamed one."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from penstock.api.wire.tools import ToolCall
+from penstock.api.wire.usage import CompletionUsage
+
+Finish = Literal["stop", "length", "tool_calls"]
+
+
+class TokenAlternative(Struct):
+    """A token, the logarithm of its probability, and its bytes."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprobs(Struct):
+    """A token of the answer beside the likeliest ones."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TokenAlternative]
+
+
+class ChatLogprobs(Struct):
+    """The tokens of an answer, or of a piece of it."""
+
+    content: list[TokenLogprobs]
+
+
+class ChatAnswerMessage(Struct):
+    """`content` is null where the model only called functions."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+
+
+class ChatCompletionResponseChoice(Struct):
+    """One answer."""
+
+    index: int
+    message: ChatAnswerMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish
+
+
+class ChatCompletionResponse(Struct):
+    """The finished answers."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatCompletionResponseChoice]
+    usage: CompletionUsage
+
+
+class FunctionDelta(Struct):
+    """The name comes once, the arguments in pieces."""
+
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class ToolCallDelta(Struct):
+    """A piece of a call; `index` says of which."""
+
+    index: int
+    function: FunctionDelta
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+
+
+class ChatDelta(Struct):
+    """What is new. The role is on the first chunk of a choice only."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+
+
+class ChatCompletionChunkChoice(Struct):
+    """`finish_reason` is null until the choice has ended."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish | None
+
+
+class ChatCompletionChunkResponse(Struct):
+    """One event of a stream, which ends with `[DONE]`. The last chunk has the usage."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatCompletionChunkChoice]
+    usage: CompletionUsage | UnsetType = UNSET

@@ -1,0 +1,88 @@
+"""`response_format`, `grammar` and `adapter`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+JsonSchema = Annotated[
+    dict[str, Any] | bool, Meta(description="A JSON Schema, nested at most 64 levels deep.")
+]
+
+
+class NamedJsonSchema(Struct):
+    """The schema of an answer."""
+
+    schema: JsonSchema
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextFormat(Struct, tag="text", tag_field="type"):
+    """No constraint."""
+
+
+class JsonSchemaFormat(Struct, tag="json_schema", tag_field="type"):
+    """The answer is JSON that matches a schema."""
+
+    json_schema: NamedJsonSchema
+
+
+ResponseFormat = TextFormat | JsonSchemaFormat
+
+
+class RegexGrammar(Struct, tag="regex", tag_field="type"):
+    """The answer matches a regular expression."""
+
+    value: str
+
+
+class LarkGrammar(Struct, tag="lark", tag_field="type"):
+    """The answer matches a grammar in Lark's form."""
+
+    value: str
+
+
+class SchemaGrammar(Struct, tag="json_schema", tag_field="type"):
+    """The answer is JSON that matches a schema."""
+
+    value: JsonSchema
+
+
+class GrammarPart(Struct):
+    """One of `json_schema` and `lark_grammar`."""
+
+    name: str | None = None
+    json_schema: dict[str, Any] | None = None
+    lark_grammar: str | None = None
+
+
+class GrammarParts(Struct):
+    """llguidance's own form."""
+
+    grammars: Annotated[list[GrammarPart], Meta(min_length=1)]
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+
+
+class LlguidanceGrammar(Struct, tag="llguidance", tag_field="type"):
+    """The answer matches grammars that may refer to each other."""
+
+    value: GrammarParts
+
+
+Grammar = RegexGrammar | LarkGrammar | SchemaGrammar | LlguidanceGrammar
+
+
+class AdapterGenerationSelection(Struct):
+    """An exact generation of a LoRA adapter."""
+
+    generation: str
+
+
+Adapter = Annotated[
+    Annotated[str, Meta(min_length=1)] | AdapterGenerationSelection,
+    Meta(description="Alias of a loaded LoRA adapter, or a generation of one."),
+]
+Permission = Literal["auto", "ask", "deny"]

@@ -1,0 +1,46 @@
+"""The model routes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+Status = Literal["loaded", "unloaded", "reloading"]
+
+
+class ModelObject(Struct):
+    """A card. `parent`, `root` and `adapter_generation` are of adapters; `root` is never a path."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str | None
+    status: Status | None
+    tools_available: bool | None
+    mcp_tools_count: int | None
+    mcp_servers_connected: int | None
+    parent: str | None
+    adapter_generation: str | None
+
+
+class ModelObjects(Struct):
+    """The card `default` first."""
+
+    object: Literal["list"]
+    data: list[ModelObject]
+
+
+class ModelOperationRequest(Struct):
+    """Which model."""
+
+    model_id: Annotated[str, Meta(description="`default`, or an id or alias of `/v1/models`.")]
+
+
+class ModelStatusResponse(Struct):
+    """How it is now. `error` says why a model that should be loaded is not."""
+
+    model_id: str
+    status: Status
+    error: str | UnsetType = UNSET

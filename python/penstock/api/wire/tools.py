@@ -1,0 +1,80 @@
+"""Tools of a request, and which of them the answer may or must call."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+ToolName = Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,128}$")]
+
+
+class Function(Struct):
+    """A function of the client."""
+
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: Annotated[bool | None, Meta(description="Constrain the arguments to `parameters`.")] = (
+        None
+    )
+
+
+class FunctionTool(Struct, tag="function", tag_field="type"):
+    """A function, nested under `function` or flat."""
+
+    function: Function | None = None
+    name: ToolName | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionName(Struct):
+    """Names a function of `tools`."""
+
+    name: str
+
+
+class FunctionChoice(Struct, tag="function", tag_field="type"):
+    """A function of `tools`, nested under `function` or flat."""
+
+    name: str | None = None
+    function: FunctionName | None = None
+
+
+class AllowedTools(Struct):
+    """The functions that may be called, or of which one must be."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FunctionChoice], Meta(min_length=1)]
+
+
+class AllowedToolsChoice(Struct, tag="allowed_tools", tag_field="type"):
+    """A subset of `tools`, nested under `allowed_tools` or flat."""
+
+    mode: Literal["auto", "required"] | None = None
+    tools: list[FunctionChoice] | None = None
+    allowed_tools: AllowedTools | None = None
+
+
+ToolChoice = Annotated[
+    Literal["auto", "none", "required"] | FunctionChoice | AllowedToolsChoice,
+    Meta(description="`required` needs tools."),
+]
+
+
+class CalledFunction(Struct):
+    """A function and its arguments, as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Struct):
+    """A call that the model wrote."""
+
+    id: str
+    function: CalledFunction
+    type: Literal["function"]
+    index: int
