@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from penstock import __version__
 from penstock.base.errors import ModelError, Unavailable
@@ -118,12 +118,13 @@ class ServedModel:
         elif self._opened is None:
             self._opened = _Opened(asyncio.ensure_future(self._open_model()))
 
-    async def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
-        """The events of one run. Raises Unavailable where the model is unloaded or cannot be
-        loaded, and what the loop raises."""
-        async with self.lease() as model, aclosing(model.loop.run(request)) as events:
-            async for event in events:
-                yield event
+    def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+        """The events of one run; close it, whether or not it was read to its end. Raises
+        Unavailable where the model is unloaded or cannot be loaded, and what the loop raises."""
+        opened = self._opened
+        if opened is None or opened.loaded is None:
+            return self._run_when_loaded(request)
+        return _LeasedRun(opened, opened.loaded.loop.run(request))
 
     async def attach(self, request: GenerateRequest) -> GenerateRequest:
         """The request with its files stored, and shown as texts. Raises as `run` does."""
@@ -157,8 +158,11 @@ class ServedModel:
 
     async def fingerprint(self) -> str:
         """Names version and weights. Loads the model if need be; raises as `lease` does."""
-        async with self.lease() as model:
-            return f"penstock-{__version__}-{model.engine.info.fingerprint}"
+        loaded = self._opened.loaded if self._opened else None
+        if loaded is not None:
+            return _fingerprint(loaded)
+        async with self.lease() as loaded:
+            return _fingerprint(loaded)
 
     async def started(self) -> None:
         """Return when the model is connected, if its engine runs. Raises ModelError."""
@@ -170,6 +174,11 @@ class ServedModel:
         opened, self._opened = self._opened, None
         if opened is not None:
             await opened.close()
+
+    async def _run_when_loaded(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+        async with self.lease() as model, aclosing(model.loop.run(request)) as events:
+            async for event in events:
+                yield event
 
     async def _load_on_demand(self) -> None:
         if not self.on_demand:
@@ -205,6 +214,10 @@ class ServedModel:
         return Unavailable(f"the model '{self.id}' could not be loaded", code="model_load_failed")
 
 
+def _fingerprint(model: LoadedModel) -> str:
+    return f"penstock-{__version__}-{model.engine.info.fingerprint}"
+
+
 class _Opened:
     """One connection and its leases. Once retired, it is closed by the last lease."""
 
@@ -238,3 +251,36 @@ class _Opened:
     def _close_if_unused(self) -> None:
         if self._retired and self.leases == 0 and self._closing is None:
             self._closing = asyncio.ensure_future(self.close())
+
+
+class _LeasedRun(AsyncGenerator[Event, None]):
+    """A run that holds a lease until it is closed. A generator around it would do the same, but
+    cost every token of every stream another step through it."""
+
+    def __init__(self, opened: _Opened, events: AsyncGenerator[Event, None]) -> None:
+        self._opened: _Opened | None = opened
+        self._events = events
+        opened.leases += 1
+
+    def __anext__(self) -> Coroutine[Any, Any, Event]:
+        return self._events.__anext__()
+
+    def asend(self, value: None) -> Coroutine[Any, Any, Event]:
+        return self._events.asend(value)
+
+    def athrow(self, *error: Any) -> Coroutine[Any, Any, Event]:
+        return self._events.athrow(*error)
+
+    async def aclose(self) -> None:
+        try:
+            await self._events.aclose()
+        finally:
+            self._give_back()
+
+    def __del__(self) -> None:
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self._opened is not None:
+            self._opened.give_back()
+            self._opened = None
