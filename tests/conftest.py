@@ -13,6 +13,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="folder with further models (see bench/peers.md); tests that need one skip without it",
     )
+    parser.addoption(
+        "--described-examples",
+        type=int,
+        default=15,
+        help="requests of each kind that the served description is tried with",
+    )
 
 
 @pytest.fixture(scope="session")
