@@ -22,6 +22,7 @@ from penstock.config import (
     StoreSettings,
     read_environment,
 )
+from penstock.config.absent import ABSENT, AbsentOption
 from penstock.config.load import load_engine, load_serving
 from penstock.config.settings import ToolSyntaxName
 
@@ -44,6 +45,7 @@ class SettingOption:
     help: str
     panel: str
     default: str | None = None  # shown where the field's own default would not tell
+    metavar: str | None = None  # shown for the value where its kind would not tell
 
 
 ENGINE_OPTIONS: Final = (
@@ -61,6 +63,7 @@ ENGINE_OPTIONS: Final = (
         "How the model writes calls of functions.",
         MODEL_PANEL,
         "as its chat template tells",
+        "FAMILY",
     ),
     SettingOption(
         "context_tokens",
@@ -293,12 +296,14 @@ def with_settings(*, server: bool) -> Callable[[Callable[..., None]], Callable[.
             chosen = Chosen(engine, file=given.pop("config"))
             if server:
                 chosen.server.update({o.field: values[o.field] for o in SERVER_OPTIONS})
+                chosen.server.update({o.name: given.pop(o.name) for o in ABSENT})
                 chosen.store.update({o.field: values[o.field] for o in STORE_OPTIONS})
             command(chosen, **given)
 
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
         shared = [parameter for option in options for parameter in _parameters(option)]
-        parameters = [*_model_parameters(), *shared, _config_parameter(), *own]
+        absent = [_absent_parameter(option) for option in ABSENT if server]
+        parameters = [*_model_parameters(), *shared, _config_parameter(), *absent, *own]
         wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
         wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
@@ -322,11 +327,19 @@ def _config_parameter() -> inspect.Parameter:
     option = typer.Option(
         None,
         "--config",
-        help="TOML file: `model`, tables engine, server, store. Options win over it.",
+        help="TOML file: one model or several, and their settings. Options win over it.",
         rich_help_panel=MODEL_PANEL,
         show_default=False,
     )
     return _make("config", Optional[Path], option)  # noqa: UP045
+
+
+def _absent_parameter(option: AbsentOption) -> inspect.Parameter:
+    """Recognised, so that it can be refused by name; not shown."""
+    flag = "--" + option.name.replace("_", "-")
+    return _make(
+        option.name, Optional.__getitem__(option.kind), typer.Option(None, flag, hidden=True)
+    )
 
 
 def _parameters(option: SettingOption) -> list[inspect.Parameter]:
@@ -340,7 +353,8 @@ def _parameters(option: SettingOption) -> list[inspect.Parameter]:
     if option.kind is not bool:
         text += rf" \[default: {default}]"
     flags = option.flags[: len(option.flags) - len(names) + 1]
-    infos = [typer.Option(None, *flags, help=text, rich_help_panel=option.panel)]
+    panel, metavar = option.panel, option.metavar
+    infos = [typer.Option(None, *flags, help=text, rich_help_panel=panel, metavar=metavar)]
     infos += [typer.Option(None, flag, hidden=True) for flag in option.flags[len(flags) :]]
     kind: Any = Optional.__getitem__(option.kind)
     return [_make(name, kind, info) for name, info in zip(names, infos, strict=True)]

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from penstock.config.absent import check_sandbox, without_absent
 from penstock.config.environment import Environment
 from penstock.config.limits import SettingsError, check_engine, check_models, check_server
 from penstock.config.settings import (
@@ -44,6 +45,7 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: dict[str, Any] = {}
     server: dict[str, Any] = {}
     store: dict[str, Any] = {}
+    sandbox: dict[str, Any] = {}
 
 
 def load_serving(
@@ -58,10 +60,12 @@ def load_serving(
     SettingsError."""
     document = read_toml(file) if file is not None else Document()
     from_environment = {"keep_alive_interval_ms": environment.keep_alive_interval_ms}
+    check_sandbox(document.sandbox)
     store = _build(StoreSettings, "store", [document.store, store_options])
     _check_no_store(document.server)
-    sources = [from_environment, document.server, server_options, {"store": store}]
-    server = _build(ServerSettings, "server", sources)
+    sources = [from_environment, document.server, server_options]
+    plain = [without_absent(source) for source in sources]
+    server = _build(ServerSettings, "server", [*plain, {"store": store}])
     check_server(server)
     models = tuple(_models(document, engine_options))
     check_models(models)
@@ -120,7 +124,7 @@ def _check_no_store(server: Mapping[str, Any]) -> None:
 
 
 def _engine(sources: list[Mapping[str, Any]], name: str = "engine") -> EngineSettings:
-    engine = _build(EngineSettings, name, sources)
+    engine = _build(EngineSettings, name, [without_absent(source) for source in sources])
     check_engine(engine)
     return engine
 

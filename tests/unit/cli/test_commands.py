@@ -14,6 +14,7 @@ from penstock.cli import main as cli
 from penstock.cli import serve as serve_module
 from penstock.cli.options import ENGINE_OPTIONS, SERVE_OPTIONS, SERVER_OPTIONS, STORE_OPTIONS
 from penstock.config import EngineSettings, ServerSettings, StoreSettings
+from penstock.config.absent import ABSENT
 from penstock.system.checks import check_cpu, check_home, check_memory
 
 
@@ -86,6 +87,54 @@ def test_serve_takes_the_options_of_the_specification(served):
             url="postgresql://db/x", blobs="s3://b", skills_dir="/skills", response_expiry_s=0
         ),
     )
+
+
+OF_THE_SPECIFICATION = [
+    "host",
+    "port",
+    "no_ui",
+    "max_seqs",
+    "no_kv_cache",
+    "prefix_cache_n",
+    "enable_search",
+    "enable_code_execution",
+    "code_exec_timeout",
+    "code_exec_python",
+    "enable_shell",
+    "shell_timeout",
+    "shell_path",
+    "agent",
+    "agent_permission",
+    "max_tool_rounds",
+    "disable_metrics",
+    "disable_access_log",
+    "access_log_format",
+    "access_log_health",
+    "sandbox",
+    "sb_max_memory_mb",
+    "sb_max_cpu_secs",
+    "sb_max_procs",
+    "sandbox_network",
+    "disable_request_id_header",
+    "lora_max_adapters",
+    "lora_max_rank",
+    "lora_max_bytes",
+]
+
+
+@pytest.mark.parametrize("name", OF_THE_SPECIFICATION)
+def test_every_option_of_the_specification_is_known(name):
+    known = {flag for option in (*ENGINE_OPTIONS, *SERVER_OPTIONS) for flag in option.flags}
+    known |= {"--" + option.name.replace("_", "-") for option in ABSENT}
+    assert "--" + name.replace("_", "-") in known
+
+
+def test_option_without_a_runtime_is_refused_and_not_in_the_help(served, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["penstock", "serve", "--enable-shell"])
+    with pytest.raises(SystemExit, match="enable_shell cannot be used: this build has no shell"):
+        cli.main()
+    assert invoke("serve", "--no-ui", "--agent-permission", "auto").exit_code == 0
+    assert "--enable-shell" not in invoke("serve", "--help").stdout
 
 
 def test_serve_without_options_serves_the_defaults(served):
