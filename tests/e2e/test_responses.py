@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import jsonschema
 import openai
 import pydantic
@@ -106,14 +107,37 @@ def test_a_background_response_is_cancelled_at_once(client: openai.OpenAI) -> No
 
 
 @pytest.mark.slow
-def test_a_chain_goes_on_after_a_restart(
+def test_a_chain_goes_on_after_a_restart_until_the_context_is_full(
     start_server: Callable[..., RunningServer], tmp_path: Any
 ) -> None:
     options = ("--store", f"sqlite:///{tmp_path}/store.db", "--blobs", str(tmp_path / "blobs"))
     before = start_server(*options)
     first = ask(client_of(before))
     before.stop()
-    after = start_server(*options)
-    chained = ask(client_of(after), input="Which?", previous_response_id=first.id)
+    client = client_of(start_server(*options, "--context", "256"))
+    chained = ask(client, input="Which?", previous_response_id=first.id)
     assert chained.previous_response_id == first.id
     assert chained.usage.input_tokens > first.usage.input_tokens
+    more: dict[str, Any] = {"input": "more " * 200, "previous_response_id": chained.id}
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, **more)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
+    assert 200 < ask(client, truncation="auto", **more).usage.input_tokens < 256
+
+
+@pytest.mark.slow
+def test_any_process_cancels_what_another_one_works_on(
+    start_server: Callable[..., RunningServer],
+) -> None:
+    """Each client has a connection of its own, which either process may have taken."""
+    server = start_server("--workers", "2")
+    for _ in range(4):
+        made = ask(
+            client_of(server), background=True, max_output_tokens=8000,
+            extra_body={"ignore_eos": True},
+        )  # fmt: skip
+        wait_for(client_of(server), made.id, "in_progress")
+        assert client_of(server).responses.cancel(made.id).status == "cancelled"
+    with httpx.Client(base_url=server.url) as plain:
+        while "service_sequences_running 0.0" not in plain.get("/metrics").text:
+            time.sleep(0.02)
