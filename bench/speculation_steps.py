@@ -22,6 +22,7 @@ from penstock.config import EngineSettings, read_environment
 from penstock.engine.core import EngineCore
 from penstock.models.loading import load_text_parts
 from penstock.models.sources import resolve_model
+from penstock.runtime.load import load_runtime
 from penstock.text import Tokenizer, load_tokenizer
 
 WAYS = ("without", "without again", "with")
@@ -59,7 +60,7 @@ def _core(model: str, streams: int, way: str) -> EngineCore:
         cache_mb=200,
         speculation=way == "with",
     )
-    return EngineCore.load(settings)
+    return EngineCore.over(load_runtime(settings), settings)
 
 
 def _run(
