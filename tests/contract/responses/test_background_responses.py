@@ -6,10 +6,11 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
-from http_serving import CREATED, USAGE
+from http_serving import CREATED, MODEL, USAGE
 from responses_serving import URL, a_store, answering, create, events_of, failing, get
 from stores import MovableClock
 
+from penstock.api.codecs.responses import Resource, ResponseIdentity, decode
 from penstock.base.errors import EngineFault
 from penstock.dialog import (
     PartEnded,
@@ -197,12 +198,15 @@ async def test_any_process_may_read_and_continue():
 
 def orphan(status):
     """What a process left that died."""
+    id = "resp_" + "1" * 32
+    resource = Resource(ResponseIdentity(id, MODEL, decode(b'{"input":"hi"}').echoed, True))
+    resource.status = status
     return StoredResponse(
-        id="resp_" + "1" * 32,
+        id=id,
         created_at=CREATED,
         status=status,
         owner="api_dead",
-        body=b'{"id":"resp_%b","status":"%b","error":null}' % (b"1" * 32, status.encode()),
+        body=resource.body(),
         background=True,
         heartbeat_at=CREATED,
     )
