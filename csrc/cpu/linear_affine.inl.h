@@ -59,15 +59,20 @@ PENSTOCK_INLINE void group_dots(const uint8_t* quants, const QuantizedUnit* cons
     });
 }
 
+// Whether minima are stored: known when compiled where it is worth the code, else asked of the
+// part.
+enum class Minima { none, stored, asked };
+
 // Products of kRows rows with one panel, summed over all units. `x` is the first row.
-template <int kBits, int kGroup, bool kMinimum, int kRows>
+template <int kBits, int kGroup, Minima kMinima, int kRows>
 PENSTOCK_INLINE void multiply_panel(const PanelPart& part, const uint8_t* panel, int64_t units,
                                     const uint8_t* x, int64_t x_stride,
                                     F32 (&total)[kRows][kPanelVectors]) {
     constexpr int kGroups = kUnit / kGroup;
     constexpr int kVectors = Dot<kBits>::kVectors;
     using Scales = PanelScales<kGroups>;
-    const int32_t zero = -part.zero_point;
+    const bool minimum = kMinima == Minima::asked ? part.stored_minimum : kMinima == Minima::stored;
+    const int32_t zero = minimum ? 0 : -part.zero_point;
     const ScaleForm form = part.scale_form;
     Scales scales;
     Scales minima;
@@ -79,11 +84,11 @@ PENSTOCK_INLINE void multiply_panel(const PanelPart& part, const uint8_t* panel,
     for (int64_t unit = 0; unit < units; ++unit) {
         if (form == ScaleForm::two_level && unit % kUnitsPerSuper == 0) {
             panel = Scales::read_super(scales, panel);
-            if constexpr (kMinimum)
+            if (minimum)
                 panel = Scales::read_super(minima, panel);
         }
         panel = Scales::read(scales, form, panel);
-        if constexpr (kMinimum)
+        if (minimum)
             panel = Scales::read(minima, form, panel);
         unrolled<kGroups*(kPanelVectors / kVectors)>([&](auto i) {
             constexpr int g = decltype(i)::value % kGroups;
@@ -94,17 +99,22 @@ PENSTOCK_INLINE void multiply_panel(const PanelPart& part, const uint8_t* panel,
                 const QuantizedUnit& row = *in[m.value];
                 unrolled<kVectors>([&](auto p) {
                     I32 sum = dot[m.value][p.value];
-                    if (!kMinimum && zero != 0)
+                    if (zero != 0)
                         sum = sum + zero_sums<kGroup, g>(row, zero);
                     F32& a = acc[m.value][first + p.value];
                     const F32 scale = broadcast(row.scale) * scales.value[g][first + p.value];
                     a = fma(to_float(sum), scale, a);
-                    if constexpr (kMinimum) {
-                        const F32 sum_x = broadcast(scaled_sum<kGroup, g>(row));
-                        a = fma(minima.value[g][first + p.value], sum_x, a);
-                    }
                 });
             });
+            if (minimum) {
+                unrolled<kRows>([&](auto m) {
+                    const F32 sum_x = broadcast(scaled_sum<kGroup, g>(*in[m.value]));
+                    unrolled<kVectors>([&](auto p) {
+                        F32& a = acc[m.value][first + p.value];
+                        a = fma(minima.value[g][first + p.value], sum_x, a);
+                    });
+                });
+            }
         });
         panel += quant_bytes(kBits);
         for (int m = 0; m < kRows; ++m)
@@ -117,24 +127,26 @@ PENSTOCK_INLINE void multiply_panel(const PanelPart& part, const uint8_t* panel,
 }
 
 // Most rows that share one unpacking of a panel: as many as the registers hold sums for. Arrays
-// have no registers to fill, only code to compile.
+// have no registers to fill, only code to compile; and groups of 16 are common at 6 bits only.
 #if defined(PENSTOCK_SIMD_ARRAY)
-constexpr int kMaxRows = 2;
+constexpr int kRegisterRows = 2;
 #elif defined(PENSTOCK_SIMD_AVX512)
-constexpr int kMaxRows = 8;
+constexpr int kRegisterRows = 8;
 #else
-constexpr int kMaxRows = 4;
+constexpr int kRegisterRows = 4;
 #endif
+template <int kBits, int kGroup>
+constexpr int kMaxRows = kGroup == kUnit || kBits == 6 ? kRegisterRows : 2;
 
-template <int kBits, int kGroup, bool kMinimum, int kRows>
+template <int kBits, int kGroup, Minima kMinima, int kRows>
 void multiply_rows(const AffineOperands& operands, const LinearTask& task, int64_t row) {
     const PanelPart& part = *task.part;
     const int64_t units = operands.linear->depth / kUnit;
     for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
         F32 total[kRows][kPanelVectors];
-        multiply_panel<kBits, kGroup, kMinimum, kRows>(part, part.data + panel * part.panel_bytes,
-                                                       units, operands.x + row * operands.x_stride,
-                                                       operands.x_stride, total);
+        multiply_panel<kBits, kGroup, kMinima, kRows>(part, part.data + panel * part.panel_bytes,
+                                                      units, operands.x + row * operands.x_stride,
+                                                      operands.x_stride, total);
         for (int m = 0; m < kRows; ++m) {
             store_panel(*operands.linear, part, panel, total[m],
                         operands.out + (row + m) * operands.out_stride);
@@ -142,48 +154,56 @@ void multiply_rows(const AffineOperands& operands, const LinearTask& task, int64
     }
 }
 
-// Multiplies 1 .. kRows rows.
-template <int kBits, int kGroup, bool kMinimum, int kRows>
+// Multiplies 1 .. kRows rows. Few block sizes keep the code small: 5 and 7 are made of two.
+template <int kBits, int kGroup, Minima kMinima, int kRows>
 void multiply_block(const AffineOperands& operands, const LinearTask& task, int64_t row,
                     int64_t rows) {
     if constexpr (kRows > 1) {
         if (rows < kRows) {
-            multiply_block<kBits, kGroup, kMinimum, kRows - 1>(operands, task, row, rows);
+            multiply_block<kBits, kGroup, kMinima, kRows - 1>(operands, task, row, rows);
             return;
         }
     }
-    multiply_rows<kBits, kGroup, kMinimum, kRows>(operands, task, row);
+    if constexpr (kRows > 4 && kRows % 2 != 0) {
+        constexpr int kFirst = kRows / 2 + 1;
+        multiply_rows<kBits, kGroup, kMinima, kFirst>(operands, task, row);
+        multiply_rows<kBits, kGroup, kMinima, kRows - kFirst>(operands, task, row + kFirst);
+    } else {
+        multiply_rows<kBits, kGroup, kMinima, kRows>(operands, task, row);
+    }
 }
 
 // Cuts the rows of a task into tile blocks where the level has tiles, and the rest into nearly
 // equal blocks of at most kMaxRows.
-template <int kBits, int kGroup, bool kMinimum>
+template <int kBits, int kGroup, Minima kMinima>
 void multiply_task(const AffineOperands& operands, const LinearTask& task, Workspace& workspace) {
     int64_t row = task.row_begin;
     if constexpr (kTiles) {
         const int64_t rest = (task.row_end - row) % kTileBlockRows;
         const int64_t tiled = rest < kMinTileRows ? task.row_end - rest : task.row_end;
         if (tiled > row) {
-            multiply_tiles<kBits, kGroup, kMinimum>(operands, task, tiled, workspace);
+            multiply_tiles<kBits, kGroup>(operands, task, tiled, workspace);
         }
         row = tiled;
     }
-    for (int64_t blocks = ceil_div(task.row_end - row, kMaxRows); blocks > 0; --blocks) {
+    constexpr int kMax = kMaxRows<kBits, kGroup>;
+    for (int64_t blocks = ceil_div(task.row_end - row, kMax); blocks > 0; --blocks) {
         const int64_t rows = ceil_div(task.row_end - row, blocks);
-        multiply_block<kBits, kGroup, kMinimum, kMaxRows>(operands, task, row, rows);
+        multiply_block<kBits, kGroup, kMinima, kMax>(operands, task, row, rows);
         row += rows;
     }
 }
 
 template <int kBits>
 void multiply_format(const AffineOperands& operands, const LinearTask& task, Workspace& workspace) {
-    const bool minimum = task.part->stored_minimum;
-    if (task.part->group == kUnit) {
-        minimum ? multiply_task<kBits, 32, true>(operands, task, workspace)
-                : multiply_task<kBits, 32, false>(operands, task, workspace);
+    if (task.part->group != kUnit) {
+        multiply_task<kBits, 16, Minima::asked>(operands, task, workspace);
+    } else if constexpr (kBits == 4) {
+        task.part->stored_minimum
+            ? multiply_task<kBits, kUnit, Minima::stored>(operands, task, workspace)
+            : multiply_task<kBits, kUnit, Minima::none>(operands, task, workspace);
     } else {
-        minimum ? multiply_task<kBits, 16, true>(operands, task, workspace)
-                : multiply_task<kBits, 16, false>(operands, task, workspace);
+        multiply_task<kBits, kUnit, Minima::asked>(operands, task, workspace);
     }
 }
 

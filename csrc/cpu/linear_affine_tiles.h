@@ -34,26 +34,27 @@ PENSTOCK_INLINE void store_words(uint8_t* to, const Words& words) {
     std::memcpy(to, &words, sizeof words);
 }
 
-template <int kBits, int kGroup, bool kMinimum>
+template <int kBits, int kGroup>
 PENSTOCK_INLINE void unpack_panel(const PanelPart& part, const uint8_t* panel, int64_t units,
                                   UnpackedUnit* to) {
     constexpr int kGroups = kUnit / kGroup;
     using Scales = PanelScales<kGroups>;
     const ScaleForm form = part.scale_form;
+    const bool minimum = part.stored_minimum;
     Scales scales;
     Scales minima;
     for (int64_t unit = 0; unit < units; ++unit, ++to) {
         if (form == ScaleForm::two_level && unit % kUnitsPerSuper == 0) {
             panel = Scales::read_super(scales, panel);
-            if constexpr (kMinimum)
+            if (minimum)
                 panel = Scales::read_super(minima, panel);
         }
         panel = Scales::read(scales, form, panel);
-        if constexpr (kMinimum)
+        if (minimum)
             panel = Scales::read(minima, form, panel);
         unrolled<kGroups>([&](auto g) {
             store(to->scale[g.value], scales.value[g.value][0]);
-            if constexpr (kMinimum)
+            if (minimum)
                 store(to->minimum[g.value], minima.value[g.value][0]);
         });
         unrolled<8>([&](auto s) {
@@ -95,33 +96,37 @@ PENSTOCK_INLINE void dot_tile(const uint8_t* x, int64_t x_stride, const Unpacked
 
 // Adds the dots of one group to the running sums, as multiply_panel does. Rows past the block have
 // row pointers that repeat its last.
-template <int kGroup, bool kMinimum>
-PENSTOCK_INLINE void add_group(const UnpackedUnit* unpacked, int64_t group, int32_t correction,
+template <int kGroup>
+PENSTOCK_INLINE void add_group(const UnpackedUnit* unpacked, int64_t group, const PanelPart& of,
                                const uint8_t* const* row, const int32_t* sums, F32* acc) {
     constexpr int kGroups = kUnit / kGroup;
     const int64_t unit = group / kGroups;
     const int64_t part = group % kGroups;
+    const int32_t correction = -of.zero_point;
     const int32_t first = kGroup == kUnit || part == 0 ? correction : 0;
     const int32_t second = kGroup == kUnit || part == 1 ? correction : 0;
     const F32 scale = load(unpacked[unit].scale[part]);
-    const F32 minimum = load(unpacked[unit].minimum[part]);
     unrolled<static_cast<int>(kTileBlockRows)>([&](auto m) {
         const auto& in = reinterpret_cast<const QuantizedUnit*>(row[m.value])[unit];
         I32 dot = load(sums + m.value * kPanelRows);
         if (correction != 0)
             dot = dot + sums_times(in.sum, first, second);
         acc[m.value] = fma(to_float(dot), broadcast(in.scale) * scale, acc[m.value]);
-        if constexpr (kMinimum) {
-            const float sum_x =
-                kGroup == kUnit ? in.scaled_sum : in.scale * static_cast<float>(in.sum[part]);
-            acc[m.value] = fma(minimum, broadcast(sum_x), acc[m.value]);
-        }
+    });
+    if (!of.stored_minimum)
+        return;
+    const F32 minimum = load(unpacked[unit].minimum[part]);
+    unrolled<static_cast<int>(kTileBlockRows)>([&](auto m) {
+        const auto& in = reinterpret_cast<const QuantizedUnit*>(row[m.value])[unit];
+        const float sum_x =
+            kGroup == kUnit ? in.scaled_sum : in.scale * static_cast<float>(in.sum[part]);
+        acc[m.value] = fma(minimum, broadcast(sum_x), acc[m.value]);
     });
 }
 
-template <int kGroup, bool kMinimum>
+template <int kGroup>
 PENSTOCK_INLINE void multiply_tile_block(const UnpackedUnit* unpacked, int64_t groups,
-                                         int32_t correction, const uint8_t* x, int64_t x_stride,
+                                         const PanelPart& of, const uint8_t* x, int64_t x_stride,
                                          int64_t rows, int32_t* sums, F32 (&acc)[kTileBlockRows]) {
     constexpr int64_t kSums = kTileBlockRows * kPanelRows;
     const uint8_t* row[kTileBlockRows];
@@ -137,29 +142,26 @@ PENSTOCK_INLINE void multiply_tile_block(const UnpackedUnit* unpacked, int64_t g
                                                  sums + i.value * kSums);
         });
         for (int64_t i = 0; i < 4; ++i) {
-            add_group<kGroup, kMinimum>(unpacked, group + i, correction, row, sums + i * kSums,
-                                        acc);
+            add_group<kGroup>(unpacked, group + i, of, row, sums + i * kSums, acc);
         }
     }
     for (; group < groups; ++group) {
         dot_tile<0, kGroup>(x, x_stride, unpacked, group, sums);
-        add_group<kGroup, kMinimum>(unpacked, group, correction, row, sums, acc);
+        add_group<kGroup>(unpacked, group, of, row, sums, acc);
     }
 }
 
 // Rows [task.row_begin, row_end) of a task, in blocks of 16; the last may be shorter.
-template <int kBits, int kGroup, bool kMinimum>
+template <int kBits, int kGroup>
 PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const LinearTask& task,
                                     int64_t row_end, Workspace& workspace) {
     const PanelPart& part = *task.part;
     const int64_t units = operands.linear->depth / kUnit;
     auto* unpacked = static_cast<UnpackedUnit*>(workspace.data);
     auto* sums = reinterpret_cast<int32_t*>(unpacked + units);
-    const int32_t correction = -part.zero_point;
     int64_t configured = 0;
     for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
-        unpack_panel<kBits, kGroup, kMinimum>(part, part.data + panel * part.panel_bytes, units,
-                                              unpacked);
+        unpack_panel<kBits, kGroup>(part, part.data + panel * part.panel_bytes, units, unpacked);
         for (int64_t row = task.row_begin; row < row_end; row += kTileBlockRows) {
             const int64_t left = row_end - row;
             const int64_t rows = left < kTileBlockRows ? left : kTileBlockRows;
@@ -167,9 +169,9 @@ PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const Linear
                 configure_int8(rows, kGroup);
             configured = rows;
             F32 acc[kTileBlockRows];
-            multiply_tile_block<kGroup, kMinimum>(unpacked, units * (kUnit / kGroup), correction,
-                                                  operands.x + row * operands.x_stride,
-                                                  operands.x_stride, rows, sums, acc);
+            multiply_tile_block<kGroup>(unpacked, units * (kUnit / kGroup), part,
+                                        operands.x + row * operands.x_stride, operands.x_stride,
+                                        rows, sums, acc);
             for (int64_t m = 0; m < rows; ++m) {
                 const F32 values[kPanelVectors] = {acc[m]};
                 store_panel(*operands.linear, part, panel, values,
@@ -182,7 +184,7 @@ PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const Linear
 
 #else
 
-template <int kBits, int kGroup, bool kMinimum>
+template <int kBits, int kGroup>
 PENSTOCK_INLINE void multiply_tiles(const AffineOperands&, const LinearTask&, int64_t, Workspace&) {
 }
 
