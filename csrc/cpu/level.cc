@@ -22,7 +22,9 @@ namespace {
 // Null for a level that levels.cmake left out of this build.
 const KernelTable* table(Level level) {
     switch (level) {
+#ifdef PENSTOCK_HAS_SCALAR
     case Level::scalar: return &kernels_scalar();
+#endif
 #ifdef PENSTOCK_HAS_AVX2
     case Level::avx2: return &kernels_avx2();
 #endif

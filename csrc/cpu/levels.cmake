@@ -12,12 +12,15 @@ set(PENSTOCK_AVX512_FLAGS
     ${PENSTOCK_V3_FLAGS} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
     -mprefer-vector-width=512)
 
-# `host` builds faster, for a machine that runs what it builds: the portable level, AVX2, and the
-# best one that this processor has.
+# `host` builds faster, for a machine that runs what it builds: AVX2, if this processor has it, and
+# the best level that it has.
 set(PENSTOCK_LEVELS "all" CACHE STRING "Instruction-set levels to build: all or host")
 set(PENSTOCK_CPU_LEVELS scalar avx2 avx512 amx)
 if(PENSTOCK_LEVELS STREQUAL "host")
   file(STRINGS /proc/cpuinfo flags REGEX "^flags" LIMIT_COUNT 1)
+  if(flags MATCHES " fma .*f16c .*bmi1 .*avx2 .*bmi2 ") # in the order that Linux lists them
+    list(REMOVE_ITEM PENSTOCK_CPU_LEVELS scalar)
+  endif()
   if(NOT flags MATCHES " avx512_vnni")
     list(REMOVE_ITEM PENSTOCK_CPU_LEVELS avx512 amx)
   elseif(flags MATCHES " amx_int8")
