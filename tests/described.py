@@ -68,7 +68,7 @@ async def check_answer(answer: httpx.Response) -> None:
     if path is None or answer.status_code in (*AROUND, 304):
         return
     media = answer.headers.get("content-type", "").partition(";")[0]
-    if not media and not answer.content:
+    if not media and not await answer.aread():
         return
     validator = validator_of(path, request.method.lower(), str(answer.status_code), media)
     if media == "application/json":
