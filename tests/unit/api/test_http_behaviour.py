@@ -289,6 +289,22 @@ async def test_connections_beyond_the_bound_are_told_so():
         writer.close()
 
 
+async def test_a_thousand_idle_connections_hold_nobody_up():
+    async with serving() as server:
+        port = int(server.url.split(":")[-1])
+        writers = []
+        for _ in range(1000):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert b"200" in await reader.readuntil(b"\r\n")
+            writers.append(writer)
+        assert len(server.server.server_state.connections) >= 1000
+        assert (await server.http.post(CHAT, json=HELLO)).status_code == 200
+        for writer in writers:
+            writer.transport.abort()
+        await server.until(lambda: len(server.server.server_state.connections) <= 1)
+
+
 async def test_idle_stream_gets_keep_alive_comments():
     gate = asyncio.Event()
     settings = ServerSettings(keep_alive_interval_ms=5)
