@@ -6,10 +6,10 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from penstock.api.wire.tools import ToolCall
+from penstock.api.wire.tools import CalledFunction, ToolCall
 from penstock.api.wire.usage import CompletionUsage
 
-Finish = Literal["stop", "length", "tool_calls"]
+Finish = Literal["stop", "length", "tool_calls", "function_call"]
 
 
 class TokenAlternative(Struct):
@@ -36,13 +36,15 @@ class ChatLogprobs(Struct):
 
 
 class ChatAnswerMessage(Struct):
-    """`content` is null where the model only called functions."""
+    """`content` is null where the model only called functions. `function_call` instead of
+    `tool_calls` answers a request with `functions`."""
 
     role: Literal["assistant"]
     content: str | None
     refusal: None
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
+    function_call: CalledFunction | UnsetType = UNSET
 
 
 class ChatCompletionResponseChoice(Struct):
@@ -55,7 +57,7 @@ class ChatCompletionResponseChoice(Struct):
 
 
 class ChatCompletionResponse(Struct):
-    """The finished answers."""
+    """The finished answers. `session_id` is that of the request, if it had one."""
 
     id: str
     object: Literal["chat.completion"]
@@ -64,6 +66,7 @@ class ChatCompletionResponse(Struct):
     system_fingerprint: str
     choices: list[ChatCompletionResponseChoice]
     usage: CompletionUsage
+    session_id: str | UnsetType = UNSET
 
 
 class FunctionDelta(Struct):
@@ -89,6 +92,7 @@ class ChatDelta(Struct):
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+    function_call: FunctionDelta | UnsetType = UNSET
 
 
 class ChatCompletionChunkChoice(Struct):
@@ -110,3 +114,4 @@ class ChatCompletionChunkResponse(Struct):
     system_fingerprint: str
     choices: list[ChatCompletionChunkChoice]
     usage: CompletionUsage | UnsetType = UNSET
+    session_id: str | UnsetType = UNSET
