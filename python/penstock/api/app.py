@@ -13,6 +13,7 @@ from penstock.api.codecs.completions import CompletionsDialect
 from penstock.api.codecs.messages import MessagesDialect
 from penstock.api.context import RequestContext
 from penstock.api.errors import Errors
+from penstock.api.routes.adapters import ListAdapters
 from penstock.api.routes.approvals import DecideApproval
 from penstock.api.routes.count_tokens import CountTokens
 from penstock.api.routes.docs import Docs, DocsAsset, OpenApi
@@ -99,6 +100,7 @@ def all_routes(services: Services) -> list[Route]:
         _route("/v1/chat/completions", POST=GenerateEndpoint(services, ChatDialect())),
         _route("/v1/completions", POST=GenerateEndpoint(services, CompletionsDialect())),
         _route("/v1/embeddings", POST=EmbeddingEndpoint(services)),
+        _route("/v1/lora_adapters", GET=ListAdapters(services)),
         _route("/v1/messages", POST=GenerateEndpoint(services, MessagesDialect())),
         _route("/v1/messages/count_tokens", POST=CountTokens(services, MessagesDialect())),
         *_stored(services),

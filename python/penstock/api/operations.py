@@ -282,6 +282,12 @@ OPERATIONS: Final = (
         answer=ModelObjects,
     ),
     Operation(
+        *("GET", "/v1/lora_adapters", "listAdapters", "Models"),
+        "The adapters of a model; 409 where it has no LoRA runtime",
+        answer=dict[str, Any],
+        errors=(404, 409),
+    ),
+    Operation(
         *("POST", "/v1/models/reload", "reloadModel", "Models"),
         "Load an unloaded model; answers when it serves",
         request=ModelOperationRequest,

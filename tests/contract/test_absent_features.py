@@ -1,0 +1,133 @@
+"""What this build has no runtime for is refused by name, or is no route; nothing pretends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from http_serving import MODEL, Serving, serving
+from prometheus_client.parser import text_string_to_metric_families
+from scripted_engine import ScriptedEngine
+from tiny_text import tiny_template, tiny_tokenizer
+
+from penstock.agent import AgentLoop
+from penstock.generation import Generator
+
+HELLO = {"messages": [{"role": "user", "content": "hi"}]}
+ROUTES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": HELLO,
+    "/v1/completions": {"prompt": "hi"},
+    "/v1/responses": {"input": "hi"},
+    "/v1/messages": HELLO | {"max_tokens": 5},
+}
+IMAGE = "data:image/png;base64,iVBORw0KGgo="
+PYTHON = {"type": "code_interpreter", "container": {"type": "auto"}}
+SKILL = {"type": "skill_reference", "skill_id": "skill_1"}
+SHELL = {"type": "shell", "environment": {"type": "container_auto", "skills": [SKILL]}}
+OUTPUT = [{"name": "a.csv"}]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Serving]:
+    """The real loop and generator, over an engine that nothing may reach."""
+    engine = ScriptedEngine([])
+    loop = AgentLoop(Generator(engine, tiny_tokenizer(), tiny_template()))
+    async with serving(models={MODEL: loop}) as running:
+        yield running
+    assert engine.requests == []
+
+
+async def refusal(server: Serving, path: str, fields: dict[str, Any]) -> dict[str, Any]:
+    answer = await server.http.post(path, json=ROUTES[path] | fields)
+    assert answer.status_code == 400, answer.text
+    error: dict[str, Any] = answer.json()["error"]
+    return error
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"tools": [PYTHON]}),
+        ("/v1/chat/completions", {"enable_shell": True}),
+        ("/v1/chat/completions", {"web_search_options": {}}),
+        ("/v1/responses", {"tools": [{"type": "web_search"}]}),
+        ("/v1/responses", {"tools": [{"type": "web_search_preview"}]}),
+        ("/v1/responses", {"tools": [PYTHON]}),
+        ("/v1/responses", {"tools": [SHELL]}),
+        ("/v1/messages", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+    ],
+)
+async def test_tools_of_the_server_are_refused(
+    server: Serving, path: str, fields: dict[str, Any], stream: bool
+) -> None:
+    error = await refusal(server, path, fields | {"stream": stream})
+    assert "tools cannot be used: no tools run on this server" in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_output_files_are_refused(server: Serving, path: str) -> None:
+    error = await refusal(server, path, {"files": OUTPUT})
+    assert error["message"].startswith("files cannot be used")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+@pytest.mark.parametrize(
+    ("adapter", "param"), [("style", "adapter"), ({"generation": "g1"}, "adapter.generation")]
+)
+async def test_adapters_are_refused(server: Serving, path: str, adapter: Any, param: str) -> None:
+    error = await refusal(server, path, {"adapter": adapter})
+    assert (error["param"], error["type"]) == (param, "invalid_request_error")
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_an_alias_of_an_adapter_is_no_model(server: Serving, path: str) -> None:
+    answer = await server.http.post(path, json=ROUTES[path] | {"model": "style"})
+    assert answer.status_code == 404
+
+
+async def test_the_list_of_adapters_is_a_409_that_says_why(server: Serving) -> None:
+    for query in ("", "?model=default", f"?model={MODEL}"):
+        answer = await server.http.get(f"/v1/lora_adapters{query}")
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (409, "lora_runtime_unavailable")
+        assert MODEL in error["message"]
+    unknown = await server.http.get("/v1/lora_adapters?model=other")
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+    metrics = text_string_to_metric_families((await server.http.get("/metrics")).text)
+    (requests,) = (family for family in metrics if family.name == "http_requests")
+    assert {sample.labels["model"] for sample in requests.samples} == {MODEL, "unknown"}
+
+
+async def test_pictures_are_refused(server: Serving) -> None:
+    image = {"type": "image_url", "image_url": {"url": IMAGE}}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "what?"}, image]}]
+    error = await refusal(server, "/v1/chat/completions", {"messages": messages})
+    assert error["param"] == "messages[0]" and "reads text only" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/v1/images/generations", 404),
+        ("POST", "/v1/audio/speech", 404),
+        ("POST", "/v1/load_lora_adapter", 404),
+        ("POST", "/v1/unload_lora_adapter", 404),
+        ("POST", "/v1/models/tune", 405),  # GET reads the card of a model of that name
+        ("POST", "/re_isq", 404),
+        ("POST", "/calibration/start", 404),
+        ("POST", "/calibration/apply", 404),
+        ("GET", "/calibration/status", 404),
+        ("GET", "/ui", 404),
+        ("POST", "/v1/audio/transcriptions", 404),
+        ("POST", "/v1/moderations", 404),
+        ("POST", "/v1/batches", 404),
+        ("POST", "/v1/tokenize", 404),
+    ],
+)
+async def test_routes_without_a_runtime_are_not_there(
+    server: Serving, method: str, path: str, status: int
+) -> None:
+    answer = await server.http.request(method, path, json={} if method == "POST" else None)
+    assert answer.status_code == status and answer.json()["error"]["code"]
