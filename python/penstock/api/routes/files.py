@@ -209,12 +209,15 @@ def _metadata(file: StoredFile) -> dict[str, Any]:
         "created_at": file.created_at,
         "expires_at": file.expires_at,
         "filename": file.name,
+        "name": file.name,
         "purpose": file.purpose,
         "format": file.format,
         "mime_type": file.mime_type,
         "status": "processed" if file.code is None else "error",
         "source": _source(file),
     }
+    if file.code is not None:
+        return shown | {"code": file.code, "message": file.message}
     return shown | {"truncated": True} if file.elided else shown
 
 
@@ -225,6 +228,7 @@ def _container_metadata(file: StoredFile) -> dict[str, Any]:
         "bytes": file.size_bytes,
         "created_at": file.created_at,
         "filename": file.name,
+        "name": file.name,
         "path": file.name,
         "container_id": file.container_id,
         "format": file.format,

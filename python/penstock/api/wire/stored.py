@@ -8,17 +8,21 @@ from msgspec import Meta, Struct
 
 
 class FileMetadata(Struct):
-    """A stored file. `source` attributes it: tool, round, turn."""
+    """A stored file. `source` attributes it: tool, round, turn. `filename` and `name` are the same,
+    for clients of either. `code` and `message` tell why there is no body."""
 
     id: str
     object: Literal["file"]
     bytes: int
     created_at: int
     filename: str
+    name: str
     purpose: str
     mime_type: str
     source: dict[str, Any]
     format: str | None = None
+    code: str | None = None
+    message: str | None = None
 
 
 class FileList(Struct):
