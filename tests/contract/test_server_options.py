@@ -1,0 +1,90 @@
+"""Options of the specification: their defaults, and that what has no runtime is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.config import ServingSettings, SettingsError, read_environment
+from penstock.config.load import load_serving
+
+ENGINE_DEFAULTS = {"max_seqs": 32, "no_kv_cache": False, "prefix_cache_n": 16}
+SERVER_DEFAULTS = {
+    "host": "0.0.0.0",
+    "port": 1234,
+    "disable_metrics": False,
+    "disable_access_log": False,
+    "access_log_format": "text",
+    "access_log_health": False,
+    "disable_request_id_header": False,
+    "keep_alive_interval_ms": 10_000,
+    "body_limit_bytes": 50 * 1024 * 1024,
+}
+STORE_DEFAULTS = {"file_expiry_s": 30 * 60, "max_files": 4096}
+# option -> (values that ask for nothing, a value that asks for something)
+WITHOUT_RUNTIME: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "enable_search": ((False, None), True),
+    "enable_code_execution": ((False, None), True),
+    "code_exec_timeout": ((60, None), 61),
+    "code_exec_python": (("python3", None), "python3.12"),
+    "enable_shell": ((False, None), True),
+    "shell_timeout": ((600, None), 1),
+    "shell_path": (("/bin/sh", None), "/bin/bash"),
+    "agent": ((False, None), True),
+    "agent_permission": (("auto", None), "ask"),
+    "max_tool_rounds": ((None,), 3),
+}
+SANDBOX: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "mode": (("auto", "off"), "on"),
+    "max_memory_mb": ((2048,), 4096),
+    "max_cpu_secs": ((600,), 60),
+    "max_procs": ((64,), 65),
+    "network": ((), "none"),
+}
+
+
+def loaded(file: Path | None = None, **server: Any) -> ServingSettings:
+    return load_serving({}, server, {}, file=file, environment=read_environment({"HOME": "/h"}))
+
+
+@pytest.mark.parametrize(("name", "default"), ENGINE_DEFAULTS.items())
+def test_default_of_an_engine_option(name: str, default: Any) -> None:
+    (model,) = loaded().models
+    assert getattr(model.engine, name) == default
+
+
+@pytest.mark.parametrize(("name", "default"), SERVER_DEFAULTS.items())
+def test_default_of_a_server_option(name: str, default: Any) -> None:
+    assert getattr(loaded().server, name) == default
+
+
+@pytest.mark.parametrize(("name", "default"), STORE_DEFAULTS.items())
+def test_default_of_a_limit_on_what_is_stored(name: str, default: Any) -> None:
+    assert getattr(loaded().server.store, name) == default
+
+
+def test_there_is_no_web_ui_to_switch_off() -> None:
+    assert loaded(no_ui=True) == loaded(no_ui=False) == loaded()
+
+
+@pytest.mark.parametrize("name", WITHOUT_RUNTIME)
+def test_an_option_without_a_runtime_is_refused_unless_it_asks_for_nothing(name: str) -> None:
+    harmless, asking = WITHOUT_RUNTIME[name]
+    for value in harmless:
+        assert loaded(**{name: value}) == loaded()
+    with pytest.raises(SettingsError, match=f"{name} cannot be used"):
+        loaded(**{name: asking})
+
+
+@pytest.mark.parametrize("name", SANDBOX)
+def test_a_sandbox_is_refused_unless_nothing_is_asked_of_it(name: str, tmp_path: Path) -> None:
+    harmless, asking = SANDBOX[name]
+    file = tmp_path / "penstock.toml"
+    for value in harmless:
+        file.write_text(f"[sandbox]\n{name} = {value!r}\n")
+        assert loaded(file) == loaded()
+    file.write_text(f"[sandbox]\n{name} = {asking!r}\n")
+    with pytest.raises(SettingsError, match="no sandbox"):
+        loaded(file)
