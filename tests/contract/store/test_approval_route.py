@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from http_serving import Serving, serving
+from stores import MovableClock, opened, sqlite_settings
 
 from penstock.store import Verdict
 
@@ -60,3 +63,36 @@ async def test_bad_decision_is_refused_and_decides_nothing(
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
     status = await approvals.decide(id, "approve", message=None, remember=False)
     assert status == "queued"
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict"),
+    [
+        ({"decision": "approve"}, Verdict("approve")),
+        ({"decision": "deny", "message": "not that"}, Verdict("deny", "not that")),
+    ],
+)
+async def test_decision_releases_the_run_that_waits(
+    server: Serving, body: Any, verdict: Verdict
+) -> None:
+    approvals = server.services.store.approvals
+    id = await approvals.create("s")
+    waiting = asyncio.create_task(approvals.wait(id))
+    await server.until(lambda: id in approvals._decided)
+    answer = await server.http.post(f"/v1/agent/approvals/{id}", json=body)
+    assert (answer.status_code, answer.json()) == (200, {"status": "resolved"})
+    assert await waiting == verdict
+
+
+async def test_decision_may_take_five_minutes_and_no_longer(tmp_path: Path) -> None:
+    clock = MovableClock()
+    async with opened(sqlite_settings(tmp_path), clock) as store, serving(store=store) as server:
+        first, second = await store.approvals.create(), await store.approvals.create()
+        statuses = []
+        for id, passed_s in ((first, 299), (second, 1)):
+            clock.now += passed_s
+            url = f"/v1/agent/approvals/{id}"
+            answer = await server.http.post(url, json={"decision": "approve"})
+            statuses.append((answer.status_code, answer.json()["status"]))
+        assert statuses == [(200, "queued"), (404, "not_found")]
+        assert (await store.approvals.wait(second)).decision == "deny"

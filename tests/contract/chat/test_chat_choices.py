@@ -1,0 +1,69 @@
+"""What chat makes of `tool_choice`, `strict`, `grammar` and `response_format`, in every form."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock.api.codecs.chat import decode
+from penstock.base.errors import InvalidRequest
+from penstock.dialog import Constraint, GenerateRequest, ToolPolicy
+
+SCHEMA = {"type": "object"}
+TOOLS = [
+    {"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}},
+    {"type": "function", "function": {"name": "g", "parameters": SCHEMA}},
+]
+
+
+def request(**fields: Any) -> GenerateRequest:
+    body = {"messages": [{"role": "user", "content": "hi"}]} | fields
+    return decode(json.dumps(body).encode()).request
+
+
+@pytest.mark.parametrize(
+    ("choice", "policy"),
+    [
+        (None, ToolPolicy()),
+        ("auto", ToolPolicy("auto")),
+        ("none", ToolPolicy("none")),
+        ("required", ToolPolicy("required")),
+        ({"type": "function", "function": {"name": "g"}}, ToolPolicy("required", ("g",))),
+        ({"type": "function", "name": "g"}, ToolPolicy("required", ("g",))),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "g"}]},
+            ToolPolicy("auto", ("g",)),
+        ),
+    ],
+)
+def test_tool_choice_in_every_form(choice: Any, policy: ToolPolicy) -> None:
+    assert request(tools=TOOLS, tool_choice=choice).tool_policy == policy
+
+
+def test_a_required_call_needs_a_tool() -> None:
+    for tools in ({}, {"tools": []}):
+        with pytest.raises(InvalidRequest) as caught:
+            request(tool_choice="required", **tools)
+        assert caught.value.status == 400
+
+
+def test_strict_is_of_the_function_that_has_it() -> None:
+    assert [tool.strict for tool in request(tools=TOOLS).tools] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("fields", "constraint"),
+    [
+        ({"response_format": {"type": "text"}}, None),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+            Constraint("json_schema", '{"type":"object"}'),
+        ),
+        ({"grammar": {"type": "regex", "value": "a+"}}, Constraint("regex", "a+")),
+        ({"grammar": {"type": "lark", "value": "start: /a/"}}, Constraint("lark", "start: /a/")),
+    ],
+)
+def test_answers_are_bound_by_format_or_grammar(fields: Any, constraint: Any) -> None:
+    assert request(**fields).constraint == constraint
