@@ -362,6 +362,8 @@ def test_grammar_and_response_format_exclude_each_other():
     ("fields", "enabled", "effort"),
     [
         ({}, None, None),
+        ({"enable_thinking": None}, None, None),
+        ({"enable_thinking": True}, True, None),
         ({"enable_thinking": False}, False, None),
         ({"reasoning_effort": "none"}, False, None),
         ({"reasoning_effort": "max"}, True, "xhigh"),
