@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from penstock.api.wire import fields as f
 from penstock.api.wire.constraints import Adapter, Grammar, Permission, ResponseFormat
+from penstock.api.wire.sampling import SamplingFields
 from penstock.api.wire.tools import FunctionTool, ToolChoice
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -91,7 +92,7 @@ class ChatTemplateArguments(Struct):
     reasoning_effort: Effort | None = None
 
 
-class ChatCompletionRequest(Struct, kw_only=True):
+class ChatCompletionRequest(SamplingFields, kw_only=True):
     """A chat to be continued."""
 
     messages: Annotated[
@@ -104,18 +105,6 @@ class ChatCompletionRequest(Struct, kw_only=True):
     max_completion_tokens: f.MaxTokens | None = None
     n: f.Choices | None = None
     stop: f.Stop | None = None
-    temperature: f.Temperature | None = None
-    top_p: f.TopP | None = None
-    top_k: f.TopK | None = None
-    min_p: f.MinP | None = None
-    presence_penalty: f.Penalty | None = None
-    frequency_penalty: f.Penalty | None = None
-    repetition_penalty: f.RepetitionPenalty | None = None
-    logit_bias: f.LogitBias | None = None
-    dry_multiplier: f.DryMultiplier | None = None
-    dry_base: f.DryBase | None = None
-    dry_allowed_length: f.DryAllowedLength | None = None
-    dry_sequence_breakers: f.DryBreakers | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[f.TopLogprobs | None, Meta(description="Needs `logprobs`.")] = None
     tools: list[FunctionTool] | None = None

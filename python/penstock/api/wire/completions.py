@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from penstock.api.wire import fields as f
 from penstock.api.wire.constraints import Adapter, Grammar, ResponseFormat
+from penstock.api.wire.sampling import SamplingFields
 from penstock.api.wire.usage import CompletionUsage
 
 _TOKEN_IDS: Final = {
@@ -32,7 +33,7 @@ Prompt = Annotated[
 ]
 
 
-class CompletionRequest(Struct, kw_only=True):
+class CompletionRequest(SamplingFields, kw_only=True):
     """A text to be continued."""
 
     prompt: Prompt
@@ -48,18 +49,6 @@ class CompletionRequest(Struct, kw_only=True):
     ] = None
     echo: bool | None = None
     stop: f.Stop | None = None
-    temperature: f.Temperature | None = None
-    top_p: f.TopP | None = None
-    top_k: f.TopK | None = None
-    min_p: f.MinP | None = None
-    presence_penalty: f.Penalty | None = None
-    frequency_penalty: f.Penalty | None = None
-    repetition_penalty: f.RepetitionPenalty | None = None
-    logit_bias: f.LogitBias | None = None
-    dry_multiplier: f.DryMultiplier | None = None
-    dry_base: f.DryBase | None = None
-    dry_allowed_length: f.DryAllowedLength | None = None
-    dry_sequence_breakers: f.DryBreakers | None = None
     logprobs: f.TopLogprobs | None = None
     response_format: ResponseFormat | None = None
     grammar: Grammar | None = None

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from penstock.api.wire import fields as f
+from penstock.api.wire.sampling import SamplingFields
 
 
-class MessagesRequest(Struct, kw_only=True):
+class MessagesRequest(SamplingFields, kw_only=True):
     """A chat to be continued. Blocks, tools and `tool_choice` have the vendor's forms."""
 
     messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
@@ -18,10 +19,6 @@ class MessagesRequest(Struct, kw_only=True):
     max_tokens: f.MaxTokens | None = None
     stop_sequences: list[str] | None = None
     stream: bool | None = None
-    temperature: f.Temperature | None = None
-    top_p: f.TopP | None = None
-    top_k: f.TopK | None = None
-    min_p: f.MinP | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None

@@ -8,11 +8,12 @@ from msgspec import Meta, Struct
 
 from penstock.api.wire import fields as f
 from penstock.api.wire.constraints import Adapter, Grammar
+from penstock.api.wire.sampling import SamplingFields
 
 Status = Literal["queued", "in_progress", "completed", "failed", "incomplete", "cancelled"]
 
 
-class OpenResponsesCreateRequest(Struct, kw_only=True):
+class OpenResponsesCreateRequest(SamplingFields, kw_only=True):
     """A turn to be answered. `tools`, `tool_choice`, `text` and the items of `input` have the
     vendor's forms."""
 
@@ -25,18 +26,6 @@ class OpenResponsesCreateRequest(Struct, kw_only=True):
     max_output_tokens: f.MaxTokens | None = None
     max_tokens: f.MaxTokens | None = None
     max_completion_tokens: f.MaxTokens | None = None
-    temperature: f.Temperature | None = None
-    top_p: f.TopP | None = None
-    top_k: f.TopK | None = None
-    min_p: f.MinP | None = None
-    frequency_penalty: f.Penalty | None = None
-    presence_penalty: f.Penalty | None = None
-    repetition_penalty: f.RepetitionPenalty | None = None
-    dry_multiplier: f.DryMultiplier | None = None
-    dry_base: f.DryBase | None = None
-    dry_allowed_length: f.DryAllowedLength | None = None
-    dry_sequence_breakers: f.DryBreakers | None = None
-    logit_bias: f.LogitBias | None = None
     stop: f.Stop | None = None
     stream: bool | None = None
     store: bool | None = None
