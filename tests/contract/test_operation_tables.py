@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from http_serving import CREATED, MODEL, ScriptedLoop, serving, spoken
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -44,15 +43,13 @@ async def test_health_does_not_ask_for_a_model() -> None:
         assert server.services.models[MODEL].status == "unloaded"
 
 
-@pytest.mark.parametrize("name", METRICS)
-async def test_a_metric_has_the_type_and_labels_of_the_specification(name: str) -> None:
-    kind, labels = METRICS[name]
+async def test_metrics_have_the_types_and_labels_of_the_specification() -> None:
     async with serving() as server:
         body = {"messages": [{"role": "user", "content": "hi"}]}
         await server.http.post("/v1/chat/completions", json=body)
         text = (await server.http.get("/metrics")).text
-    assert f"# TYPE {name} {kind}\n" in text
-    for family in text_string_to_metric_families(text):
-        if family.name == name.removesuffix("_total"):
-            for sample in family.samples:
-                assert set(sample.labels) - {"le"} == labels
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    for name, (kind, labels) in METRICS.items():
+        assert f"# TYPE {name} {kind}\n" in text
+        for sample in families[name.removesuffix("_total")].samples:
+            assert set(sample.labels) - {"le"} == labels
