@@ -6,10 +6,12 @@ import io
 import re
 import zipfile
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from http_serving import Serving, serving
+from stores import opened, sqlite_settings
 
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 VENDOR = {"anthropic-version": "2023-06-01"}
@@ -139,3 +141,12 @@ async def test_bad_skill_is_a_400_and_is_not_kept(server: Serving, files: Any) -
     answer = await server.http.post("/v1/skills", files=files)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "files")
     assert (await server.http.get("/v1/skills")).json()["data"] == []
+
+
+async def test_skills_lie_in_their_own_folder(tmp_path: Path) -> None:
+    settings = sqlite_settings(tmp_path, skills_dir=str(tmp_path / "skills"))
+    async with opened(settings) as store, serving(store=store) as server:
+        skill = await upload(server)
+        (lying,) = (path for path in tmp_path.rglob("*.zip"))
+        assert lying.is_relative_to(tmp_path / "skills")
+        assert (await store.skills.read(skill["id"])).files["add.py"] == b"print(1)"

@@ -1,0 +1,79 @@
+"""Options of the engine that change no answer, told by what the engine counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from small_llama import CONTEXT, VOCAB, write_small_llama
+
+from penstock.config import EngineSettings
+from penstock.dialog import Sampling
+from penstock.engine.core import EngineCore
+from penstock.engine.types import EngineGauges, TokenRequest
+from penstock.models.sources import files_at
+from penstock.runtime import CpuRuntime, start_runtime
+
+PROMPT = tuple(range(VOCAB - 100, VOCAB))
+
+
+def settings(folder: str, **options: object) -> EngineSettings:
+    """The largest step holds a whole context, so that one runtime serves every option."""
+    return EngineSettings(
+        model=folder,
+        context_tokens=CONTEXT,
+        token_budget=CONTEXT,
+        threads=1,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuRuntime]:
+    folder = write_small_llama(tmp_path_factory.mktemp("model") / "small-llama")
+    loaded = start_runtime(files_at(folder, "small-llama"), settings(str(folder), max_seqs=4))
+    yield loaded
+    loaded.close()
+
+
+def request(id: str) -> TokenRequest:
+    return TokenRequest(id, PROMPT, Sampling(temperature=0.0), seed=0, max_tokens=3)
+
+
+def asked_twice(core: EngineCore) -> EngineGauges:
+    """What is counted after one prompt was answered two times."""
+    for id in ("first", "again"):
+        core.submit(request(id))
+        while core.has_work:
+            core.step()
+    return core.gauges()
+
+
+def test_prefix_cache_n_of_0_keeps_no_prefix(runtime: CpuRuntime) -> None:
+    on, one, off = (
+        asked_twice(EngineCore.over(runtime, settings("m", max_seqs=4, **options)))
+        for options in ({}, {"prefix_cache_n": 1}, {"prefix_cache_n": 0})
+    )
+    assert on.prefix_cache_hits == one.prefix_cache_hits == 1
+    assert off.prefix_cache_lookups == 0 and off.tokens_processed > on.tokens_processed
+
+
+def test_no_kv_cache_computes_every_context_anew(runtime: CpuRuntime) -> None:
+    plain, anew = (
+        asked_twice(EngineCore.over(runtime, settings("m", max_seqs=4, **options)))
+        for options in ({"prefix_cache_n": 0}, {"no_kv_cache": True})
+    )
+    assert plain.tokens_processed == 2 * (len(PROMPT) + 2)
+    assert anew.tokens_processed == 2 * (3 * len(PROMPT) + 1 + 2)
+    assert anew.prefix_cache_lookups == 0
+
+
+def test_max_seqs_are_computed_at_the_same_time(runtime: CpuRuntime) -> None:
+    core = EngineCore.over(runtime, settings("m", max_seqs=2))
+    for id in ("a", "b", "c"):
+        core.submit(request(id))
+    most = 0
+    while core.has_work:
+        core.step()
+        most = max(most, core.gauges().sequences_running)
+    assert most == core.gauges().sequences_capacity == 2
