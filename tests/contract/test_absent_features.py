@@ -50,6 +50,7 @@ async def refusal(server: Serving, path: str, fields: dict[str, Any]) -> dict[st
     ("path", "fields"),
     [
         ("/v1/chat/completions", {"tools": [PYTHON]}),
+        ("/v1/chat/completions", {"tools": [PYTHON], "tool_choice": "required"}),
         ("/v1/chat/completions", {"enable_shell": True}),
         ("/v1/chat/completions", {"web_search_options": {}}),
         ("/v1/responses", {"tools": [{"type": "web_search"}]}),

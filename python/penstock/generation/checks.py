@@ -153,7 +153,7 @@ def _check_media(messages: tuple[Message, ...]) -> None:
 
 def _check_tools(request: GenerateRequest) -> None:
     policy = request.tool_policy
-    if policy.mode == "required" and not request.tools:
+    if policy.mode == "required" and not (request.tools or request.hosted):
         raise InvalidRequest("tool_choice requires a call, but there are no tools", field="tools")
     for name in policy.names:
         if all(tool.name != name for tool in request.tools):
