@@ -30,9 +30,11 @@ from penstock.api.served_model import LoadedModel, Loop, ModelControl, ServedMod
 from penstock.api.server import bind_socket, url_of
 from penstock.api.services import Services
 from penstock.api.serving import HttpServer
-from penstock.base.errors import Unavailable
+from penstock.base.errors import InvalidRequest, Unavailable
 from penstock.config import ServerSettings
 from penstock.dialog import (
+    EmbeddingRequest,
+    Embeddings,
     Event,
     GenerateRequest,
     PartEnded,
@@ -47,6 +49,7 @@ from penstock.dialog import (
 )
 from penstock.engine.fleet import ModelState
 from penstock.engine.protocol import Engine
+from penstock.engine.types import NO_EMBEDDINGS
 from penstock.store import Store
 
 MODEL = "scripted-model"
@@ -124,6 +127,10 @@ class ScriptedLoop:
     async def count(self, request: GenerateRequest) -> int:
         self.requests.append(request)
         return USAGE.prompt_tokens
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """As a model that writes text does."""
+        raise InvalidRequest(NO_EMBEDDINGS, field="model", code="unsupported_model")
 
 
 class ScriptedControl:

@@ -72,13 +72,15 @@ def _responses(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any
         good = {"schema": schema_of[operation.answer]}
     elif operation.media in (JSON, "*/*"):
         good = {}
-    content = {operation.media: good}
+    content = {operation.media: good} if operation.media is not None else {}
     description = operation.summary
     if operation.events is not None:
         name = schema_of[operation.events]["$ref"].rpartition("/")[2]
         content["text/event-stream"] = {"schema": {"type": "string"}}
         description += f". With `stream`: events whose data is a `{name}`"
-    responses = {"200": {"description": description, "content": content}}
+    responses: dict[str, Any] = {"200": {"description": description}}
+    if content:
+        responses["200"]["content"] = content
     error: dict[str, Any] = {TEXT: {"schema": {"type": "string"}}}
     if operation.error is not None:
         error = {JSON: {"schema": schema_of[operation.error]}}

@@ -70,8 +70,8 @@ class Operation:
     """One method of one path.
 
     `request`: the type of its body, sent as `request_media`. `answer`: the type of its JSON, or
-    None for what has no schema. `events`: the type of a streamed answer's data. `error`: the type
-    of its errors' JSON, or None for plain text.
+    None for what has no schema. `media` None: the answer has no body. `events`: the type of a
+    streamed answer's data. `error`: the type of its errors' JSON, or None for plain text.
     """
 
     method: Literal["GET", "POST", "PUT", "DELETE"]
@@ -82,7 +82,7 @@ class Operation:
     request: Any = None
     request_media: str = JSON
     answer: Any = None
-    media: str = JSON
+    media: str | None = JSON
     events: Any = None
     errors: tuple[int, ...] = ()
     error: Any = ErrorEnvelope
@@ -229,11 +229,13 @@ OPERATIONS: Final = (
         *("PUT", "/v1/sessions/{session_id}", "importSession", "Sessions"),
         "Import a session, in place of one with this id",
         request=SerializedSession,
+        media=None,
         errors=STORE_ERRORS,
     ),
     Operation(
         *("DELETE", "/v1/sessions/{session_id}", "deleteSession", "Sessions"),
         "Delete a session, if there is one",
+        media=None,
         errors=STORE_ERRORS,
     ),
     Operation(
