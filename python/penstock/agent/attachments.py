@@ -10,15 +10,17 @@ import codecs
 import mimetypes
 import re
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 from penstock.base.errors import InvalidRequest, NotFound
 from penstock.dialog import File, GenerateRequest, Message, Part, Text
-from penstock.fetch import Fetched
 from penstock.store.names import NO_NAME, safe_name
 from penstock.store.records import FileSource, NewFile, StoredFile
+
+if TYPE_CHECKING:
+    from penstock.fetch import Fetched
 
 MAX_FILES: Final = 64
 """In one request: each is read, and perhaps fetched, before the answer can begin."""

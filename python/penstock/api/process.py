@@ -24,6 +24,7 @@ from penstock.models.hub_access import HubAccess
 from penstock.models.sources import resolve_model
 
 if TYPE_CHECKING:
+    from penstock.fetch import Fetched, Fetcher
     from penstock.store import Store
 
 
@@ -128,11 +129,30 @@ def _import_store() -> type[Store]:
 
 
 def _attachments_of(store: Store, settings: ServerSettings) -> FileAttachments:
-    # The HTTP client takes a tenth of a second, in a thread as well.
+    # Loads parts of the store; in a thread as well.
     from penstock.agent.attachments import Attachments
+
+    return Attachments(store.files, _LazyFetcher(settings.fetch_allow))
+
+
+class _LazyFetcher:
+    """A Fetcher that is made for the first URL: its HTTP client takes a tenth of a second to load,
+    which a start need not wait for."""
+
+    def __init__(self, allowed: tuple[str, ...]) -> None:
+        self._allowed = allowed
+        self._fetcher: Fetcher | None = None
+
+    async def fetch(self, url: str, *, field: str) -> Fetched:
+        if self._fetcher is None:
+            self._fetcher = await asyncio.to_thread(_make_fetcher, self._allowed)
+        return await self._fetcher.fetch(url, field=field)
+
+
+def _make_fetcher(allowed: tuple[str, ...]) -> Fetcher:
     from penstock.fetch import AllowList, Fetcher
 
-    return Attachments(store.files, Fetcher(AllowList(settings.fetch_allow)))
+    return Fetcher(AllowList(allowed))
 
 
 def _load_runner(settings: EngineSettings, engine: Engine) -> Runner:
