@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.base.errors import ModelError
-from penstock.models.spec import MAX_CONTEXT, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH
+from penstock.models.spec import MAX_CONTEXT, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH, check_sizes
 from penstock.quant.json_file import read_json
 
 
@@ -48,9 +48,7 @@ class EncoderSpec:
             "vocabulary": (self.vocab, MAX_VOCAB),
             "context length": (self.context_tokens, MAX_CONTEXT),
         }
-        for name, (value, limit) in limits.items():
-            if not 1 <= value <= limit:
-                raise ModelError(f"{where}: {name} {value} is not in 1..{limit}")
+        check_sizes(where, limits)
         if self.width % self.heads:
             raise ModelError(f"{where}: {self.heads} heads over a width of {self.width}")
         if not 0 <= self.token_types <= MAX_VOCAB or self.norm_eps <= 0:

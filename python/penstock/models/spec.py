@@ -7,6 +7,7 @@ how they fill a `DecoderSpec`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias
 
@@ -16,6 +17,14 @@ MAX_LAYERS = 1024
 MAX_WIDTH = 1 << 20
 MAX_VOCAB = 1 << 24
 MAX_CONTEXT = 1 << 24
+
+
+def check_sizes(where: str, limits: Mapping[str, tuple[int, int]]) -> None:
+    """Refuse a size that is not between 1 and its limit, with a ModelError that opens with `where`.
+    `limits`: what is sized -> (its size, the limit)."""
+    for name, (value, limit) in limits.items():
+        if not 1 <= value <= limit:
+            raise ModelError(f"{where}: {name} {value} is not in 1..{limit}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +134,7 @@ class DecoderSpec:
             "vocabulary": (self.vocab, MAX_VOCAB),
             "context length": (self.context_tokens, MAX_CONTEXT),
         }
-        for name, (value, limit) in limits.items():
-            if not 1 <= value <= limit:
-                raise ModelError(f"{where}: {name} {value} is not in 1..{limit}")
+        check_sizes(where, limits)
         if self.heads % self.kv_heads:
             raise ModelError(f"{where}: {self.heads} heads over {self.kv_heads} key-value heads")
         if self.norm_eps <= 0:
