@@ -43,8 +43,9 @@ ONLY = {
     "store": {"base", "config", "dialog"},
     "fetch": {"base"},
 }
-NO_TORCH = ["base", "config", "dialog", "quant", "models", "scheduler", "engine", "system",
-            "text", "generation", "store", "fetch", "agent", "llm", "api", "cli"]  # fmt: skip
+NO_TORCH = ["base", "config", "dialog", "quant", "models", "adapters", "scheduler", "engine",
+            "system", "text", "generation", "store", "fetch", "agent", "llm", "api",
+            "cli"]  # fmt: skip
 
 
 def sources() -> list[tuple[str, Path]]:

@@ -1,4 +1,5 @@
-"""The options that set a field of EngineSettings, ServerSettings or StoreSettings, as one table.
+"""The options that set a field of EngineSettings, ServerSettings or StoreSettings, and those of the
+LoRA runtime, as one table.
 
 An option that is not given is None: then the TOML file's value counts, else the default, which the
 help shows.
@@ -16,6 +17,7 @@ import typer
 
 from penstock.config import (
     EngineSettings,
+    LoraSettings,
     ServerSettings,
     ServingSettings,
     SettingsError,
@@ -28,6 +30,7 @@ from penstock.config.settings import ToolSyntaxName
 
 MODEL_PANEL: Final = "Model"
 ENGINE_PANEL: Final = "Engine"
+LORA_PANEL: Final = "Adapters"
 SERVER_PANEL: Final = "Server"
 STORE_PANEL: Final = "Store"
 LOG_PANEL: Final = "Logs and metrics"
@@ -137,6 +140,51 @@ ENGINE_OPTIONS: Final = (
         ENGINE_PANEL,
     ),
 )
+LORA_OPTIONS: Final = (
+    SettingOption(
+        "enable_lora",
+        ("--enable-lora",),
+        bool,
+        "Serve LoRA adapters; --lora does it, too.",
+        LORA_PANEL,
+        "off",
+    ),
+    SettingOption(
+        "lora",
+        ("--lora", "--lora-modules"),
+        list[str],
+        "An adapter to load at the start. Repeatable.",
+        LORA_PANEL,
+        "none",
+        "ALIAS=PATH",
+    ),
+    SettingOption(
+        "lora_max_adapters",
+        ("--lora-max-adapters",),
+        int,
+        "Adapters loaded at the same time.",
+        LORA_PANEL,
+        str(LoraSettings().max_adapters),
+    ),
+    SettingOption(
+        "lora_max_rank",
+        ("--lora-max-rank", "--max-lora-rank"),
+        int,
+        "Largest rank of an adapter.",
+        LORA_PANEL,
+        str(LoraSettings().max_rank),
+    ),
+    SettingOption(
+        "lora_max_bytes",
+        ("--lora-max-bytes",),
+        str,
+        "Memory of the adapters in use, such as 512MiB.",
+        LORA_PANEL,
+        "8GiB",
+        "BYTES",
+    ),
+)
+MODEL_OPTIONS: Final = ENGINE_OPTIONS + LORA_OPTIONS
 SERVER_OPTIONS: Final = (
     SettingOption("host", ("--host",), str, "Address to listen on.", SERVER_PANEL),
     SettingOption("port", ("-p", "--port"), int, "Port; 0 takes a free one.", SERVER_PANEL),
@@ -286,12 +334,12 @@ class Chosen:
 def with_settings(*, server: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command MODEL, `--config` and the settings options; it gets them as `chosen`, its
     first argument, beside its own options."""
-    options = ENGINE_OPTIONS + (SERVE_OPTIONS if server else ())
+    options = MODEL_OPTIONS + (SERVE_OPTIONS if server else ())
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def wrapper(**given: Any) -> None:
             values = {o.field: _value(o, given) for o in options}
-            engine = {o.field: values[o.field] for o in ENGINE_OPTIONS}
+            engine = {o.field: values[o.field] for o in MODEL_OPTIONS}
             engine["model"] = _one_of(given.pop("model"), given.pop("model_id"), "model")
             chosen = Chosen(engine, file=given.pop("config"))
             if server:

@@ -5,6 +5,8 @@ from penstock.config.environment import Environment, child_environment, read_env
 from penstock.config.limits import SettingsError
 from penstock.config.settings import (
     EngineSettings,
+    LoraSettings,
+    LoraSource,
     ModelSettings,
     ServerSettings,
     ServingSettings,
@@ -14,6 +16,8 @@ from penstock.config.settings import (
 __all__ = [
     "EngineSettings",
     "Environment",
+    "LoraSettings",
+    "LoraSource",
     "ModelSettings",
     "ServerSettings",
     "ServingSettings",

@@ -18,7 +18,6 @@ CODE: Final = "no code execution"
 SHELL: Final = "no shell tool"
 TOOLS: Final = "no tools that run on the server"
 SANDBOX: Final = "no sandbox, as nothing runs in one"
-ADAPTERS: Final = "no LoRA runtime"
 
 
 @dataclass(frozen=True)
@@ -55,11 +54,6 @@ ABSENT: Final = (
     AbsentOption("sb_max_memory_mb", int, SANDBOX, (2048,)),
     AbsentOption("sb_max_cpu_secs", int, SANDBOX, (600,)),
     AbsentOption("sb_max_procs", int, SANDBOX, (64,)),
-    AbsentOption("enable_lora", bool, ADAPTERS, (False,)),
-    AbsentOption("lora", str, ADAPTERS),
-    AbsentOption("lora_max_adapters", int, ADAPTERS),
-    AbsentOption("lora_max_rank", int, ADAPTERS),
-    AbsentOption("lora_max_bytes", int, ADAPTERS),
 )
 # keys of the table [sandbox] -> the option that the command line has for them
 SANDBOX_KEYS: Final = {

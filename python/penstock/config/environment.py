@@ -1,6 +1,7 @@
 """The environment names Penstock knows. No other module reads the environment.
 
-`KEEP_ALIVE_INTERVAL` is the specification's; `PENSTOCK_HOME` is ours; `HF_HOME`, `HF_TOKEN` and
+`KEEP_ALIVE_INTERVAL`, `SERVICE_ALLOW_RUNTIME_LORA_UPDATING` and `SERVICE_LORA_ADAPTER_ROOT` are the
+specification's; `PENSTOCK_HOME` is ours; `HF_HOME`, `HF_TOKEN` and
 `XDG_DATA_HOME` mean what they mean everywhere.
 """
 
@@ -14,18 +15,23 @@ import msgspec
 
 DEFAULT_KEEP_ALIVE_MS = 10_000
 LAST_KEEP_ALIVE_MS = 24 * 3600 * 1000
+YES = ("1", "true", "yes", "on")
 
 
 class Environment(msgspec.Struct, frozen=True):
     """What the environment says.
 
     `home`: where models and data are kept. `hf_home`: the hub's cache, shared with other tools.
+    `lora_updates`: whether clients may load and unload adapters; `lora_root`: the folder that what
+    they load lies in, None for any.
     """
 
     home: Path
     hf_home: Path
     hf_token: str | None = None
     keep_alive_interval_ms: int = DEFAULT_KEEP_ALIVE_MS
+    lora_updates: bool = False
+    lora_root: Path | None = None
 
 
 def read_environment(names: Mapping[str, str] | None = None) -> Environment:
@@ -40,6 +46,8 @@ def read_environment(names: Mapping[str, str] | None = None) -> Environment:
         hf_home=Path(names.get("HF_HOME") or cache / "huggingface"),
         hf_token=names.get("HF_TOKEN") or None,
         keep_alive_interval_ms=_keep_alive_ms(names.get("KEEP_ALIVE_INTERVAL", "")),
+        lora_updates=names.get("SERVICE_ALLOW_RUNTIME_LORA_UPDATING", "").strip().lower() in YES,
+        lora_root=Path(root) if (root := names.get("SERVICE_LORA_ADAPTER_ROOT")) else None,
     )
 
 

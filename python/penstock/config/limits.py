@@ -8,6 +8,7 @@ from typing import Final
 
 from penstock.config.settings import (
     EngineSettings,
+    LoraSettings,
     ModelSettings,
     ServerSettings,
     StoreSettings,
@@ -24,6 +25,12 @@ ENGINE_RANGES: Final[dict[str, tuple[int, int]]] = {
     "prefix_cache_n": (0, 2**20),
     "threads": (1, 4096),
 }
+LORA_RANGES: Final[dict[str, tuple[int, int]]] = {
+    "max_adapters": (1, 2**16),
+    "max_rank": (1, 2**14),
+    "max_bytes": (1, 2**48),
+}
+MAX_ALIAS_BYTES: Final = 256
 SERVER_RANGES: Final[dict[str, tuple[float, float]]] = {
     "port": (0, 65535),
     "workers": (1, 256),
@@ -54,6 +61,26 @@ def check_engine(settings: EngineSettings) -> None:
         _check(name, getattr(settings, name), least, most)
     if not settings.model:
         raise SettingsError("model must not be empty")
+    if settings.lora is not None:
+        check_lora(settings.lora)
+
+
+def check_lora(settings: LoraSettings) -> None:
+    """Raises SettingsError for a value out of range, and for adapters that cannot be told apart."""
+    for name, (least, most) in LORA_RANGES.items():
+        _check(f"lora_{name}", getattr(settings, name), least, most)
+    aliases = [source.alias for source in settings.preload]
+    for source in settings.preload:
+        if not source.source or not 1 <= len(source.alias.strip().encode()) <= MAX_ALIAS_BYTES:
+            raise SettingsError(
+                f"lora must have an alias of 1..{MAX_ALIAS_BYTES} bytes and a folder for each"
+            )
+        if aliases.count(source.alias) > 1:
+            raise SettingsError(f"lora has two adapters called {source.alias!r}")
+    if len(aliases) > settings.max_adapters:
+        raise SettingsError(
+            f"lora has {len(aliases)} adapters; lora_max_adapters is {settings.max_adapters}"
+        )
 
 
 def check_server(settings: ServerSettings) -> None:

@@ -3,7 +3,7 @@
 The file has a key `model`, or tables `[[models]]` and `default_model_id`, and the tables
 `[engine]`, `[server]` and `[store]`. Their keys are the fields of ModelSettings, EngineSettings,
 ServerSettings and StoreSettings; those of `[engine]` count for every model that does not say
-otherwise.
+otherwise. `[models.adapter]` (or `[engine.adapter]`) has the options of the LoRA runtime.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 from penstock.config.absent import check_sandbox, without_absent
 from penstock.config.environment import Environment
 from penstock.config.limits import SettingsError, check_engine, check_models, check_server
+from penstock.config.lora import lora_settings, lora_values, without_lora
 from penstock.config.settings import (
     EngineSettings,
     ModelSettings,
@@ -124,7 +125,11 @@ def _check_no_store(server: Mapping[str, Any]) -> None:
 
 
 def _engine(sources: list[Mapping[str, Any]], name: str = "engine") -> EngineSettings:
-    engine = _build(EngineSettings, name, [without_absent(source) for source in sources])
+    lora = lora_settings([lora_values(source) for source in sources])
+    engine = _build(
+        EngineSettings, name, [without_lora(without_absent(source)) for source in sources]
+    )
+    engine = msgspec.structs.replace(engine, lora=lora)
     check_engine(engine)
     return engine
 

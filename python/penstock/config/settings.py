@@ -36,6 +36,29 @@ ToolSyntaxName = Literal[
 ]
 
 
+class LoraSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An adapter that is loaded before the model serves: `alias`, what requests call it; `source`,
+    its folder. A `pinned` one stays in the engine's memory whatever else is used."""
+
+    alias: str
+    source: str
+    pinned: bool = False
+
+
+class LoraSettings(msgspec.Struct, frozen=True):
+    """Of the dynamic LoRA runtime of one model.
+
+    `max_adapters`: aliases at the same time. `max_rank`: the largest rank of an adapter.
+    `max_bytes`: memory of the adapters that are in use at the same time; others wait in their files
+    for their next request.
+    """
+
+    max_adapters: int = 16
+    max_rank: int = 256
+    max_bytes: int = 8 * 1024**3
+    preload: tuple[LoraSource, ...] = ()
+
+
 class EngineSettings(msgspec.Struct, frozen=True):
     """Of one loaded model.
 
@@ -46,6 +69,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     None: the cores this process may use. `prefix_cache_n` 0 turns prefix caching off.
     `tool_syntax`: how the model writes calls of functions, None: as its chat template tells.
     `speculation`: guess next tokens from a request's own where that pays; answers stay the same.
+    `lora` None: the model has no dynamic LoRA runtime.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -63,6 +87,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     threads: int | None = None
     kernels: Literal["auto", "native", "reference"] = "auto"
     tool_syntax: ToolSyntaxName | None = None
+    lora: LoraSettings | None = None
 
 
 class ModelSettings(msgspec.Struct, frozen=True):

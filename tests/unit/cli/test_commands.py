@@ -12,9 +12,17 @@ from typer.testing import CliRunner
 
 from penstock.cli import main as cli
 from penstock.cli import serve as serve_module
-from penstock.cli.options import ENGINE_OPTIONS, SERVE_OPTIONS, SERVER_OPTIONS, STORE_OPTIONS
-from penstock.config import EngineSettings, ServerSettings, StoreSettings
+from penstock.cli.options import (
+    ENGINE_OPTIONS,
+    LORA_OPTIONS,
+    MODEL_OPTIONS,
+    SERVE_OPTIONS,
+    SERVER_OPTIONS,
+    STORE_OPTIONS,
+)
+from penstock.config import EngineSettings, LoraSettings, LoraSource, ServerSettings, StoreSettings
 from penstock.config.absent import ABSENT
+from penstock.config.lora import LORA_KEYS
 from penstock.system.checks import check_cpu, check_home, check_memory
 
 
@@ -44,13 +52,15 @@ def test_command_line_imports_nothing_heavy():
 
 
 def test_every_setting_has_an_option():
-    assert {o.field for o in ENGINE_OPTIONS} | {"model"} == set(EngineSettings.__struct_fields__)
+    fields = {o.field for o in ENGINE_OPTIONS} | {"model", "lora"}
+    assert fields == set(EngineSettings.__struct_fields__)
+    assert {o.field for o in LORA_OPTIONS} == set(LORA_KEYS)
     assert {o.field for o in SERVER_OPTIONS} | {"store"} == set(ServerSettings.__struct_fields__)
     assert {o.field for o in STORE_OPTIONS} == set(StoreSettings.__struct_fields__)
 
 
 def test_no_flag_is_used_twice():
-    flags = [flag for option in (*ENGINE_OPTIONS, *SERVE_OPTIONS) for flag in option.flags]
+    flags = [flag for option in (*MODEL_OPTIONS, *SERVE_OPTIONS) for flag in option.flags]
     assert len(set(flags)) == len(flags)
 
 
@@ -124,7 +134,7 @@ OF_THE_SPECIFICATION = [
 
 @pytest.mark.parametrize("name", OF_THE_SPECIFICATION)
 def test_every_option_of_the_specification_is_known(name):
-    known = {flag for option in (*ENGINE_OPTIONS, *SERVER_OPTIONS) for flag in option.flags}
+    known = {flag for option in (*MODEL_OPTIONS, *SERVER_OPTIONS) for flag in option.flags}
     known |= {"--" + option.name.replace("_", "-") for option in ABSENT}
     assert "--" + name.replace("_", "-") in known
 
@@ -135,6 +145,16 @@ def test_option_without_a_runtime_is_refused_and_not_in_the_help(served, monkeyp
         cli.main()
     assert invoke("serve", "--no-ui", "--agent-permission", "auto").exit_code == 0
     assert "--enable-shell" not in invoke("serve", "--help").stdout
+
+
+def test_options_of_adapters_come_to_the_settings_of_the_engine(served):
+    arguments = (
+        "serve --enable-lora --lora sql=/adapters/sql --lora svg=/adapters/s=v "
+        "--lora-max-adapters 4 --max-lora-rank 64 --lora-max-bytes 512MiB"
+    )
+    assert invoke(*arguments.split()).exit_code == 0
+    preload = (LoraSource("sql", "/adapters/sql"), LoraSource("svg", "/adapters/s=v"))
+    assert only(served[0])[0].lora == LoraSettings(4, 64, 512 * 2**20, preload)
 
 
 def test_serve_without_options_serves_the_defaults(served):
