@@ -6,6 +6,7 @@ tensors and shard names that leave the folder are refused.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
@@ -69,8 +70,11 @@ class SafetensorsFile:
     def __init__(self, path: Path) -> None:
         """Read the header. Raises ModelError naming the file and the tensor at fault."""
         self.path = path
+        self.tensors: Mapping[str, TensorInfo]
+        self.tensors, size = read_header(path)
         self._file = MappedFile(path)
-        self.tensors: Mapping[str, TensorInfo] = _read_header(self._file)
+        if self._file.size != size:
+            raise ModelError(f"{path}: changed while it was opened")
 
     def matrix(self, name: str) -> Matrix:
         """See Checkpoint."""
@@ -159,27 +163,37 @@ def _check_shard_name(index: Path, shard: str) -> None:
         raise ModelError(f"{index}: shard {shard!r} is not the name of a file beside it")
 
 
-def _read_header(file: MappedFile) -> dict[str, TensorInfo]:
-    path = file.path
-    if file.size < 8:
-        raise ModelError(f"{path}: too short for a safetensors file")
-    (length,) = struct.unpack_from("<Q", file.map, 0)
-    if length > min(MAX_HEADER_BYTES, file.size - 8):
-        raise ModelError(f"{path}: header of {length} bytes in a file of {file.size}")
-    entries = decode_json(file.map[8 : 8 + length], dict[str, msgspec.Raw], f"{path}: header")
+def read_header(path: Path) -> tuple[dict[str, TensorInfo], int]:
+    """The tensors of a file, all of which lie in it, and its size in bytes. Nothing is mapped.
+    Raises ModelError naming the file and the tensor at fault."""
+    try:
+        with path.open("rb") as file:
+            file_size = os.fstat(file.fileno()).st_size
+            if file_size < 8:
+                raise ModelError(f"{path}: too short for a safetensors file")
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > min(MAX_HEADER_BYTES, file_size - 8):
+                raise ModelError(f"{path}: header of {length} bytes in a file of {file_size}")
+            header = file.read(length)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
+    entries = decode_json(header, dict[str, msgspec.Raw], f"{path}: header")
     entries.pop("__metadata__", None)
     if len(entries) > MAX_TENSORS:
         raise ModelError(f"{path}: {len(entries)} tensors, at most {MAX_TENSORS} are accepted")
     tensors = {}
+    data_offset = 8 + length
     for name, raw in entries.items():
         entry = decode_json(bytes(raw), _Entry, f"{path}: {name}")
-        tensors[name] = _check_entry(file, name, entry, 8 + length)
+        _check_entry(f"{path}: {name}", entry, file_size - data_offset)
+        begin, end = entry.data_offsets
+        shape = tuple(entry.shape)
+        tensors[name] = TensorInfo(name, shape, entry.dtype, data_offset + begin, end - begin)
     _refuse_overlaps(path, tensors)
-    return tensors
+    return tensors, file_size
 
 
-def _check_entry(file: MappedFile, name: str, entry: _Entry, data_offset: int) -> TensorInfo:
-    where = f"{file.path}: {name}"
+def _check_entry(where: str, entry: _Entry, data_bytes: int) -> None:
     if entry.dtype not in ITEM_BYTES:
         raise ModelError(f"{where}: unknown type {entry.dtype!r}")
     if len(entry.shape) > MAX_DIMENSIONS or any(size < 0 for size in entry.shape):
@@ -188,11 +202,10 @@ def _check_entry(file: MappedFile, name: str, entry: _Entry, data_offset: int) -
     for dimension in entry.shape:
         size *= dimension
     begin, end = entry.data_offsets
-    if not 0 <= begin <= end <= file.size - data_offset:
+    if not 0 <= begin <= end <= data_bytes:
         raise ModelError(f"{where}: its data [{begin}, {end}) do not lie in the file")
     if end - begin != size:
         raise ModelError(f"{where}: {end - begin} bytes, its shape and type need {size}")
-    return TensorInfo(name, tuple(entry.shape), entry.dtype, data_offset + begin, size)
 
 
 def _refuse_overlaps(path: Path, tensors: dict[str, TensorInfo]) -> None:

@@ -1,0 +1,207 @@
+"""adapter_config.json of PEFT: what it says of ranks, scales and targets; all else is refused.
+
+A key that changes what an adapter computes is either understood or named in a refusal; a key that
+is not known may only have a value that asks for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from penstock.adapters.errors import AdapterRefused, invalid_adapter
+
+CONFIG_NAME: Final = "adapter_config.json"
+MAX_CONFIG_BYTES: Final = 1 << 20
+# They say nothing of what the adapter computes.
+WITHOUT_MEANING: Final = frozenset(
+    {
+        "auto_mapping",
+        "base_model_name_or_path",
+        "ensure_weight_tying",
+        "eva_config",
+        "fan_in_fan_out",
+        "inference_mode",
+        "layers_pattern",
+        "loftq_config",
+        "lora_dropout",
+        "megatron_core",
+        "peft_version",
+        "qalora_group_size",
+        "revision",
+        "runtime_config",
+        "velora_config",
+    }
+)
+# key -> what it asks for; refused unless its value is empty
+REFUSED: Final = {
+    "use_dora": "DoRA",
+    "lora_bias": "a bias",
+    "modules_to_save": "whole modules (modules_to_save)",
+    "trainable_token_indices": "extra vocabulary",
+    "target_parameters": "adapters of bare parameters",
+    "layer_replication": "repeated layers",
+    "alora_invocation_tokens": "activated LoRA",
+    "use_qalora": "QALoRA",
+    "megatron_config": "Megatron layers",
+}
+# Initialisers that leave the base as it is; others move a part of it into the adapter.
+PLAIN_INITIALISERS: Final = (True, False, None, "gaussian", "eva", "orthogonal")
+TASKS: Final = (None, "CAUSAL_LM", "FEATURE_EXTRACTION")
+ALL_LINEAR: Final = "all-linear"
+MAX_ALPHA: Final = 1e6
+MAX_EXPRESSIONS: Final = 64
+MAX_REPEATS: Final = 2
+_PLAIN_NAME: Final = re.compile(r"[\w.]+")
+_REPEATED_GROUP: Final = re.compile(r"\)[*+?{]|\{")
+
+
+class _Config(msgspec.Struct):
+    """The keys that are read."""
+
+    peft_type: str
+    r: int = 8
+    lora_alpha: float = 8
+    use_rslora: bool = False
+    rank_pattern: dict[str, int] | None = None
+    alpha_pattern: dict[str, float] | None = None
+    target_modules: list[str] | str | None = None
+    exclude_modules: list[str] | str | None = None
+    layers_to_transform: list[int] | int | None = None
+    bias: str | None = "none"
+    init_lora_weights: bool | str | None = True
+    task_type: str | None = None
+
+
+class PeftConfig:
+    """The config of one adapter. Modules are called as in the file of weights, less the prefix
+    `base_model.model.`, such as "model.layers.0.self_attn.q_proj"."""
+
+    def __init__(self, data: bytes) -> None:
+        """Raises AdapterRefused naming the key that is wrong or not supported."""
+        if len(data) > MAX_CONFIG_BYTES:
+            raise AdapterRefused(
+                "lora_adapter_file_too_large",
+                f"{CONFIG_NAME} is larger than {MAX_CONFIG_BYTES} bytes",
+                field="lora_path",
+            )
+        _refuse_unsupported(_decode(data, dict[str, Any]))
+        self._config = _decode(data, _Config)
+        _check(self._config)
+        self._ranks = Patterns("rank_pattern", self._config.rank_pattern or {})
+        self._alphas = Patterns("alpha_pattern", self._config.alpha_pattern or {})
+
+    def rank(self, module: str) -> int:
+        """The rank that the config gives to a module."""
+        return int(self._ranks.get(module, self._config.r))
+
+    def scale(self, module: str) -> float:
+        """What B A x is multiplied by."""
+        rank = self.rank(module)
+        alpha = self._alphas.get(module, self._config.lora_alpha)
+        return float(alpha / (math.sqrt(rank) if self._config.use_rslora else rank))
+
+    def targets(self, module: str, layer: int) -> bool:
+        """Whether the config says that the module is adapted. A regular expression of targets is
+        taken to say so: what the file holds is what it chose."""
+        config = self._config
+        excluded, wanted = config.exclude_modules, config.target_modules
+        if not isinstance(excluded, str) and _names(module, excluded or ()):
+            return False
+        if isinstance(wanted, str):
+            return True
+        if not _names(module, wanted or ()):
+            return False
+        layers = config.layers_to_transform
+        if layers is None or layers == []:
+            return True
+        return layer == layers if isinstance(layers, int) else layer in layers
+
+
+class Patterns:
+    """A PEFT table from module names to numbers. A key is a name, the end of a name after a dot, or
+    a regular expression for one of these; the first that fits counts."""
+
+    def __init__(self, key: str, table: Mapping[str, float]) -> None:
+        """Raises AdapterRefused for an expression that could take forever to try."""
+        self._table = list(table.items())
+        self._expressions: dict[str, re.Pattern[str]] = {}
+        for name in table:
+            if not _PLAIN_NAME.fullmatch(name):
+                self._expressions[name] = _compile(key, name)
+        if len(self._expressions) > MAX_EXPRESSIONS:
+            raise _wrong(key, f"has more than {MAX_EXPRESSIONS} regular expressions")
+
+    def get(self, module: str, default: float) -> float:
+        for name, value in self._table:
+            expression = self._expressions.get(name)
+            if expression.match(module) if expression else _names(module, (name,)):
+                return value
+        return default
+
+
+def _names(module: str, names: Iterable[str]) -> bool:
+    return any(module == name or module.endswith(f".{name}") for name in names)
+
+
+def _compile(key: str, expression: str) -> re.Pattern[str]:
+    repeats = sum(expression.count(sign) for sign in "*+")
+    if len(expression) > 512 or repeats > MAX_REPEATS or _REPEATED_GROUP.search(expression):
+        raise _wrong(key, "has a regular expression that repeats groups, or repeats too often")
+    try:
+        return re.compile(rf"(.*\.)?({expression})$")
+    except (re.error, RecursionError, OverflowError):
+        raise _wrong(key, "has a key that is no regular expression") from None
+
+
+def _decode(data: bytes, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        reason = str(error) if isinstance(error, msgspec.ValidationError) else "is not valid JSON"
+        raise invalid_adapter(f"{CONFIG_NAME}: {reason.replace('`', chr(39))}") from None
+
+
+def _refuse_unsupported(values: Mapping[str, Any]) -> None:
+    for key, feature in REFUSED.items():
+        if values.get(key):
+            raise _wrong(key, f"{feature} is not supported")
+    known = {*WITHOUT_MEANING, *REFUSED, *_Config.__struct_fields__}
+    for key, value in values.items():
+        if key not in known and value:
+            raise _wrong(key[:80], "is not supported")
+
+
+def _check(config: _Config) -> None:
+    if config.peft_type != "LORA":
+        raise _wrong("peft_type", "must be LORA")
+    if config.bias not in (None, "none"):
+        raise _wrong("bias", 'must be "none": biases are not supported')
+    if config.init_lora_weights not in PLAIN_INITIALISERS:
+        raise _wrong(
+            "init_lora_weights",
+            "names an initialiser that changes the base's weights; convert the adapter to a plain"
+            " LoRA when it is saved",
+        )
+    if config.task_type not in TASKS:
+        raise _wrong("task_type", "must be CAUSAL_LM")
+    if not config.target_modules:
+        raise _wrong("target_modules", "must name modules")
+    _check_numbers("r", [config.r], least=1)
+    _check_numbers("rank_pattern", list((config.rank_pattern or {}).values()), least=1)
+    _check_numbers("lora_alpha", [config.lora_alpha], least=-MAX_ALPHA)
+    alphas = list((config.alpha_pattern or {}).values())
+    _check_numbers("alpha_pattern", alphas, least=-MAX_ALPHA)
+
+
+def _check_numbers(key: str, numbers: Sequence[float], *, least: float) -> None:
+    if not all(least <= number <= MAX_ALPHA for number in numbers):
+        raise _wrong(key, f"must be from {least:g} to {MAX_ALPHA:g}")
+
+
+def _wrong(key: str, why: str) -> AdapterRefused:
+    return invalid_adapter(f"{CONFIG_NAME}: {key}: {why}")

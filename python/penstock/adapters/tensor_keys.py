@@ -1,0 +1,85 @@
+"""The names of the tensors in an adapter's file: which projection of which layer, and which factor.
+
+PEFT writes `base_model.model.` before the names of the trained model, and an adapter may have been
+trained on a model with or without its head; both prefixes are optional. What is no factor of a
+linear map in a layer is refused with the feature that it belongs to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from penstock.adapters.errors import AdapterRefused, invalid_adapter
+
+MAX_SHOWN_CHARS: Final = 120
+# leaf of a module -> the projections that it holds, in the order of its rows
+BLOCKS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "self_attn": {
+        "q_proj": ("q",),
+        "k_proj": ("k",),
+        "v_proj": ("v",),
+        "o_proj": ("o",),
+        "qkv_proj": ("q", "k", "v"),
+    },
+    "mlp": {
+        "gate_proj": ("gate",),
+        "up_proj": ("up",),
+        "down_proj": ("down",),
+        "gate_up_proj": ("gate", "up"),
+    },
+}
+_FACTOR: Final = re.compile(
+    r"(?:base_model\.model\.)?"
+    r"(?P<module>(?:(?:model|language_model|text_model)\.){0,4}"
+    r"layers\.(?P<layer>\d{1,5})\.(?P<block>self_attn|mlp)\.(?P<leaf>\w{1,32}))"
+    r"\.lora_(?P<side>[AB])(?:\.\w{1,64})?\.weight",
+    re.ASCII,
+)
+# part of a tensor's name -> what is not supported
+FEATURES: Final = (
+    ("lora_magnitude_vector", "DoRA"),
+    ("modules_to_save", "whole modules (modules_to_save)"),
+    ("lora_embedding", "an adapter of the embedding"),
+    ("embed_tokens.lora_", "an adapter of the embedding"),
+    ("lm_head.lora_", "an adapter of the head"),
+    ("embed_tokens", "extra vocabulary"),
+    ("lm_head", "extra vocabulary"),
+    (".bias", "a bias"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FactorKey:
+    """One factor. `module`: its module's name as PEFT matches it; `projections`: what the rows of B
+    are, in order."""
+
+    module: str
+    layer: int
+    projections: tuple[str, ...]
+    side: Literal["A", "B"]
+
+
+def factor_key(name: str) -> FactorKey:
+    """What a tensor is. Raises AdapterRefused for what is no factor of a layer's linear map."""
+    match = _FACTOR.fullmatch(name)
+    projections = BLOCKS[match["block"]].get(match["leaf"]) if match else None
+    if match is None or projections is None:
+        raise _unexpected(name)
+    side: Literal["A", "B"] = "A" if match["side"] == "A" else "B"
+    return FactorKey(match["module"], int(match["layer"]), projections, side)
+
+
+def shown(name: str) -> str:
+    """A name out of a file, for a message."""
+    printable = "".join(c if c.isprintable() else "?" for c in name)
+    return printable if len(printable) <= MAX_SHOWN_CHARS else printable[:MAX_SHOWN_CHARS] + "..."
+
+
+def _unexpected(name: str) -> AdapterRefused:
+    for part, feature in FEATURES:
+        if part in name:
+            return invalid_adapter(f"tensor {shown(name)}: {feature} is not supported")
+    return invalid_adapter(f"tensor {shown(name)} is no LoRA factor of a layer of this model")
