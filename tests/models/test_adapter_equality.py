@@ -1,0 +1,114 @@
+"""What `read_adapter` makes of a folder that `peft` wrote is what `peft` merges into weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gguf_export import export_gguf
+from lora_folders import SMALL
+from test_gguf_models import small_model
+
+from penstock.adapters.files import read_adapter
+from penstock.config import LoraSettings
+from penstock.models.files import ModelFiles
+from penstock.models.loading import load_model
+
+peft = pytest.importorskip("peft", reason="the extra `dev` has it")
+
+SIZES = {
+    "hidden_size": SMALL.width,
+    "intermediate_size": SMALL.ff,
+    "num_hidden_layers": 2,
+    "num_attention_heads": SMALL.heads,
+    "num_key_value_heads": SMALL.kv_heads,
+    "vocab_size": SMALL.vocab,
+    "max_position_embeddings": SMALL.context_tokens,
+}
+NAMES = {
+    "self_attn.q_proj": "q",
+    "self_attn.k_proj": "k",
+    "self_attn.v_proj": "v",
+    "self_attn.o_proj": "o",
+    "mlp.gate_proj": "gate",
+    "mlp.up_proj": "up",
+    "mlp.down_proj": "down",
+}
+TOLERANCE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def save_drawn(model: Any, folder: Path, **config: Any) -> Any:
+    """A model of `peft` over `model`, all of its factors drawn, saved to `folder`."""
+    adapted = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **config))
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(0.0, 0.3)
+    adapted.save_pretrained(folder)
+    return adapted
+
+
+def projections(model: Any) -> dict[tuple[int, str], torch.Tensor]:
+    state = model.state_dict()
+    return {
+        (layer, short): state[f"model.layers.{layer}.{name}.weight"].clone()
+        for layer in range(2)
+        for name, short in NAMES.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"r": 4, "lora_alpha": 6, "target_modules": "all-linear"},
+        {"r": 4, "lora_alpha": 6, "target_modules": list(NAMES), "use_rslora": True},
+        {"r": 8, "target_modules": ["q_proj", "v_proj"], "layers_to_transform": [1]},
+        {
+            "r": 4,
+            "lora_alpha": 3,
+            "target_modules": ["q_proj", "o_proj", "up_proj", "down_proj"],
+            "exclude_modules": ["layers.0.mlp.up_proj"],
+            "rank_pattern": {"q_proj": 8, "layers.1.self_attn.o_proj": 2},
+            "alpha_pattern": {"layers.1.self_attn.q_proj": 5, r"model\.layers\.0\.mlp\.\w+": 7},
+        },
+        {"r": 2, "target_modules": r".*\.layers\.0\.mlp\.(gate|up)_proj"},
+    ],
+)
+def test_adapter_is_what_peft_merges(tmp_path: Path, config: dict[str, Any]) -> None:
+    model = small_model("Llama", **SIZES)
+    before = projections(model)
+    merged = projections(save_drawn(model, tmp_path / "a", **config).merge_and_unload())
+    adapter = read_adapter(tmp_path / "a", SMALL, LoraSettings())
+    for (layer, name), weight in merged.items():
+        pair = adapter.layers[layer].get(name)
+        change = torch.zeros_like(weight) if pair is None else torch.from_numpy(pair.b @ pair.a)
+        torch.testing.assert_close(weight - before[layer, name], change, **TOLERANCE)
+
+
+def test_rows_fit_those_of_an_interleaved_gguf_base(tmp_path: Path) -> None:
+    """Files of the llama architecture hold the rows of q and k in another order."""
+    model = small_model("Llama", **SIZES)
+    export_gguf(model, tmp_path / "base.gguf")
+    adapted = save_drawn(model, tmp_path / "a", r=4, target_modules="all-linear")
+    merged = projections(adapted.merge_and_unload())
+    base = load_model(ModelFiles("m", "gguf", tmp_path / "base.gguf"), "f32")
+    adapter = read_adapter(tmp_path / "a", base.spec, LoraSettings())
+    for layer in range(2):
+        parts = base.weights.layer(layer).qkv.parts
+        for name, part in zip("qkv", parts, strict=True):
+            pair = adapter.layers[layer][name]
+            loaded = torch.from_numpy(part.data + pair.b @ pair.a)
+            torch.testing.assert_close(loaded, merged[layer, name], **TOLERANCE)
+
+
+def test_adapter_trained_by_others_is_read(weights_dir: Path) -> None:
+    """Rank 32 on all linear maps of a Qwen2.5-0.5B, bfloat16; the base is a quantized GGUF."""
+    (file,) = (weights_dir / "qwen05b").glob("*.gguf")
+    spec = load_model(ModelFiles("q", "gguf", file), "auto").spec
+    adapter = read_adapter(weights_dir / "lora05b", spec, LoraSettings())
+    assert adapter.rank == 32 and len(adapter.layers) == 24
+    assert all(set(pairs) == set(NAMES.values()) for pairs in adapter.layers)
+    assert adapter.size_bytes == 2 * 35_192_832  # the file has half of it, and a header
