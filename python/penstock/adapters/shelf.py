@@ -1,0 +1,84 @@
+"""The private copies of the adapters that one process serves, and their end.
+
+Each process has a folder of its own, with a lock on it for as long as it lives; folders of those
+that died are cleared away by the next one. It goes with the process: adapters that were loaded at
+run time do not outlive the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from penstock.adapters.errors import AdapterRefused
+from penstock.adapters.snapshot import Snapshot
+
+LOCK_NAME: Final = "lock"
+PREFIX: Final = "run-"
+
+
+class Shelf:
+    """A folder under `home`/adapters. All methods may block for as long as files take."""
+
+    def __init__(self, home: Path) -> None:
+        """Raises AdapterRefused `lora_storage_unavailable`."""
+        above = home / "adapters"
+        try:
+            above.mkdir(parents=True, exist_ok=True)
+            _clear_abandoned(above)
+            made = Path(tempfile.mkdtemp(prefix="made-", dir=above))
+            self._lock = os.open(made / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self.folder = made.rename(made.with_name(PREFIX + made.name))  # locked when it is seen
+        except OSError:
+            raise AdapterRefused(
+                "lora_storage_unavailable", "adapters cannot be kept: their folder is not writable"
+            ) from None
+
+    def put(self, snapshot: Snapshot) -> Path:
+        """Keep a snapshot that was taken in `folder`; where its content is kept already, the copy
+        goes. Returns where it is."""
+        place = self.place(snapshot.generation)
+        if place.exists():
+            shutil.rmtree(snapshot.folder, ignore_errors=True)
+        else:
+            snapshot.folder.rename(place)
+        return place
+
+    def place(self, generation: str) -> Path:
+        """Where a generation is kept."""
+        return self.folder / generation
+
+    def drop(self, generation: str) -> None:
+        """Delete a generation, if it is there."""
+        place = self.place(generation)
+        trash = place.with_name(f"old-{secrets.token_hex(8)}")
+        with contextlib.suppress(FileNotFoundError):
+            place.rename(trash)  # at once, so that the same content may be put there again
+            shutil.rmtree(trash, ignore_errors=True)
+
+    def close(self) -> None:
+        """Delete all."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _clear_abandoned(above: Path) -> None:
+    for folder in above.glob(PREFIX + "*"):
+        try:
+            lock = os.open(folder / LOCK_NAME, os.O_RDWR)
+        except OSError:
+            continue  # it goes already
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            pass  # it is in use
+        finally:
+            os.close(lock)
