@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from penstock.kernels.op import KernelTable
+from penstock.kernels.rows import RowState, StepSlots, Upload
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import HeadNorm, LayerCache, StepInputs
 from penstock.kernels.weights import Linear, Matrix
@@ -139,3 +140,29 @@ class TorchOps:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """See `kernels.sampling`: of some rows of adjusted logits [S, V]."""
         return self.table["top_logprobs"].call(logits, rows, tokens, count)
+
+    def update_rows(self, state: RowState[torch.Tensor], upload: Upload[torch.Tensor]) -> None:
+        """See `kernels.rows`: what the host knows joins the state."""
+        self.table["update_rows"].call(state, upload)
+
+    def prepare_step(
+        self,
+        state: RowState[torch.Tensor],
+        upload: Upload[torch.Tensor],
+        slots: StepSlots[torch.Tensor],
+        chunks: int,
+        block_tokens: int,
+    ) -> None:
+        """See `kernels.rows`: the inputs of a step, written to `slots`."""
+        self.table["prepare_step"].call(state, upload, slots, chunks, block_tokens)
+
+    def append_tokens(
+        self,
+        state: RowState[torch.Tensor],
+        upload: Upload[torch.Tensor],
+        context_lens: torch.Tensor,
+        tokens: torch.Tensor,
+        chunks: int,
+    ) -> None:
+        """See `kernels.rows`: drawn tokens join their rows."""
+        self.table["append_tokens"].call(state, upload, context_lens, tokens, chunks)

@@ -22,6 +22,7 @@ from penstock.kernels.reference import ReferenceOps
 _CASES = [
     pytest.param(op, case, id=f"{op.name}-{case.name}")
     for op in all_ops()
+    if "native" in op.order
     for case in op.benchmarks
 ]
 

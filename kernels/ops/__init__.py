@@ -13,11 +13,12 @@ from penstock.kernels.ops.linear import LINEAR
 from penstock.kernels.ops.norm import ADD_RMS_NORM, RMS_NORM
 from penstock.kernels.ops.pooling import L2_NORMALIZE, MEAN_ROWS
 from penstock.kernels.ops.rope_cache import ROPE_CACHE
+from penstock.kernels.ops.rows import APPEND_TOKENS, PREPARE_STEP, UPDATE_ROWS
 from penstock.kernels.ops.sampling import SAMPLE, TOP_LOGPROBS
 
 
 def all_ops() -> tuple[Op, ...]:
-    """Every op, in the order of a decoder's step, then those of encoders."""
+    """Every op, in the order of a decoder's step, then those of encoders and of a device's rows."""
     return (
         EMBEDDING,
         RMS_NORM,
@@ -37,4 +38,7 @@ def all_ops() -> tuple[Op, ...]:
         GELU,
         MEAN_ROWS,
         L2_NORMALIZE,
+        UPDATE_ROWS,
+        PREPARE_STEP,
+        APPEND_TOKENS,
     )

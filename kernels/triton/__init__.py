@@ -21,6 +21,7 @@ from penstock.kernels.triton import (
     norm,
     pooling,
     rope_cache,
+    rows,
     sampling,
 )
 from penstock.kernels.triton.launch import interpreted
@@ -37,6 +38,7 @@ __all__ = [
     "norm",
     "pooling",
     "rope_cache",
+    "rows",
     "sampling",
 ]
 

@@ -32,7 +32,8 @@ _NEEDS = {
 _CASES = [
     pytest.param(op, case, id=f"{op.name}-{case.name}") for op in all_ops() for case in op.cases
 ]
-_ROW_CASES = [param for param in _CASES if param.values[0].alone is not None]
+_NATIVE_CASES = [param for param in _CASES if "native" in param.values[0].order]
+_ROW_CASES = [param for param in _NATIVE_CASES if param.values[0].alone is not None]
 
 
 def _poisoned(shape: Any, dtype: Any = float, **_: Any) -> np.ndarray[Any, Any]:
@@ -69,7 +70,7 @@ def test_reference_in_float32_is_within_tolerance(op: Op, case: Case) -> None:
     assert differences(op, case, lambda op, inputs: op.invoke(ops, inputs)) == []
 
 
-@pytest.mark.parametrize(("op", "case"), _CASES)
+@pytest.mark.parametrize(("op", "case"), _NATIVE_CASES)
 def test_native_matches_the_reference_in_float64(
     native: NativeRun, op: Op, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:

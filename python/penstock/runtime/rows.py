@@ -159,6 +159,15 @@ class RowTable:
         """The known tokens of `row` that follow `count` positions from `begin` on."""
         return self._tokens[row, begin + 1 : begin + 1 + count]
 
+    def facts(self, rows: list[int]) -> tuple[npt.NDArray[Any], ...]:
+        """Of each of `rows`: known tokens, the last of them, temperature, top-k, top-p, min-p and
+        seed."""
+        index = np.array(rows, np.intp)
+        known = self._known[index]
+        columns = (self._temperature, self._top_k, self._top_p, self._min_p, self._seed)
+        last = self._tokens[index, known - 1]
+        return known, last, *(column[index] for column in columns)
+
     def has_state(self, row: int) -> bool:
         """Whether the next draw of `row` depends on the token drawn before it."""
         return self._features.has_state(row)

@@ -1,0 +1,98 @@
+"""The table of rows that lives on a device, and the words that tell it what changed.
+
+A request keeps one row from admission to release. What a step needs of its rows lies in
+`RowState`; the host sends what it alone knows, packed into one array of int32 words (`Upload`), and
+three ops do the rest: `update_rows` takes changes in, `prepare_step` builds the inputs of the step
+from a list of chunks, `append_tokens` lets drawn tokens join their rows, so that the next step can
+start from them before the host has seen them.
+
+The state has one row more than there are requests, the last: that of the chunks that only fill a
+step up to a size for which a graph was captured. It stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from penstock.kernels.table import StepInputs
+
+Tensor = TypeVar("Tensor")
+
+CHUNK_WORDS: Final = 9
+"""A chunk: row, start (negative: the one token of the chunk is the one drawn last, and the device
+knows where it stands), length with its draft, index of its first token in the step, index of its
+first place among the sampled rows (negative: it draws nothing), length of its draft, index of its
+first scored place, position of the first score, number of scores."""
+
+UPDATE_WORDS: Final = 9
+"""A row as the host knows it: row, known tokens, last of them, temperature, top-k, top-p, min-p
+(floats as their bits), low and high half of the seed."""
+
+RUN_WORDS: Final = 4
+"""Blocks that follow those of a row: row, how many it has, how many follow, index of their words in
+the upload."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowState(Generic[Tensor]):
+    """N rows and the one that fills up. int32 but for the floats and `seed`, int64."""
+
+    known: Tensor  # [N + 1] how many tokens are known
+    last: Tensor  # [N + 1] the last of them
+    tables: Tensor  # [N + 1, max_blocks]; past the appended blocks undefined
+    temperature: Tensor  # [N + 1] float32
+    top_k: Tensor  # [N + 1]
+    top_p: Tensor  # [N + 1] float32
+    min_p: Tensor  # [N + 1] float32
+    seed: Tensor  # [N + 1] int64, the bits of a uint64
+
+
+@dataclass(frozen=True, slots=True)
+class Upload(Generic[Tensor]):
+    """`words`: [W] int32, the chunks first. `tokens_at`: index of the tokens of the step, one a
+    token, of which those of chunks with a start count; `updates_at`, `runs_at`: of `num_updates`
+    rows and `num_runs` runs."""
+
+    words: Tensor
+    tokens_at: int = 0
+    updates_at: int = 0
+    num_updates: int = 0
+    runs_at: int = 0
+    num_runs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepSlots(Generic[Tensor]):
+    """Where a step is prepared: at least as large as the step. `inputs`: what the model reads;
+    the others: [S] what the sampler reads of each sampled row, `seed` and `position` int64."""
+
+    inputs: StepInputs[Tensor]
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seed: Tensor
+    position: Tensor
+
+    def cut(self, chunks: int, tokens: int, places: int, drawing: int) -> StepSlots[Any]:
+        """The first so many: of `places` whose logits are wanted, `drawing` are drawn from."""
+        inputs: Any = self.inputs
+        cut = StepInputs(
+            tokens=inputs.tokens[:tokens],
+            positions=inputs.positions[:tokens],
+            slots=inputs.slots[:tokens],
+            query_starts=inputs.query_starts[: chunks + 1],
+            context_lens=inputs.context_lens[:chunks],
+            block_tables=inputs.block_tables[:chunks],
+            sample_rows=inputs.sample_rows[:places],
+        )
+        columns: tuple[Any, ...] = (
+            self.temperature,
+            self.top_k,
+            self.top_p,
+            self.min_p,
+            self.seed,
+            self.position,
+        )
+        return StepSlots(cut, *(column[:drawing] for column in columns))

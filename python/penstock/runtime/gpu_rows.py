@@ -1,0 +1,123 @@
+"""The table of rows on a device: its memory, and the steps prepared from it."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+
+from penstock.kernels.rows import RowState, StepSlots, Upload
+from penstock.kernels.table import StepInputs
+from penstock.kernels.torch_ops import TorchOps
+from penstock.runtime.gpu_link import Link
+from penstock.runtime.gpu_upload import Packed
+
+Slots: TypeAlias = "StepSlots[torch.Tensor]"
+
+
+class DeviceRows:
+    """Rows of `max_seqs` sequences with up to `max_blocks` blocks, and the one that fills steps up,
+    whose only token is written to `scratch_block`. Steps have up to `max_chunks` chunks,
+    `step_tokens` tokens and `max_places` places whose logits are wanted."""
+
+    def __init__(
+        self,
+        ops: TorchOps,
+        link: Link,
+        *,
+        max_seqs: int,
+        max_blocks: int,
+        block_tokens: int,
+        max_chunks: int,
+        step_tokens: int,
+        max_places: int,
+        scratch_block: int,
+    ) -> None:
+        self._ops = ops
+        self._link = link
+        self._block_tokens = block_tokens
+        device = link.words.device
+        self._state = _new_state(max_seqs + 1, max_blocks, device)
+        self._state.known[max_seqs] = 1
+        self._state.tables[max_seqs] = scratch_block
+        self._slots = _new_slots(max_chunks, step_tokens, max_places, max_blocks, device)
+
+    @property
+    def size_bytes(self) -> int:
+        state, slots = self._state, self._slots
+        tables = state.tables.nbytes + slots.inputs.block_tables.nbytes
+        return int(tables + self._link.words.nbytes + 3 * slots.inputs.tokens.nbytes)
+
+    def update(self, packed: Packed) -> None:
+        """Send a step's words and take in the changes among them."""
+        if packed.num_words == 0:
+            return
+        self._link.send(packed.num_words)
+        if packed.num_updates or packed.num_runs:
+            self._ops.update_rows(self._state, self._upload(packed))
+
+    def prepare(self, packed: Packed) -> Slots:
+        """The inputs of the step that was sent last; valid until the next is prepared."""
+        slots = self._slots.cut(packed.chunks, packed.tokens, packed.places, packed.drawing)
+        upload = self._upload(packed)
+        self._ops.prepare_step(self._state, upload, slots, packed.chunks, self._block_tokens)
+        return slots
+
+    def append(self, packed: Packed, slots: Slots, tokens: torch.Tensor) -> None:
+        """`tokens: [S]` drawn in the prepared step join their rows."""
+        lengths = slots.inputs.context_lens
+        self._ops.append_tokens(self._state, self._upload(packed), lengths, tokens, packed.chunks)
+
+    def _upload(self, packed: Packed) -> Upload[torch.Tensor]:
+        return Upload(
+            self._link.words,
+            packed.tokens_at,
+            packed.updates_at,
+            packed.num_updates,
+            packed.runs_at,
+            packed.num_runs,
+        )
+
+
+def _new_state(rows: int, max_blocks: int, device: torch.device) -> RowState[torch.Tensor]:
+    """Rows that nobody has: greedy."""
+
+    def room(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    return RowState(
+        known=room(rows),
+        last=room(rows),
+        tables=room(rows, max_blocks),
+        temperature=room(rows, dtype=torch.float32),
+        top_k=room(rows),
+        top_p=room(rows, dtype=torch.float32) + 1,
+        min_p=room(rows, dtype=torch.float32),
+        seed=room(rows, dtype=torch.int64),
+    )
+
+
+def _new_slots(
+    chunks: int, tokens: int, places: int, max_blocks: int, device: torch.device
+) -> Slots:
+    def room(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    inputs = StepInputs(
+        tokens=room(tokens),
+        positions=room(tokens),
+        slots=room(tokens),
+        query_starts=room(chunks + 1),
+        context_lens=room(chunks),
+        block_tables=room(chunks, max_blocks),
+        sample_rows=room(places),
+    )
+    return StepSlots(
+        inputs,
+        temperature=room(places, dtype=torch.float32),
+        top_k=room(places),
+        top_p=room(places, dtype=torch.float32),
+        min_p=room(places, dtype=torch.float32),
+        seed=room(places, dtype=torch.int64),
+        position=room(places, dtype=torch.int64),
+    )

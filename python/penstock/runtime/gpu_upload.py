@@ -1,0 +1,179 @@
+"""What the host tells a device of a step, packed into one array: `kernels.rows` says how.
+
+The host's own table of rows may lag: tokens that a step in flight draws are not in it yet. A row
+whose last token the device knows better is *carried*: its next chunk says no more than that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.kernels.rows import CHUNK_WORDS, RUN_WORDS, UPDATE_WORDS
+from penstock.runtime.rows import RowTable
+from penstock.scheduler import MAX_DRAFT
+from penstock.scheduler.types import AppendBlocks, Chunk, StepPlan
+
+Ints = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A step as packed: `num_words` words, of which none need to be sent where the device has them
+    already. `chunks` with what fills them up, `tokens`, `places` whose logits are wanted, of which
+    `drawing` are drawn from. The rest as in `Upload`."""
+
+    num_words: int
+    chunks: int
+    tokens: int
+    places: int
+    drawing: int
+    tokens_at: int = 0
+    updates_at: int = 0
+    num_updates: int = 0
+    runs_at: int = 0
+    num_runs: int = 0
+
+
+def is_decode(plan: StepPlan) -> bool:
+    """Whether every chunk of a step is one token that draws the next one, and guesses nothing."""
+    return all(
+        chunk.length == 1 and chunk.samples and not chunk.draft and not chunk.num_scores
+        for chunk in plan.chunks
+    )
+
+
+class StepPacker:
+    """Packs steps over `rows`. `max_chunks`: the most of a step, with what fills it up."""
+
+    def __init__(
+        self, rows: RowTable, max_seqs: int, max_chunks: int, step_tokens: int, max_blocks: int
+    ) -> None:
+        self._rows = rows
+        self._scratch = max_seqs
+        self._carried = np.zeros(max_seqs, bool)
+        self._num_blocks = [0] * max_seqs
+        self._sent: tuple[list[int], int] = ([], 0)
+        self._decode = np.zeros((max_chunks, CHUNK_WORDS), np.int32)
+        self._decode[:, 1] = -1
+        self._decode[:, 2] = 1
+        self._decode[:, 3] = self._decode[:, 4] = np.arange(max_chunks)
+        self._decode[:, 6] = -1
+        chunks_and_updates = max_chunks * CHUNK_WORDS + max_seqs * UPDATE_WORDS
+        runs = (2 * max_seqs + MAX_DRAFT) * RUN_WORDS
+        self.most_words = chunks_and_updates + runs + max_seqs * max_blocks + step_tokens
+
+    def pack(self, plan: StepPlan, words: Ints, fill_up_to: int = 0) -> Packed:
+        """Pack a step into `words`. The table of rows has taken the plan in. A step of decodes gets
+        chunks of nobody up to `fill_up_to`."""
+        changed = self._take(plan)
+        decode = is_decode(plan)
+        if decode:
+            changed |= self._settle([chunk.row for chunk in plan.chunks])
+        updates = sorted(changed)
+        if decode:
+            count = max(len(plan.chunks), fill_up_to)
+            rows = [chunk.row for chunk in plan.chunks]
+            sizes = (count, count, count, count)
+            if not updates and not plan.blocks and self._sent == (rows, count):
+                return Packed(0, *sizes)
+            self._sent = (rows, count)
+            sent = self._decode[:count]
+            sent[:, 0] = self._scratch
+            sent[: len(rows), 0] = rows
+            tokens = np.empty(0, np.int32)
+        else:
+            self._sent = ([], 0)
+            sent, tokens, sizes = self._mixed(plan.chunks)
+        self._carry(plan.chunks)
+        return self._write(words, sent, updates, plan.blocks, tokens, sizes)
+
+    def _take(self, plan: StepPlan) -> set[int]:
+        """Note what the plan changes; the rows of which the device must be told."""
+        admitted = [admit.row for admit in plan.admissions]
+        for row in admitted:
+            self._num_blocks[row] = 0
+        self._carried[admitted] = False
+        self._carried[[forced.row for forced in plan.forced]] = False
+        return set(admitted)
+
+    def _settle(self, rows: list[int]) -> set[int]:
+        """Let all of `rows` be carried; those that were not."""
+        fresh = {row for row in rows if not self._carried[row]}
+        self._carried[list(fresh)] = True
+        return fresh
+
+    def _carry(self, chunks: tuple[Chunk, ...]) -> None:
+        """What a chunk draws without a draft, the device knows first."""
+        for chunk in chunks:
+            self._carried[chunk.row] = chunk.samples and not chunk.draft
+
+    def _mixed(self, chunks: tuple[Chunk, ...]) -> tuple[Ints, Ints, tuple[int, int, int, int]]:
+        """Chunks of any kind: their words, the tokens of the step, its sizes."""
+        drawing = sum(1 + len(chunk.draft) for chunk in chunks if chunk.samples)
+        tokens = np.zeros(sum(chunk.length + len(chunk.draft) for chunk in chunks), np.int32)
+        described = []
+        first, place, score_place = 0, 0, drawing
+        for chunk in chunks:
+            start, draft = chunk.start, len(chunk.draft)
+            length = chunk.length + draft
+            if self._carried[chunk.row] and length == 1:
+                start = -1
+            else:
+                known = self._rows.tokens_after(chunk.row, chunk.start - 1, chunk.length)
+                tokens[first : first + chunk.length] = known
+                tokens[first + chunk.length : first + length] = chunk.draft
+            drawn_at = place if chunk.samples else -1
+            draws = (drawn_at, draft, score_place, chunk.score_from, chunk.num_scores)
+            described.append((chunk.row, start, length, first, *draws))
+            first += length
+            place += 1 + draft if chunk.samples else 0
+            score_place += chunk.num_scores
+        sizes = (len(chunks), first, score_place, drawing)
+        return np.array(described, np.int32), tokens, sizes
+
+    def _write(
+        self,
+        words: Ints,
+        sent: Ints,
+        updates: list[int],
+        blocks: tuple[AppendBlocks, ...],
+        tokens: Ints,
+        sizes: tuple[int, int, int, int],
+    ) -> Packed:
+        runs, given = self._runs(blocks)
+        updates_at = sent.size
+        runs_at = updates_at + len(updates) * UPDATE_WORDS
+        blocks_at = runs_at + runs.size
+        tokens_at = blocks_at + len(given)
+        runs[:, 3] += blocks_at
+        words[:updates_at] = sent.reshape(-1)
+        if updates:
+            words[updates_at:runs_at] = self._updates(updates).reshape(-1)
+        words[runs_at:blocks_at] = runs.reshape(-1)
+        words[blocks_at:tokens_at] = given
+        end = tokens_at + len(tokens)
+        words[tokens_at:end] = tokens
+        return Packed(end, *sizes, tokens_at, updates_at, len(updates), runs_at, len(runs))
+
+    def _updates(self, rows: list[int]) -> Ints:
+        known, last, temperature, top_k, top_p, min_p, seed = self._rows.facts(rows)
+        packed = np.empty((len(rows), UPDATE_WORDS), np.int32)
+        halves = seed.view(np.int32).reshape(-1, 2)  # little-endian: the low half first
+        floats = [part.view(np.int32) for part in (temperature, top_p, min_p)]
+        columns = [np.array(rows), known, last, *floats, halves[:, 0], halves[:, 1]]
+        packed[:, (0, 1, 2, 3, 5, 6, 7, 8)] = np.stack(columns, axis=1)
+        packed[:, 4] = top_k
+        return packed
+
+    def _runs(self, blocks: tuple[AppendBlocks, ...]) -> tuple[Ints, list[int]]:
+        described: list[tuple[int, ...]] = []
+        given: list[int] = []
+        for append in blocks:
+            begin, count = self._num_blocks[append.row], len(append.blocks)
+            described.append((append.row, begin, count, len(given)))
+            given += append.blocks
+            self._num_blocks[append.row] = begin + count
+        return np.array(described, np.int32).reshape(-1, RUN_WORDS), given

@@ -1,0 +1,201 @@
+"""A step prepared on a device has the bits of one that NumPy built, over drawn schedules.
+
+The device is the CPU here: the reference bodies by default, and the Triton kernels where this file
+runs in Triton's interpreter, as its last test lets it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.dialog import Sampling
+from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.torch_ops import TorchOps
+from penstock.runtime.gpu_link import Link
+from penstock.runtime.gpu_rows import DeviceRows
+from penstock.runtime.gpu_upload import StepPacker
+from penstock.runtime.rows import RowTable
+from penstock.scheduler import Scheduler
+from penstock.scheduler.types import Drawn, Scored, StepPlan, StepResult
+
+CONTEXT, BLOCK, ROWS, BLOCKS = 64, 4, 4, 40
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def device_ops() -> TorchOps:
+    if not INTERPRETED:
+        return ReferenceOps()
+    from penstock.kernels.triton import TritonOps
+
+    return TritonOps("cpu")
+
+
+class Pair:
+    """The same steps by NumPy, which knows every token, and on the device, which draws them."""
+
+    def __init__(self, fill_up: int) -> None:
+        self.numpy = RowTable(ROWS, CONTEXT, BLOCK)
+        self.host = RowTable(ROWS, CONTEXT, BLOCK)
+        self.fill_up = fill_up
+        tokens = CONTEXT * ROWS
+        self.packer = StepPacker(self.host, ROWS, 8, tokens, CONTEXT // BLOCK)
+        self.link = Link(torch.device("cpu"), self.packer.most_words)
+        self.device = DeviceRows(
+            device_ops(),
+            self.link,
+            max_seqs=ROWS,
+            max_blocks=CONTEXT // BLOCK,
+            block_tokens=BLOCK,
+            max_chunks=8,
+            step_tokens=tokens,
+            max_places=tokens,
+            scratch_block=BLOCKS,
+        )
+        self.sent_nothing = 0
+
+    def step(self, plan: StepPlan, random: np.random.Generator) -> StepResult:
+        self.numpy.apply(plan)
+        self.host.apply(plan)
+        packed = self.packer.pack(plan, self.link.staging(), self.fill_up)
+        self.sent_nothing += packed.num_words == 0
+        self.device.update(packed)
+        slots = self.device.prepare(packed)
+        self._compare(plan, slots)
+        drawn, tokens = [], []
+        for chunk in plan.chunks:
+            if not chunk.samples:
+                continue
+            own = random.integers(0, 9, 1 + len(chunk.draft)).tolist()
+            agreed = 0
+            while agreed < len(chunk.draft) and (own[agreed] == chunk.draft[agreed]):
+                agreed += 1
+            tokens += own
+            self.numpy.extend(chunk.row, own[: agreed + 1])
+            drawn += [Drawn(chunk.row, token) for token in own[: agreed + 1]]
+        tokens += [0] * (packed.drawing - len(tokens))
+        self.device.append(packed, slots, torch.tensor(tokens, dtype=torch.int32))
+        for one in drawn:  # the host learns of them after the device
+            self.host.extend(one.row, [one.token_id])
+        scored = tuple(
+            Scored(chunk.row, 0, -1.0) for chunk in plan.chunks for _ in range(chunk.num_scores)
+        )
+        return StepResult(plan.step, tuple(drawn), scored)
+
+    def _compare(self, plan: StepPlan, slots) -> None:  # type: ignore[no-untyped-def]
+        right = self.numpy.inputs(plan.chunks)
+        chunks, tokens = len(plan.chunks), len(right.tokens)
+        places = len(right.sample_rows)
+        ours = slots.inputs
+        pairs = [
+            (ours.tokens[:tokens], right.tokens),
+            (ours.positions[:tokens], right.positions),
+            (ours.slots[:tokens], right.slots),
+            (ours.query_starts[: chunks + 1], right.query_starts),
+            (ours.context_lens[:chunks], right.context_lens),
+            (ours.sample_rows[:places], right.sample_rows),
+        ]
+        for index, context in enumerate(right.context_lens):
+            used = -(-context // BLOCK)
+            pairs.append((ours.block_tables[index, :used], right.block_tables[index, :used]))
+        rows, ahead = [], []
+        for chunk in plan.chunks:
+            if chunk.samples:
+                rows += [chunk.row] * (1 + len(chunk.draft))
+                ahead += range(1 + len(chunk.draft))
+        if rows:
+            sampling = self.numpy.sampling(rows, np.array(ahead))
+            drawing = len(rows)
+            pairs += [
+                (slots.temperature[:drawing], sampling.temperature),
+                (slots.top_k[:drawing], sampling.top_k),
+                (slots.top_p[:drawing], sampling.top_p),
+                (slots.min_p[:drawing], sampling.min_p),
+                (slots.seed[:drawing], sampling.seed.view(np.int64)),
+                (slots.position[:drawing], sampling.position.view(np.int64)),
+            ]
+        for got, expected in pairs:
+            assert got.numpy().tobytes() == np.ascontiguousarray(expected).tobytes()
+
+
+REQUESTS = st.lists(
+    st.tuples(
+        st.integers(1, 30),  # tokens of the prompt
+        st.integers(1, 20),  # tokens of the answer
+        st.floats(0, 2, width=32),
+        st.integers(0, 2**64 - 1),
+        st.sampled_from([None, None, 0]),  # prompt_logprobs
+    ),
+    min_size=1,
+    max_size=7,
+)
+
+
+@settings(max_examples=5 if INTERPRETED else 40)
+@given(
+    requests=REQUESTS,
+    num_blocks=st.integers(13, BLOCKS),
+    budget=st.integers(1, 40),
+    speculation=st.booleans(),
+    fill_up=st.sampled_from([0, 8]),
+)
+def test_a_step_on_the_device_has_the_bits_of_numpys(
+    requests: list[tuple[int, int, float, int, int | None]],
+    num_blocks: int,
+    budget: int,
+    speculation: bool,
+    fill_up: int,
+) -> None:
+    scheduler = Scheduler(
+        num_blocks=num_blocks,
+        block_tokens=BLOCK,
+        context_tokens=min(CONTEXT, num_blocks * BLOCK),
+        max_seqs=ROWS,
+        token_budget=budget,
+        speculation=speculation,
+    )
+    random = np.random.default_rng(len(requests))
+    for index, (prompt, new, temperature, seed, scores) in enumerate(requests):
+        scheduler.submit(
+            str(index),
+            token_ids=tuple((7 * index + random.integers(0, 3, prompt)).tolist()),
+            sampling=Sampling(temperature=temperature, top_k=prompt, top_p=0.5, min_p=0.25),
+            seed=seed,
+            max_tokens=new,
+            prompt_logprobs=scores,
+        )
+    pair = Pair(fill_up)
+    while (plan := scheduler.plan()) is not None:
+        scheduler.commit(pair.step(plan, random), 0.01 + 0.001 * plan.num_tokens)
+
+
+def test_a_steady_decode_sends_nothing() -> None:
+    scheduler = Scheduler(
+        num_blocks=BLOCKS, block_tokens=BLOCK, context_tokens=CONTEXT, max_seqs=2, token_budget=16
+    )
+    for index in range(2):
+        prompt, sampling = (5, 6, 7), Sampling()
+        scheduler.submit(str(index), token_ids=prompt, sampling=sampling, seed=1, max_tokens=13)
+    pair, random = Pair(8), np.random.default_rng(0)
+    while (plan := scheduler.plan()) is not None:
+        scheduler.commit(pair.step(plan, random))
+    assert pair.sent_nothing >= 8  # but for the blocks that are appended
+
+
+@pytest.mark.skipif(INTERPRETED, reason="it is what this test starts")
+def test_so_do_the_triton_kernels() -> None:
+    pytest.importorskip("triton", reason="Triton has no build for this platform")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    root = Path(__file__).parents[3]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stdout[-4000:]
