@@ -24,7 +24,7 @@ from penstock.engine.types import TokenRequest
 from penstock.kernels.table import StepInputs
 from penstock.runtime import CpuRuntime, load_runtime
 from penstock.runtime.protocol import Masks
-from penstock.scheduler import StepPlan, StepResult
+from penstock.scheduler import StepPlan
 
 ROWS, PROMPT, STEPS, WORDS = 16, 128, 60, 300
 
@@ -95,16 +95,15 @@ class TimedRuntime:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runtime, name)
 
-    def execute(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
+    def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
         assert masks is None
         # A step that samples fewer rows, while prompts are read, has no masks of this shape.
         whole = sum(chunk.samples for chunk in plan.chunks) == ROWS
         began = time.perf_counter()
-        result = self._runtime.execute(plan, self._masks if whole else None)
+        self._runtime.submit(plan, self._masks if whole else None)
         total = time.perf_counter() - began
         if whole and plan.num_tokens == ROWS:
             self.steps.append((self._backend.forward_s, total - self._backend.forward_s))
-        return result
 
 
 def measure(model: str, repeats: int) -> dict[str, Any]:

@@ -49,6 +49,8 @@ class EngineCore:
         self._compiling: dict[str, Future[LLMatcher]] = {}
         self._compiled: SimpleQueue[str] = SimpleQueue()
         self._wake: Callable[[], None] = lambda: None
+        self._flying = False
+        self._began = 0.0
 
     @classmethod
     def over(cls, runtime: Runtime, settings: EngineSettings) -> EngineCore:
@@ -135,16 +137,21 @@ class EngineCore:
         self._scheduler.abort(request_id)
 
     def step(self) -> list[TokenChunk]:
-        """Compute one step. Empty when there was nothing to do or no token came of it."""
+        """Compute one step. Empty when there was nothing to do or no token came of it.
+
+        Where the runtime overlaps, the step after it is on its way already when this returns, if
+        that could be planned.
+        """
         chunks = self._release_compiled()
-        plan = self._scheduler.plan()
-        if plan is None:
+        if not self._flying and not self._launch():
             return chunks
-        began = time.monotonic()
-        masks = self._masks.begin(self._scheduler.sampled)
-        result = self._runtime.execute(plan, masks)
+        ahead = self._scheduler.plan_ahead() if self._runtime.info.overlaps else None
+        if ahead is not None:
+            self._runtime.submit(ahead)
+        result = self._runtime.collect()
         now = time.monotonic()
-        progress = self._scheduler.commit(result, now - began)
+        progress = self._scheduler.commit(result, now - self._began)
+        self._flying, self._began = ahead is not None, now
         return chunks + _chunks(progress, now)
 
     def gauges(self) -> EngineGauges:
@@ -164,6 +171,15 @@ class EngineCore:
         self._grammars.close()
         self._masks.close()
         self._runtime.close()
+
+    def _launch(self) -> bool:
+        """Plan a step and submit it. False: there is no work."""
+        plan = self._scheduler.plan()
+        if plan is None:
+            return False
+        self._began = time.monotonic()
+        self._runtime.submit(plan, self._masks.begin(self._scheduler.sampled))
+        return True
 
     def _on_compiled(self, request_id: str) -> None:
         """In a thread of the compiler."""

@@ -14,7 +14,9 @@ from penstock.scheduler.types import StepPlan, StepResult
 class RuntimeInfo(msgspec.Struct, frozen=True):
     """What a loaded model turned out to be. `context_tokens`: most tokens of a sequence;
     `cache_blocks` blocks of `block_tokens` tokens hold the keys and values; `weight_bytes` as
-    packed or, where that is unknown, as read; `memory_bytes`: the sum of the memory formula."""
+    packed or, where that is unknown, as read; `memory_bytes`: the sum of the memory formula.
+    `overlaps`: it computes while the host does other things, so that a second step may be submitted
+    before the first is collected."""
 
     model_id: str
     fingerprint: str
@@ -24,6 +26,7 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     block_tokens: int
     weight_bytes: int
     memory_bytes: int = 0
+    overlaps: bool = False
 
 
 class Masks(Protocol):
@@ -46,12 +49,16 @@ class Runtime(Protocol):
     def report(self) -> str:
         """The memory formula with this model's numbers, one line, for the start-up print."""
 
-    def execute(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
+    def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
         """Apply the plan's changes, compute its chunks, draw the tokens it asks for, of those that
-        `masks` allow.
+        `masks` allow. What was drawn is to be collected; a runtime that does not overlap takes the
+        next step only after that.
 
         A row whose logits are not finite gives `Drawn.failed`; the other rows are untouched.
         """
+
+    def collect(self) -> StepResult:
+        """What the oldest step that was submitted drew, once it is there."""
 
     def close(self) -> None:
         """Give memory and threads back; nothing else is called after it."""

@@ -12,10 +12,13 @@ from penstock.scheduler.types import Admit, AppendBlocks, AppendTokens, Chunk
 class Draft:
     """`budget`: tokens that the step may still take; `prompt_budget` <= budget: of those, what
     prompts may take. `score_room`: places whose logits the step may still give beside those of the
-    rows that draw. `work[i]` is the sequence of `chunks[i]`."""
+    rows that draw. `work[i]` is the sequence of `chunks[i]`. `step`: its number, `whole_budget` its
+    budget before anything was taken."""
 
     budget: int
     prompt_budget: int
+    step: int = 0
+    whole_budget: int = 0
     chunks: list[Chunk] = field(default_factory=list)
     work: list[Sequence] = field(default_factory=list)
     admissions: list[Admit] = field(default_factory=list)
@@ -24,6 +27,9 @@ class Draft:
     num_tokens: int = 0
     num_guessed: int = 0
     score_room: int = 0
+
+    def __post_init__(self) -> None:
+        self.whole_budget = self.budget
 
     def compute(self, sequence: Sequence, length: int, guess: tuple[int, ...] = ()) -> None:
         """Add the next `length` tokens of `sequence`, and a `guess` at those after them. It draws

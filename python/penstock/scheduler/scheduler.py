@@ -17,6 +17,7 @@ from operator import attrgetter
 
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest, Overloaded
 from penstock.dialog import Sampling
+from penstock.scheduler.ahead import draft_ahead
 from penstock.scheduler.cache import BlockCache
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.gauges import SchedulerGauges
@@ -36,7 +37,9 @@ def step_token_budget(token_budget: int, context_tokens: int, *, no_kv_cache: bo
 
 class Scheduler:
     """One engine's queue, rows and blocks. One step is in flight at a time: `plan`, execution,
-    `commit`. `submit` and `abort` may come between any of these.
+    `commit`. `submit` and `abort` may come between any of these. A runtime that computes on while
+    the host looks at what it drew may have a second one: `plan_ahead`, before the `commit` of the
+    first.
 
     `num_blocks` blocks of `block_tokens` tokens; `max_seqs` rows; at most `max_queue` requests
     wait; no sequence has more than `context_tokens` tokens; no step more than
@@ -81,6 +84,7 @@ class Scheduler:
         self._releases: list[int] = []
         self._step = 0
         self._in_flight: Draft | None = None
+        self._ahead: Draft | None = None
         self._stalled: tuple[str, int] = ("", 0)
         self._tokens_processed = 0
         self._preemptions = 0
@@ -156,7 +160,7 @@ class Scheduler:
             return True
         if sequence.row < 0:
             self._waiting.remove(sequence)
-        elif self._in_flight is not None and sequence in self._in_flight.work:
+        elif self._flies(sequence):
             sequence.aborted = True  # the step still writes to its blocks
         else:
             self._running.remove(sequence)
@@ -180,17 +184,17 @@ class Scheduler:
         self._plan_prompts(draft)
         self._plan_admissions(draft)
         assert draft.chunks, "the oldest request always advances"
-        self._step += 1
         self._in_flight = draft
-        releases, self._releases = tuple(self._releases), []
-        return StepPlan(
-            self._step,
-            releases,
-            tuple(draft.admissions),
-            tuple(draft.blocks),
-            tuple(draft.chunks),
-            tuple(draft.forced),
-        )
+        return self._as_plan(draft)
+
+    def plan_ahead(self) -> StepPlan | None:
+        """The step after the one in flight, to be executed before that one is committed; None where
+        it depends on what that one draws, or where waiting requests may join it."""
+        assert self._in_flight is not None and self._ahead is None, "nothing to plan ahead of"
+        if self._speculates or not self._keeps_cache or self._may_admit():
+            return None
+        self._ahead = draft_ahead(self._in_flight, self._running, self._cache)
+        return None if self._ahead is None else self._as_plan(self._ahead)
 
     @property
     def sampled(self) -> list[tuple[Guide | None, tuple[int, ...]]]:
@@ -203,8 +207,8 @@ class Scheduler:
     def commit(self, result: StepResult, duration_s: float | None = None) -> list[Progress]:
         """Take in what the planned step drew. `duration_s`: how long its execution took; it
         steers how many prompt tokens join decoding steps."""
-        draft, self._in_flight = self._in_flight, None
-        assert draft is not None and result.step == self._step, "commit() of another step"
+        draft, self._in_flight, self._ahead = self._in_flight, self._ahead, None
+        assert draft is not None and result.step == draft.step, "commit() of another step"
         self._tokens_processed += draft.num_tokens
         if duration_s is not None:
             self._pace.observe(draft.num_tokens, duration_s)
@@ -215,11 +219,13 @@ class Scheduler:
         for sequence, chunk in zip(draft.work, draft.chunks, strict=True):
             own = drawn.pop(chunk.row, [])
             assert bool(own) == chunk.samples, "tokens drawn that the plan did not ask for"
-            if sequence.aborted:
-                self._vacate(sequence)
-                vacated = True
-            elif self._harvest.take(sequence, chunk, own, scored.get(chunk.row, ()), progress):
+            if not sequence.aborted:
+                scores = scored.get(chunk.row, ())
+                if not self._harvest.take(sequence, chunk, own, scores, progress):
+                    continue
                 del self._sequences[sequence.id]
+            sequence.aborted = self._flies(sequence)  # the next step still writes to its blocks
+            if not sequence.aborted:
                 self._vacate(sequence)
                 vacated = True
         assert not drawn, "tokens drawn for rows that the plan does not have"
@@ -249,6 +255,32 @@ class Scheduler:
             drafted_tokens=self._harvest.drafted_tokens,
             confirmed_tokens=self._harvest.confirmed_tokens,
         )
+
+    def _as_plan(self, draft: Draft) -> StepPlan:
+        """A step that is about to fly."""
+        self._step += 1
+        draft.step = self._step
+        releases, self._releases = tuple(self._releases), []
+        return StepPlan(
+            self._step,
+            releases,
+            tuple(draft.admissions),
+            tuple(draft.blocks),
+            tuple(draft.chunks),
+            tuple(draft.forced),
+        )
+
+    def _flies(self, sequence: Sequence) -> bool:
+        """Whether a step in flight computes tokens of `sequence`."""
+        steps = (self._in_flight, self._ahead)
+        return any(step is not None and sequence in step.work for step in steps)
+
+    def _may_admit(self) -> bool:
+        """Whether the next of those who wait may get a row, as far as that is known."""
+        if not self._waiting or not self._free_rows:
+            return False
+        spare = self._cache.pool.num_free - len(self._running)
+        return self._stalled[0] != self._waiting[0].id or spare > self._stalled[1]
 
     def _checked_limit(self, prompt_tokens: int, max_tokens: int) -> int:
         """How many tokens the sequence may come to have."""

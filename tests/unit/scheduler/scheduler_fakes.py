@@ -277,7 +277,11 @@ class Harness:
         return plan
 
     def commit(self, plan: StepPlan, duration_s: float | None = None) -> None:
-        for progress in self.scheduler.commit(self.runtime.execute(plan), duration_s):
+        self.take(self.runtime.execute(plan), duration_s)
+
+    def take(self, result: StepResult, duration_s: float | None = None) -> None:
+        """Commit what a step drew."""
+        for progress in self.scheduler.commit(result, duration_s):
             assert progress.id not in self.finishes, "progress after the finish"
             if progress.token_id is not None:
                 self.answers[progress.id].append(progress.token_id)

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from scheduler_fakes import Harness, ScriptedGuide, answer_alone, scores_alone
 
 from penstock.base.errors import ContextLengthExceeded, Overloaded
-from penstock.scheduler import StepPlan
+from penstock.scheduler import StepPlan, StepResult
 
 STEMS = ([1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 9, 9, 9, 9], [5, 5, 5, 5, 5, 5, 5, 5])
 
@@ -38,7 +38,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.expected_scores: dict[str, list[tuple[int, float]]] = {}
         self.aborted: set[str] = set()
         self.failed: set[str] = set()
-        self.in_flight: StepPlan | None = None
+        self.in_flight: list[tuple[StepPlan, StepResult]] = []
         self.count = 0
         self.held: dict[str, ScriptedGuide] = {}
         self.arrivals: list[str] = []
@@ -111,29 +111,41 @@ class SchedulerMachine(RuleBasedStateMachine):
         if alive:
             self.aborted.add(id)
 
-    @precondition(lambda self: self.in_flight is None)
+    @precondition(lambda self: not self.in_flight)
     @rule()
     def plan(self) -> None:
-        self.in_flight = self.harness.scheduler.plan()
-        assert (self.in_flight is None) == (not self.harness.scheduler.has_work)
+        plan = self.harness.scheduler.plan()
+        assert (plan is None) == (not self.harness.scheduler.has_work)
+        self.execute(plan)
 
-    @precondition(lambda self: self.in_flight is not None)
+    @precondition(lambda self: len(self.in_flight) == 1)
+    @rule()
+    def plan_ahead(self) -> None:
+        self.execute(self.harness.scheduler.plan_ahead())
+
+    @precondition(lambda self: self.in_flight)
     @rule(duration_ms=st.one_of(st.none(), st.integers(1, 50)))
     def commit(self, duration_ms: int | None) -> None:
-        plan, self.in_flight = self.in_flight, None
-        assert plan is not None
-        self.harness.commit(plan, None if duration_ms is None else duration_ms / 1000)
+        _, result = self.in_flight.pop(0)
+        self.harness.take(result, None if duration_ms is None else duration_ms / 1000)
+
+    def execute(self, plan: StepPlan | None) -> None:
+        """A step is executed when it is planned, and committed some time after that."""
+        if plan is not None:
+            self.in_flight.append((plan, self.harness.runtime.execute(plan)))
 
     def finish_step(self) -> None:
         """As on a machine where a token costs a fifth of the rest."""
-        if self.in_flight is not None:
-            self.commit(5 + self.in_flight.num_tokens)
+        if self.in_flight:
+            self.commit(5 + self.in_flight[0][0].num_tokens)
 
-    @rule(steps=st.integers(1, 6))
-    def several_steps(self, steps: int) -> None:
+    @rule(steps=st.integers(1, 6), ahead=st.booleans())
+    def several_steps(self, steps: int, ahead: bool) -> None:
         for _ in range(steps):
-            if self.in_flight is None:
+            if not self.in_flight:
                 self.plan()
+            if ahead and len(self.in_flight) == 1:
+                self.plan_ahead()
             self.finish_step()
 
     @invariant()
@@ -189,7 +201,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "harness"):
             return
-        if self.in_flight is not None:
+        while self.in_flight:
             self.commit(None)
         for id, guide in self.held.items():
             self.harness.scheduler.release(id, guide)

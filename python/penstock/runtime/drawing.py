@@ -1,0 +1,172 @@
+"""From the logits of a step to what was drawn: scores, drafts, tokens, log-probabilities."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.runtime.backend import Backend, Floats, Ints
+from penstock.runtime.protocol import Masks
+from penstock.runtime.rows import RowTable
+from penstock.scheduler.types import Chunk, Drawn, Scored, StepPlan, StepResult
+
+FilledMasks = tuple[npt.NDArray[np.uint32], Ints]
+Logprobs = tuple[float, tuple[tuple[int, float], ...]]
+
+
+class Drawing:
+    """Draws with `backend` for `rows`, which learn what was drawn."""
+
+    def __init__(self, rows: RowTable, backend: Backend) -> None:
+        self._rows = rows
+        self._backend = backend
+
+    def finish(self, plan: StepPlan, logits: Floats, masks: Masks | None) -> StepResult:
+        """What a step gives whose `logits` [S, V] are there: those of the places that draw, then
+        those of the positions to be scored."""
+        sampled = [chunk for chunk in plan.chunks if chunk.samples]
+        drawing = sum(1 + len(chunk.draft) for chunk in sampled)
+        scored: tuple[Scored, ...] = ()
+        if len(logits) > drawing:
+            scored = self._score(plan.chunks, logits[drawing:])
+            logits = logits[:drawing]
+        if not sampled:
+            return StepResult(plan.step, (), scored)
+        found = None if masks is None else masks.wait()
+        if any(chunk.draft for chunk in sampled):
+            return StepResult(plan.step, self._verify(sampled, logits, found), scored)
+        rows = [chunk.row for chunk in sampled]
+        return StepResult(plan.step, self._draw(rows, logits, found), scored)
+
+    def _score(self, chunks: tuple[Chunk, ...], logits: Floats) -> tuple[Scored, ...]:
+        """The known tokens that follow the positions whose `logits` these are."""
+        asked = [chunk for chunk in chunks if chunk.num_scores]
+        rows = [chunk.row for chunk in asked for _ in range(chunk.num_scores)]
+        assert len(rows) == len(logits)
+        tokens = np.concatenate(
+            [self._rows.tokens_after(chunk.row, chunk.score_from, chunk.num_scores)
+             for chunk in asked]
+        )  # fmt: skip
+        counts = [self._rows.prompt_logprobs[row] or 0 for row in rows]
+        found = self._best(logits, np.arange(len(rows), dtype=np.int32), tokens, counts)
+        return tuple(
+            Scored(row, token, *logprobs)
+            for row, token, logprobs in zip(rows, tokens.tolist(), found, strict=True)
+        )
+
+    def _verify(
+        self, chunks: list[Chunk], logits: Floats, masks: FilledMasks | None
+    ) -> tuple[Drawn, ...]:
+        """Draw at every place of chunks with drafts, and keep of each row what follows a draft that
+        the draws confirm."""
+        if any(self._rows.has_state(chunk.row) for chunk in chunks):
+            return self._verify_in_turn(chunks, logits, masks)
+        counts = [1 + len(chunk.draft) for chunk in chunks]
+        rows = [
+            chunk.row for chunk, count in zip(chunks, counts, strict=True) for _ in range(count)
+        ]
+        ahead = np.concatenate([np.arange(count) for count in counts])
+        token_ids = self._sample(rows, logits, masks, ahead)
+        kept: list[int] = []
+        begin = 0
+        for chunk, count in zip(chunks, counts, strict=True):
+            drawn = token_ids[begin : begin + count].tolist()
+            right = [token == guess for token, guess in zip(drawn, chunk.draft, strict=False)]
+            end = right.index(False) + 1 if False in right else count
+            self._rows.extend(chunk.row, drawn[:end])
+            kept += range(begin, begin + end)
+            begin += count
+        return self._drawn([rows[index] for index in kept], logits, token_ids[kept], kept)
+
+    def _verify_in_turn(
+        self, chunks: list[Chunk], logits: Floats, masks: FilledMasks | None
+    ) -> tuple[Drawn, ...]:
+        """Place i of all rows is drawn before place i + 1: a row carries state from one token to
+        the next."""
+        starts = np.cumsum([0, *(1 + len(chunk.draft) for chunk in chunks)])
+        drawn: list[list[Drawn]] = [[] for _ in chunks]
+        left, place = list(range(len(chunks))), 0
+        while left:
+            index = starts[left] + place
+            own = None if masks is None else (masks[0], masks[1][index])
+            rows = [chunks[chunk].row for chunk in left]
+            for chunk, one in zip(left, self._draw(rows, logits[index], own), strict=True):
+                drawn[chunk].append(one)
+            left = [
+                chunk
+                for chunk in left
+                if chunks[chunk].draft[place : place + 1] == (drawn[chunk][-1].token_id,)
+            ]
+            place += 1
+        return tuple(one for row in drawn for one in row)
+
+    def _draw(
+        self, sampled: list[int], logits: Floats, masks: FilledMasks | None
+    ) -> tuple[Drawn, ...]:
+        """Draw a token for each of the rows `sampled` from `logits` and append it to the row."""
+        token_ids = self._sample(sampled, logits, masks)
+        self._rows.append(sampled, token_ids)
+        return self._drawn(sampled, logits, token_ids)
+
+    def _sample(
+        self,
+        sampled: list[int],
+        logits: Floats,
+        masks: FilledMasks | None,
+        ahead: npt.NDArray[np.intp] | None = None,
+    ) -> Ints:
+        rows = self._rows.sampling(sampled, ahead)
+        if masks is not None:
+            rows = replace(rows, masks=masks[0], mask_of=masks[1])
+        return self._backend.sample(logits, rows)
+
+    def _drawn(
+        self,
+        sampled: list[int],
+        logits: Floats,
+        token_ids: Ints,
+        places: list[int] | None = None,
+    ) -> tuple[Drawn, ...]:
+        """`token_ids[i]` of row `sampled[i]` from the logits at `places[i]`, or at i."""
+        logprobs = self._logprobs(sampled, logits, token_ids, places)
+        drawn = []
+        for index, (row, token_id) in enumerate(zip(sampled, token_ids.tolist(), strict=True)):
+            if token_id < 0:  # the row is released before anyone reads what was appended
+                drawn.append(Drawn(row, token_id, failed=True))
+            elif index in logprobs:
+                drawn.append(Drawn(row, token_id, *logprobs[index]))
+            else:
+                drawn.append(Drawn(row, token_id))
+        return tuple(drawn)
+
+    def _logprobs(
+        self, sampled: list[int], logits: Floats, token_ids: Ints, places: list[int] | None
+    ) -> dict[int, Logprobs]:
+        """Of the rows that ask for them and got a token, by index in `sampled`."""
+        counts = {
+            index: count
+            for index, row in enumerate(sampled)
+            if (count := self._rows.top_logprobs[row]) is not None and token_ids[index] >= 0
+        }
+        if not counts:
+            return {}
+        asked = np.array(list(counts), np.int32)
+        at = asked if places is None else np.array(places, np.int32)[asked]
+        found = self._best(logits, at, token_ids[asked], list(counts.values()))
+        return dict(zip(counts, found, strict=True))
+
+    def _best(self, logits: Floats, at: Ints, tokens: Ints, counts: list[int]) -> list[Logprobs]:
+        """Of the logits at places `at`: the log-probability of token i, and the best `counts[i]` of
+        those that can be drawn."""
+        own, ids, values = self._backend.top_logprobs(logits, at, tokens, max(counts))
+        best = [
+            [pair for pair in zip(*row, strict=True) if pair[1] > -math.inf]
+            for row in zip(ids.tolist(), values.tolist(), strict=True)
+        ]
+        return [
+            (logprob, tuple(pairs[:count]))
+            for logprob, pairs, count in zip(own.tolist(), best, counts, strict=True)
+        ]
