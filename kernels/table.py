@@ -29,18 +29,22 @@ class StepInputs(Generic[Tensor]):
     context_lens: Tensor  # [R] tokens of the sequence up to and with this chunk
     block_tables: Tensor  # [R, max_blocks]; entries past the context are undefined
     sample_rows: Tensor  # [S] indices into the T tokens whose logits are wanted
+    work: Any = None  # what an implementation prepared once for all layers of this step
 
 
 @dataclass(frozen=True, slots=True)
 class LayerCache(Generic[Tensor]):
-    """The paged cache of one layer, float16 or float32.
+    """The paged cache of one layer: on a CPU float16 or float32, contiguous.
 
     Keys lie transposed inside a block, so that one vector holds the same component of P keys and
     a score needs no horizontal sum; values lie plainly, so that an output vector holds components.
+    On a GPU the shapes are the same and the memory is another: see `kernels.gpu_cache`.
     """
 
     keys: Tensor  # [B, K, D, P]
     values: Tensor  # [B, K, P, D]
+    key_scales: Tensor | None = None  # [K] float32, of 8-bit floats alone
+    value_scales: Tensor | None = None  # [K]
 
 
 @dataclass(frozen=True, slots=True)

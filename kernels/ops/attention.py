@@ -152,6 +152,7 @@ def _cost(inputs: Inputs) -> Cost:
 
 
 _MIXED = ((0, 5), (30, 1), (15, 3), (16, 1), (0, 1), (70, 20))
+_LONG = ((599, 1), (255, 1), (1, 1), (256, 1))  # on both sides of where long ones are cut
 _WHOLE = ((0, 5), (0, 1), (0, 64), (0, 33), (0, 300))
 _F16, _F32 = torch.float16, torch.float32
 
@@ -171,6 +172,9 @@ ATTENTION = Op(
         Case("one-group-96", "f32", _draw(((17, 4), (2, 1)), (2, 2, 96), 16, _F32)),
         Case("wide-256", "f16", _draw(((20, 3), (33, 1)), (4, 1, 256), 16, _F16)),
         Case("block-32", "f32", _draw(_MIXED, (4, 2, 64), 32, _F32)),
+        Case("decode-long", "f32", _draw(_LONG, (4, 2, 32), 16, _F32)),
+        Case("decode-long-window", "f16", _draw(_LONG, (8, 2, 64), 16, _F16, window=300)),
+        Case("mixed-long", "f16", _draw((*_LONG, (290, 70)), (4, 1, 64), 16, _F16)),
     ),
     benchmarks=tuple(
         Case(f"{model}-{name}", "f16", _draw(chunks, heads, 16, _F16))

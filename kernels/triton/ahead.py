@@ -19,6 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from penstock.kernels.draw import map_tensors
+from penstock.kernels.gpu_cache import on_gpu
 from penstock.kernels.op import KernelTable, Machine, Op
 from penstock.kernels.ops import all_ops
 from penstock.kernels.torch_ops import TorchOps
@@ -54,7 +55,7 @@ def signatures(ops: Iterable[Op]) -> list[Launch]:
     for op in ops:
         for case in op.cases:
             for dtype in ACTIVATIONS:
-                inputs = _as_served(case.draw(0), dtype)
+                inputs = on_gpu(_as_served(case.draw(0), dtype))
                 with noting() as launches:
                     op.invoke(TorchOps(table, "cpu", dtype), inputs)
                 for launch in launches:
@@ -92,7 +93,7 @@ def _types_key(launch: Launch) -> str:
 def _key(launch: Launch) -> str:
     """What a compilation depends on, but for plain extents."""
     constants = {name: item for name, item in launch.constants.items() if name not in _EXTENTS}
-    return f"{_types_key(launch)} {constants} {launch.num_warps}"
+    return f"{_types_key(launch)} {constants} {launch.num_warps} {launch.num_stages}"
 
 
 def compile_for(launch: Launch, capability: int) -> Any:
@@ -104,7 +105,7 @@ def compile_for(launch: Launch, capability: int) -> Any:
     }
     source = ASTSource(launch.kernel, _types(launch), launch.constants, aligned)
     target = GPUTarget("cuda", capability, 32)
-    options = {"num_warps": launch.num_warps, **OPTIONS}
+    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, **OPTIONS}
     return triton.compile(source, target=target, options=options)
 
 

@@ -1,9 +1,9 @@
-"""Paged attention with an online softmax (arXiv 2205.14135), for any mix of chunks.
+"""Paged attention, for any mix of chunks: short ones by `decode_attention`, long ones here.
 
 A program owns a tile of one chunk's tokens and one KV head; the query heads that share the KV head
-are packed into the rows of the tile, so that a decoded token fills a tensor-core tile by itself.
-The grid is sized by capacity: chunk r may start at tile starts[r] // TOKENS + r at the earliest,
-which leaves room for every chunk's last, partial tile; a program finds its chunk by bisection.
+are packed into the rows of the tile. The grid is sized by capacity: chunk r may start at tile
+starts[r] // TOKENS + r at the earliest, which leaves room for every chunk's last, partial tile; a
+program finds its chunk by bisection. Tiles that end a chunk see the most keys and start first.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import torch
 import triton
 import triton.language as tl
 
+from penstock.kernels.gpu_cache import ALIGNED_ELEMENTS, is_token_major
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.attention import ATTENTION, BIDIRECTIONAL_ATTENTION
 from penstock.kernels.table import LayerCache, StepInputs
-from penstock.kernels.triton.launch import launch, power_of_two, why_not
-
-_KEYS_A_TILE = 64
+from penstock.kernels.triton.attention_tile import attend, load_queries
+from penstock.kernels.triton.decode_attention import decode_attention, decode_tokens
+from penstock.kernels.triton.launch import BF16_IS_BROKEN, launch, power_of_two, why_not
 
 
 @triton.jit
@@ -36,19 +37,28 @@ def _chunk_of(starts, tile, rows, TOKENS: tl.constexpr):
     return low
 
 
-@triton.jit(do_not_specialize=["rows", "table_width", "log2_scale", "window"])
+@triton.jit(
+    do_not_specialize=[
+        "rows", "table_width", "key_stride", "value_stride", "log2_scale", "window", "shorter",
+    ]
+)  # fmt: skip
 def attention_kernel(
     out,
     q,
     keys,
     values,
+    key_scales,
+    value_scales,
     starts,
     contexts,
     tables,
     rows,
     table_width,
+    key_stride,
+    value_stride,
     log2_scale,
     window,
+    shorter,
     Q_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
@@ -58,63 +68,69 @@ def attention_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BOTH: tl.constexpr,
+    SCALED: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):
-    """BOTH: a token also sees the tokens after it."""
+    """Chunks of at most `shorter` tokens are left out. BOTH: a token also sees those after it."""
     SHARED: tl.constexpr = Q_HEADS // KV_HEADS
-    tile, kv_head = tl.program_id(0), tl.program_id(1)
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    kv_head = tl.program_id(1)
     row = _chunk_of(starts, tile, rows, TOKENS)
     start, end = tl.load(starts + row), tl.load(starts + row + 1)
     first = start + (tile - (start // TOKENS + row)) * TOKENS
-    if first < end:
-        context = tl.load(contexts + row)
+    context = tl.load(contexts + row)
+    if (first < end) & (end - start > shorter) & (context > 0):
         lane, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
         token = first + lane // SHARED
         present = (lane < TOKENS * SHARED) & (token < end)
         head = kv_head * SHARED + lane % SHARED
         place = (token.to(tl.int64) * Q_HEADS + head) * DIM
-        q_mask = present[:, None] & (dim < DIM)[None, :]
-        query = tl.load(q + place[:, None] + dim[None, :], mask=q_mask, other=0.0)
-        query = query.to(keys.dtype.element_ty)
+        like = q.dtype.element_ty if SCALED else keys.dtype.element_ty
+        query = load_queries(q, place, present, dim, DIM, like, UPCAST)
+        if SCALED:
+            log2_scale *= tl.load(key_scales + kv_head)
         position = context - (end - token)
+        # The last key that the first and the last token of the tile see, and one more.
+        clear = context - (end - first) + 1
         last = context - (end - tl.minimum(first + TOKENS, end))
+        reach = position
         if BOTH:
+            clear = tl.where(window > 0, tl.minimum(clear + window - 1, context), context)
             last = tl.where(window > 0, tl.minimum(last + window - 1, context), context)
+            reach = tl.where(window > 0, position + window - 1, context)
         oldest = tl.where(window > 0, tl.maximum(context - (end - first) - window + 1, 0), 0)
+        # Keys of a window's far end are hidden from later tokens of the tile.
+        shown = tl.where(window > 0, tl.maximum(last - window + 1, 0), 0)
+        begin = oldest // BLOCK_N * BLOCK_N
+        full_from = tl.minimum(tl.cdiv(shown, BLOCK_N) * BLOCK_N, last)
+        full_to = tl.maximum(clear // BLOCK_N * BLOCK_N, full_from)
+        table = tables + row.to(tl.int64) * table_width
         top = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
         mass = tl.zeros((BLOCK_M,), dtype=tl.float32)
         total = tl.zeros((BLOCK_M, BLOCK_D), dtype=tl.float32)
-        for base in range(oldest // BLOCK_N * BLOCK_N, last, BLOCK_N):
-            past = base + tl.arange(0, BLOCK_N)
-            known = past < last
-            block = tl.load(
-                tables + row.to(tl.int64) * table_width + past // BLOCK_TOKENS, mask=known, other=0
-            )
-            panel = block.to(tl.int64) * KV_HEADS + kv_head
-            offset = past % BLOCK_TOKENS
-            key_place = panel[None, :] * DIM * BLOCK_TOKENS + dim[:, None] * BLOCK_TOKENS
-            key_mask = (dim < DIM)[:, None] & known[None, :]
-            key = tl.load(keys + key_place + offset[None, :], mask=key_mask, other=0.0)
-            score = tl.dot(query, key, input_precision="ieee") * log2_scale
-            reach = position
-            if BOTH:
-                reach = tl.where(window > 0, position + window - 1, context)
-            seen = (past[None, :] <= reach[:, None]) & known[None, :] & present[:, None]
-            seen &= (window == 0) | (past[None, :] > position[:, None] - window)
-            score = tl.where(seen, score, float("-inf"))
-            peak = tl.maximum(top, tl.max(score, axis=1))
-            # A row that has seen nothing yet keeps -inf: zero stands in, for exp2(-inf - 0) = 0.
-            level = tl.where(peak == float("-inf"), 0.0, peak)
-            fade = tl.exp2(top - level)
-            weight = tl.exp2(score - level[:, None])
-            mass = mass * fade + tl.sum(weight, axis=1)
-            value_place = (panel * BLOCK_TOKENS + offset)[:, None] * DIM + dim[None, :]
-            value_mask = known[:, None] & (dim < DIM)[None, :]
-            value = tl.load(values + value_place, mask=value_mask, other=0.0)
-            total = total * fade[:, None]
-            total = tl.dot(weight.to(value.dtype), value, total, input_precision="ieee")
-            top = peak
+        for base in range(begin, full_from, BLOCK_N):
+            top, mass, total = attend(
+                query, top, mass, total, keys, values, table, key_stride, value_stride, kv_head,
+                base, last, position, reach, present, log2_scale, window,
+                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, True,
+            )  # fmt: skip
+        for base in range(full_from, full_to, BLOCK_N):
+            top, mass, total = attend(
+                query, top, mass, total, keys, values, table, key_stride, value_stride, kv_head,
+                base, last, position, reach, present, log2_scale, window,
+                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, False,
+            )  # fmt: skip
+        for base in range(full_to, last, BLOCK_N):
+            top, mass, total = attend(
+                query, top, mass, total, keys, values, table, key_stride, value_stride, kv_head,
+                base, last, position, reach, present, log2_scale, window,
+                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, True,
+            )  # fmt: skip
         result = total / tl.where(mass > 0, mass, 1.0)[:, None]
-        tl.store(out + place[:, None] + dim[None, :], result, mask=q_mask)
+        if SCALED:
+            result *= tl.load(value_scales + kv_head)
+        mask = present[:, None] & (dim < DIM)[None, :]
+        tl.store(out + place[:, None] + dim[None, :], result, mask=mask)
 
 
 def _attention(
@@ -126,31 +142,51 @@ def _attention(
     window: int,
     both: int,
 ) -> torch.Tensor:
-    """`q`, the block tables and the cache are contiguous."""
+    """`q` and the block tables are contiguous; the cache lies as `kernels.gpu_cache` says. A step
+    of as many tokens as rows has at most one token a row."""
+    assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
+    out = torch.empty_like(q)
+    if both:
+        _long_chunks(out, q, inputs, cache, heads, scale, window, 0, both)
+        return out
+    decode_attention(out, q, inputs, cache, heads, scale, window)
+    if len(q) != len(inputs.context_lens):
+        shorter = decode_tokens(heads)
+        _long_chunks(out, q, inputs, cache, heads, scale, window, shorter, both)
+    return out
+
+
+def _long_chunks(out, q, inputs, cache, heads, scale, window, shorter: int, both: int) -> None:
+    """Write the rows of chunks of more than `shorter` tokens."""
     q_heads, kv_heads, dim = heads
     shared = q_heads // kv_heads
     tokens, rows = len(q), len(inputs.context_lens)
-    block_m = max(16 if tokens == rows else 64, power_of_two(shared))
+    block_m = max(64 if tokens < 64 * rows or dim > 128 else 128, power_of_two(shared))
     tile_tokens = block_m // shared
-    out = torch.empty_like(q)
+    scaled = cache.key_scales is not None
     launch(
         attention_kernel,
         (tokens // tile_tokens + rows, kv_heads),
         *(out, q, cache.keys, cache.values),
+        *((cache.key_scales, cache.value_scales) if scaled else (out, out)),
         *(inputs.query_starts, inputs.context_lens, inputs.block_tables),
-        *(rows, inputs.block_tables.shape[1], scale / math.log(2), window),
-        num_warps=4 if dim <= 128 else 8,
+        *(rows, inputs.block_tables.shape[1]),
+        *(part.stride(0) // ALIGNED_ELEMENTS for part in (cache.keys, cache.values)),
+        *(scale / math.log(2), window, shorter),
+        num_warps=4 if block_m == 64 and dim <= 128 else 8,
+        num_stages=2,
         Q_HEADS=q_heads,
         KV_HEADS=kv_heads,
         DIM=dim,
-        BLOCK_TOKENS=cache.keys.shape[3],
+        BLOCK_TOKENS=cache.values.shape[2],
         TOKENS=tile_tokens,
         BLOCK_M=block_m,
-        BLOCK_N=_KEYS_A_TILE if dim <= 128 else _KEYS_A_TILE // 2,
+        BLOCK_N=64 if dim <= 128 else 32,
         BLOCK_D=power_of_two(dim),
         BOTH=both,
+        SCALED=int(scaled),
+        UPCAST=int(BF16_IS_BROKEN and torch.bfloat16 in (q.dtype, cache.keys.dtype)),
     )
-    return out
 
 
 ATTENTION.register(Impl("triton", partial(_attention, both=0), why_not))

@@ -20,12 +20,14 @@ OPTIONS = {"enable_fp_fusion": True}
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch: the kernel, its run-time arguments in order, its constants and its warps."""
+    """One launch: the kernel, its run-time arguments in order, its constants, the warps of a
+    program and the depth to which its loops are pipelined."""
 
     kernel: Any
     arguments: tuple[Any, ...]
     constants: dict[str, Any]
     num_warps: int
+    num_stages: int
 
 
 _noted: ContextVar[list[Launch] | None] = ContextVar("noted", default=None)
@@ -37,14 +39,20 @@ def interpreted() -> bool:
 
 
 def launch(
-    kernel: Any, grid: tuple[int, ...], *arguments: Any, num_warps: int = 4, **constants: Any
+    kernel: Any,
+    grid: tuple[int, ...],
+    *arguments: Any,
+    num_warps: int = 4,
+    num_stages: int = 3,
+    **constants: Any,
 ) -> None:
     """Start `kernel` on the current stream; nothing where the grid is empty."""
     noted = _noted.get()
     if noted is not None:
-        noted.append(Launch(kernel, arguments, constants, num_warps))
+        noted.append(Launch(kernel, arguments, constants, num_warps, num_stages))
     elif all(grid):
-        kernel[grid](*arguments, num_warps=num_warps, **OPTIONS, **constants)
+        options = {"num_warps": num_warps, "num_stages": num_stages, **OPTIONS}
+        kernel[grid](*arguments, **options, **constants)
 
 
 @contextmanager
@@ -56,6 +64,10 @@ def noting() -> Iterator[list[Launch]]:
         yield launches
     finally:
         _noted.reset(token)
+
+
+# A product with bfloat16 operands is garbage in Triton's interpreter (3.6, 3.9).
+BF16_IS_BROKEN = interpreted()
 
 
 def why_not(machine: Machine) -> str | None:

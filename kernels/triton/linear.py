@@ -14,13 +14,11 @@ import triton.language as tl
 
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.linear import ACTIVATION_GROUP, LINEAR
-from penstock.kernels.triton.launch import ceil_div, interpreted, launch, why_not
+from penstock.kernels.triton.launch import BF16_IS_BROKEN, ceil_div, launch, why_not
 from penstock.kernels.triton.packed import Packed, PackedAffine, PackedDense, pack_matrix
 from penstock.kernels.weights import Linear
 
 _GROUPS_A_PROGRAM = 16
-# A product with bfloat16 operands is garbage in Triton's interpreter (3.6, 3.9).
-_BF16_IS_BROKEN = interpreted()
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +234,7 @@ def _dense(out, x, part: PackedDense, bias, first_column: int) -> None:
         ROWS=rows,
         WIDTH=width,
         HAS_BIAS=int(bias is not None),
-        UPCAST=int(_BF16_IS_BROKEN and part.data.dtype == torch.bfloat16),
+        UPCAST=int(BF16_IS_BROKEN and part.data.dtype == torch.bfloat16),
         BLOCK_M=block_m,
         BLOCK_N=block_n,
         BLOCK_K=32 if part.data.dtype == torch.float32 else 64,

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from attention_checks import padded, prepared
 from kernel_checks import differences, neighbours_matter
 
+from penstock.kernels.gpu_cache import on_gpu
 from penstock.kernels.op import Case, Op
 from penstock.kernels.ops import all_ops
 from penstock.kernels.triton import TritonOps
@@ -22,7 +24,7 @@ from penstock.kernels.triton import TritonOps
 
 def _answer(check: Callable[..., list[Any]], op: Op, case: Case, ops: TritonOps) -> list[Any]:
     try:
-        return check(op, case, lambda op, inputs: op.invoke(ops, inputs))
+        return check(op, case, lambda op, inputs: op.invoke(ops, on_gpu(inputs)))
     except Exception:  # the outermost loop: one broken kernel must not hide the others
         return [traceback.format_exc(limit=-3)]
 
@@ -35,14 +37,19 @@ def main() -> None:
     ops = TritonOps("cpu")
     by_name = {op.name: op for op in all_ops()}
     checks = {"differences": differences, "neighbours": neighbours_matter}
+    captured = {"prepared": prepared, "padded": padded}
     for line in sys.stdin:
         check, op_name, case_name = json.loads(line)
         op = by_name[op_name]
         case = next(case for case in op.cases if case.name == case_name)
         serving = ops.table[op_name]
         assert serving.name == "triton"
-        assert check == "differences" or case.kind in serving.invariant_kinds
-        print(json.dumps(_answer(checks[check], op, case, ops)), flush=True)
+        assert check != "neighbours" or case.kind in serving.invariant_kinds
+        if check in captured:
+            answer = captured[check](op, case, ops)
+        else:
+            answer = _answer(checks[check], op, case, ops)
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
