@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from penstock import __version__
 from penstock.base.errors import ModelError, ServiceError
@@ -16,9 +17,18 @@ from penstock.cli.fetch import models, pull
 from penstock.cli.serve import serve
 from penstock.config import SettingsError
 
+
+class PlainGroup(TyperGroup):
+    """Lists the commands as plain text: the boxes that `rich` draws take longer than all the rest
+    of `penstock --help`. Each command's own help keeps them."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super(TyperGroup, self).format_help(ctx, formatter)
+
+
 app = typer.Typer(
+    cls=PlainGroup,
     help="Penstock serves language models: on its own kernels, over the OpenAI API.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
@@ -32,8 +42,9 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -41,7 +52,10 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Typer's place for options of `penstock` itself."""
+    """Typer's place for options of `penstock` itself; without a command, they are listed."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
 
 
 def main() -> None:

@@ -227,6 +227,12 @@ def test_version_and_help_answer():
     assert "--pa-context-len" in invoke("serve", "--help").stdout
 
 
+def test_no_command_lists_the_commands_with_status_2():
+    result = CliRunner().invoke(cli.app, [])
+    assert result.exit_code == 2
+    assert "serve" in result.stdout
+
+
 def test_models_lists_the_catalogue(monkeypatch):
     out = invoke("models").stdout
     assert "smollm2-135m-instruct" in out and "Apache-2.0" in out

@@ -1,0 +1,31 @@
+"""What a start need not wait for is not imported before it is needed."""
+
+import subprocess
+import sys
+
+# Runs `penstock serve` up to the place where the engine process is spawned.
+COMMAND_LINE = """
+import sys
+import penstock.cli.main as cli
+import penstock.cli.serve as serve
+serve.serve_settings = lambda settings: print(*sys.modules)
+sys.argv = ["penstock", "serve", "--port", "0", "--max-seqs", "4"]
+try:
+    cli.main()
+except SystemExit:
+    pass
+"""
+
+
+def modules_after(program: str) -> set[str]:
+    """The top-level packages that are loaded when `program` prints the names of its modules."""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return {name.split(".")[0] for name in run.stdout.split()}
+
+
+def test_command_line_is_read_before_anything_slow_is_imported():
+    loaded = modules_after(COMMAND_LINE)
+    assert "penstock" in loaded
+    assert not loaded & {"pydantic", "numpy", "asyncio", "sqlalchemy", "tokenizers", "starlette"}
