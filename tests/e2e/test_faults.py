@@ -6,13 +6,15 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import psutil
 
-from tests.e2e.conftest import RunningServer
+from tests.e2e.conftest import COMMAND, RunningServer
 
 BODY = {"prompt": "Once upon a time", "max_tokens": 1000, "ignore_eos": True, "stream": True}
 
@@ -114,3 +116,19 @@ async def test_full_queue_is_answered_with_429_and_retry_after(
     refused = [answer for answer in answers if answer.status_code == 429]
     assert all(answer.headers["retry-after"] for answer in refused)
     assert all(answer.json()["error"]["code"] == "queue_full" for answer in refused)
+
+
+def test_server_ends_with_the_cause_when_the_default_store_cannot_be_opened(
+    default_model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "penstock.db").mkdir()
+    run = subprocess.run(
+        [*COMMAND, "serve", str(default_model), "--host", "127.0.0.1", "--port", "0"],
+        env=os.environ | {"PENSTOCK_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert "penstock: [store] cannot be opened" in run.stderr

@@ -6,9 +6,10 @@ import asyncio
 import gc
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from penstock.agent import FileAttachments, Runner, load_runner, loop_over
+from penstock.agent import Runner, load_runner, loop_over
+from penstock.agent.attachments import Attachments
 from penstock.api.app import create_app
 from penstock.api.latency import MeasuredEngine
 from penstock.api.metrics import Metrics
@@ -17,15 +18,19 @@ from penstock.api.served_model import LoadedModel, ModelControl, ServedModel
 from penstock.api.services import Services
 from penstock.api.serving import HttpServer
 from penstock.api.tasks import ApiTask, ModelTask
-from penstock.config import EngineSettings, ServerSettings, StoreSettings, read_environment
+from penstock.config import EngineSettings, SettingsError, read_environment
 from penstock.engine.client import EngineClient
 from penstock.engine.protocol import Engine
 from penstock.models.hub_access import HubAccess
 from penstock.models.sources import resolve_model
+from penstock.store.late import LateStore
 
 if TYPE_CHECKING:
     from penstock.fetch import Fetched, Fetcher
-    from penstock.store import Store
+
+STORE_PAUSE_S: Final = 1.0
+"""The first answers come before the store, which takes a quarter of a second to load. Whoever needs
+it earlier opens it."""
 
 
 class ApiProcess:
@@ -42,41 +47,61 @@ class ApiProcess:
             aliases={alias: name for name, aliases in names for alias in aliases},
             default=task.default_model_id,
         )
-        located = task.server.store.located(read_environment().home)
-        self._store = asyncio.ensure_future(_open_store(located))
-        self._attachments = asyncio.ensure_future(self._make_attachments())
+        self._store = LateStore(task.server.store.located(read_environment().home))
+        fetcher = _LazyFetcher(task.server.fetch_allow)
+        self._attachments = Attachments(self._store.files, fetcher)
 
     async def start(self) -> None:
-        """Return when all models whose engines run are connected and the store is open. Raises
-        ModelError, SettingsError."""
-        await self._attachments
-        await asyncio.gather(*(model.started() for model in self.models.values()))
+        """Return when all models whose engines run are connected, and the store is open if the
+        operator named one. Raises ModelError, SettingsError."""
+        started = [model.started() for model in self.models.values()]
+        if self._settings.store.url is not None:
+            started.append(self._store.open())
+        await asyncio.gather(*started)
 
     async def serve(self, bound: socket.socket, on_started: Callable[[HttpServer], None]) -> None:
-        """Serve until a signal, or `HttpServer.stop`, ends it. Call `start` before."""
+        """Serve until a signal, or `HttpServer.stop`, ends it. Call `start` before. Raises
+        SettingsError where the store cannot be opened: if the operator named none, that is tried
+        when the first answers may already be under way."""
         services = Services(
             models=self.models,
             control=self._control,
-            store=await self._store,
+            store=self._store,
             settings=self._settings,
             metrics=self._metrics,
         )
+        opening: list[asyncio.Task[None]] = []
+
+        def started() -> None:
+            on_started(server)
+            opening.append(asyncio.create_task(self._open_store(server)))
+
         gc.collect()
         gc.freeze()  # what is loaded stays: no collection walks it in the middle of a stream
-        gc.collect()
-        gc.freeze()  # what is loaded stays: no collection walks it in the middle of a stream
-        server = HttpServer(
-            create_app(services), self._settings, on_started=lambda: on_started(server)
-        )
+        server = HttpServer(create_app(services), self._settings, on_started=started)
         try:
             await server.serve(sockets=[bound])
         finally:
             await services.close()
+        for task in opening:
+            if task.done():
+                task.result()
+            else:
+                task.cancel()
 
     async def close(self) -> None:
         """Let go of the engines; what is still running ends with an error."""
         await self.models.close()
-        await self._close_store()
+        await self._store.close()
+
+    async def _open_store(self, server: HttpServer) -> None:
+        await asyncio.sleep(STORE_PAUSE_S)
+        try:
+            await self._store.open()
+        except SettingsError:
+            server.stop()
+            raise
+        gc.freeze()
 
     def _served(self, model: ModelTask) -> ServedModel:
         settings = model.settings
@@ -96,43 +121,12 @@ class ApiProcess:
             engine = MeasuredEngine(client, self._metrics)
         try:
             runner = await asyncio.to_thread(_load_runner, settings, engine)
-            attachments = await asyncio.shield(self._attachments)
-            sessions = (await asyncio.shield(self._store)).sessions
             await client.wait_ready()
         except BaseException:
             await client.close()
             raise
-        loop = loop_over(runner, attachments, sessions=sessions)
+        loop = loop_over(runner, self._attachments, sessions=self._store.sessions)
         return LoadedModel(loop, engine, lambda: client.serving, client.close)
-
-    async def _make_attachments(self) -> FileAttachments:
-        store = await self._store
-        return await asyncio.to_thread(_attachments_of, store, self._settings)
-
-    async def _close_store(self) -> None:
-        """Also while it opens: that cannot be broken off."""
-        opened = await asyncio.gather(self._store, return_exceptions=True)
-        await asyncio.gather(self._attachments, return_exceptions=True)
-        if not isinstance(opened[0], BaseException):
-            await opened[0].close()
-
-
-async def _open_store(settings: StoreSettings) -> Store:
-    return await (await asyncio.to_thread(_import_store)).open(settings)
-
-
-def _import_store() -> type[Store]:
-    # A fifth of a second, in a thread of its own while engine and tokenizer load.
-    from penstock.store import Store
-
-    return Store
-
-
-def _attachments_of(store: Store, settings: ServerSettings) -> FileAttachments:
-    # Loads parts of the store; in a thread as well.
-    from penstock.agent.attachments import Attachments
-
-    return Attachments(store.files, _LazyFetcher(settings.fetch_allow))
 
 
 class _LazyFetcher:

@@ -17,6 +17,7 @@ from penstock.config import ServerSettings
 
 if TYPE_CHECKING:
     from penstock.store import Store
+    from penstock.store.late import LateStore
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Services:
 
     models: ModelRegistry
     control: ModelControl
-    store: Store
+    store: Store | LateStore
     settings: ServerSettings
     metrics: Metrics | None
     created: int = field(default_factory=lambda: int(time()))

@@ -29,3 +29,9 @@ def test_command_line_is_read_before_anything_slow_is_imported():
     loaded = modules_after(COMMAND_LINE)
     assert "penstock" in loaded
     assert not loaded & {"pydantic", "numpy", "asyncio", "sqlalchemy", "tokenizers", "starlette"}
+
+
+def test_api_process_serves_before_the_store_is_loaded():
+    loaded = modules_after("import sys, penstock.api.process; print(*sys.modules)")
+    assert "starlette" in loaded
+    assert not loaded & {"sqlalchemy", "fsspec", "httpx", "pydantic", "rich"}
