@@ -37,6 +37,7 @@ from penstock.dialog import (
     Embeddings,
     Event,
     GenerateRequest,
+    Outlet,
     PartEnded,
     PartStarted,
     RunEnded,
@@ -103,7 +104,9 @@ class ScriptedLoop:
         self.running = 0
         self.cut_short = 0
 
-    async def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+    async def run(
+        self, request: GenerateRequest, outlet: Outlet | None = None
+    ) -> AsyncGenerator[Event, None]:
         self.requests.append(request)
         self.running += 1
         finished = False

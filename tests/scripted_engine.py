@@ -21,6 +21,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
+from penstock.engine.protocol import Tap
 from penstock.engine.types import (
     EngineGauges,
     EngineInfo,
@@ -77,7 +78,9 @@ class ScriptedEngine:
     def info(self) -> EngineInfo:
         return self._info
 
-    async def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]:
+    async def generate(
+        self, request: TokenRequest, tap: Tap | None = None
+    ) -> AsyncIterator[TokenChunk]:
         assert request.id not in self.active, "request ids are unique"
         assert request.max_tokens >= 0
         assert len(request.token_ids) + request.max_tokens <= self._info.context_tokens

@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 from penstock.base.errors import EngineFault
 from penstock.dialog import Sampling
 from penstock.engine.mailbox import Mailboxes
+from penstock.engine.protocol import Tap
 from penstock.engine.types import FinishReason, TokenChunk, TokenDelta, TokenRequest
 
 
 class Post:
     """Mailboxes with one request "r" whose chunks the test hands in."""
 
-    def __init__(self) -> None:
+    def __init__(self, tap: Tap | None = None) -> None:
         self.aborted: list[str] = []
         self.boxes = Mailboxes(lambda _: None, self.aborted.append)
         request = TokenRequest("r", (1,), Sampling(), 0, 9999)
-        self.chunks: AsyncIterator[TokenChunk] = self.boxes.generate(request)
+        self.chunks: AsyncIterator[TokenChunk] = self.boxes.generate(request, tap)
         self.sent = 0
 
     def send(self, count: int = 1, finish: FinishReason | None = None) -> None:
@@ -112,6 +113,57 @@ async def test_a_reader_that_leaves_aborts_its_request() -> None:
         await reading
     assert post.aborted == ["r"] and len(post.boxes) == 0
     post.send()  # late chunks are dropped
+
+
+async def test_a_tap_is_shown_what_comes_between_the_first_token_and_the_end() -> None:
+    shown: list[TokenChunk] = []
+    post = Post(shown.append)
+    reading = await started(post)
+    for finish in (None, None, None, "length"):
+        post.send(1, finish)
+        await asyncio.sleep(0)
+    assert ids(await reading) == [0, 3]
+    assert ids(shown) == [1, 2]
+
+
+async def test_a_tap_is_shown_nothing_before_what_its_reader_has_not_seen() -> None:
+    shown: list[TokenChunk] = []
+    post = Post(shown.append)
+    reading = await started(post)
+    post.send()
+    post.send()  # the reader was woken, but did not run
+    await asyncio.sleep(0)
+    post.send(1, "length")
+    assert ids(await reading) == [0, 1, 2]
+    assert shown == []
+
+
+async def test_chunks_put_together_are_shown_to_the_tap_as_one() -> None:
+    shown: list[TokenChunk] = []
+    post = Post(shown.append)
+    reading = await started(post)
+    post.send()
+    await asyncio.sleep(0)
+    post.boxes.put([TokenChunk("r", (TokenDelta(8),), 2.0)])
+    post.boxes.put([TokenChunk("r", (TokenDelta(9),), 3.0)])
+    post.boxes.settle()
+    post.send(1, "length")
+    await reading
+    assert [(ids([chunk]), chunk.step_time_s) for chunk in shown] == [([8, 9], 3.0)]
+
+
+async def test_a_tap_that_fails_ends_its_own_request_alone() -> None:
+    def failing(_: TokenChunk) -> None:
+        raise RuntimeError("broken")
+
+    post = Post(failing)
+    reading = await started(post)
+    post.send()
+    await asyncio.sleep(0)
+    post.send()
+    with pytest.raises(RuntimeError, match="broken"):
+        await reading
+    assert post.aborted == ["r"] and len(post.boxes) == 0
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=30))

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 from penstock.agent.loop import failure
 from penstock.base.errors import InvalidRequest
-from penstock.dialog import EmbeddingRequest, Embeddings, Event, GenerateRequest
+from penstock.dialog import EmbeddingRequest, Embeddings, Event, GenerateRequest, Outlet
 from penstock.engine.types import NO_TEXT
 from penstock.generation.embeddings import EmbeddingRunner
 
@@ -17,7 +17,9 @@ class EmbeddingLoop:
     def __init__(self, runner: EmbeddingRunner) -> None:
         self._runner = runner
 
-    async def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+    async def run(
+        self, request: GenerateRequest, outlet: Outlet | None = None
+    ) -> AsyncGenerator[Event, None]:
         """RunFailed with status 400, whatever is asked."""
         yield failure(InvalidRequest(NO_TEXT, field="model", code="unsupported_model"))
 

@@ -15,6 +15,7 @@ from penstock.dialog import (
     Event,
     File,
     GenerateRequest,
+    Outlet,
     RunFailed,
 )
 from penstock.engine.types import NO_EMBEDDINGS
@@ -50,15 +51,17 @@ class AgentLoop:
         self._attachments = attachments
         self._sessions = sessions
 
-    async def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+    async def run(
+        self, request: GenerateRequest, outlet: Outlet | None = None
+    ) -> AsyncGenerator[Event, None]:
         """The events of one run; exactly one RunEnded or RunFailed, and it is last.
 
         What a client or an operator caused comes as RunFailed, never as an exception. Closing the
-        generator aborts the run.
+        generator aborts the run. `outlet` may get deltas instead.
         """
         try:
             request = await self.attach(request)
-            async with aclosing(self._answer(request)) as events:
+            async with aclosing(self._answer(request, outlet)) as events:
                 async for event in events:
                     yield event
         except ServiceError as error:
@@ -82,10 +85,12 @@ class AgentLoop:
         """Raises InvalidRequest: the model writes text."""
         raise InvalidRequest(NO_EMBEDDINGS, field="model", code="unsupported_model")
 
-    def _answer(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
+    def _answer(
+        self, request: GenerateRequest, outlet: Outlet | None
+    ) -> AsyncGenerator[Event, None]:
         if request.session is None or self._sessions is None:
-            return self._generator.run(request)
-        return run_in_session(request, self._sessions, self._generator.run)
+            return self._generator.run(request, outlet)
+        return run_in_session(request, self._sessions, lambda r: self._generator.run(r, outlet))
 
 
 def has_files(request: GenerateRequest) -> bool:

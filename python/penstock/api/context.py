@@ -104,7 +104,7 @@ def _make_record(scope: Scope) -> RequestRecord:
         content_length=int(length) if length.isdigit() and len(length) < 19 else None,
         housekeeping=preflight,
     )
-    record.write = scope.get("state", {}).get("write", record.write)
+    record.pieces = scope.get("state", {}).get("pieces")
     return record
 
 

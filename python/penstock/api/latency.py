@@ -11,7 +11,7 @@ from typing import Final
 from penstock.api.metrics import INTER_TOKEN_BUCKETS, Metrics, TokenHistogram
 from penstock.api.record import RequestRecord, current_record
 from penstock.base.errors import Overloaded, ServiceError
-from penstock.engine.protocol import Engine
+from penstock.engine.protocol import Engine, Tap
 from penstock.engine.types import (
     EmbedChunk,
     EmbedRequest,
@@ -22,8 +22,8 @@ from penstock.engine.types import (
 )
 from penstock.models.vocabulary import Vocabulary
 
-STEPS_HELD: Final = 64
-"""So many steps of a sequence may be missing in `/metrics`."""
+HELD_S: Final = 0.25
+"""So much of the time of a sequence may be missing in `/metrics`."""
 
 
 class MeasuredEngine:
@@ -54,12 +54,17 @@ class MeasuredEngine:
                 async for chunk in chunks:
                     yield chunk
 
-    async def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]:
+    async def generate(
+        self, request: TokenRequest, tap: Tap | None = None
+    ) -> AsyncIterator[TokenChunk]:
         """Yields what the engine yields, unchanged."""
         record = current_record.get()
         latency = None if record is None else _Latency(record, self._metrics)
+        if tap is not None and latency is not None:
+            tap = latency.tapping(tap)
         # The Protocol says AsyncIterator; every engine gives a generator, which aclose() aborts.
-        async with aclosing(self._engine.generate(request)) as chunks:  # type: ignore[type-var]
+        generated = self._engine.generate(request, tap)
+        async with aclosing(generated) as chunks:  # type: ignore[type-var]
             try:
                 with self._rejections():
                     async for chunk in chunks:
@@ -84,7 +89,7 @@ class _Latency:
     """Of one sequence of a request. What is between tokens is counted here and added to the metric
     now and then, and at the end."""
 
-    __slots__ = ("_between", "_counts", "_last_s", "_metrics", "_record", "_steps", "_total_s")
+    __slots__ = ("_between", "_counts", "_last_s", "_metrics", "_record", "_total_s")
 
     def __init__(self, record: RequestRecord, metrics: Metrics) -> None:
         self._record = record
@@ -92,8 +97,18 @@ class _Latency:
         self._between: TokenHistogram | None = None  # once there was a token to be seen
         self._counts = [0] * (len(INTER_TOKEN_BUCKETS) + 1)
         self._total_s = 0.0
-        self._steps = 0
         self._last_s = 0.0
+
+    def tapping(self, tap: Tap) -> Tap:
+        """A tap that observes what `tap` takes."""
+
+        def observed(chunk: TokenChunk) -> TokenChunk | None:
+            rest = tap(chunk)
+            if rest is not chunk:
+                self.observe(len(chunk.tokens), chunk.step_time_s)
+            return rest
+
+        return observed
 
     def observe(self, num_tokens: int, now_s: float) -> None:
         """The tokens of one step."""
@@ -104,8 +119,7 @@ class _Latency:
             passed_s = now_s - self._last_s
             self._total_s += passed_s
             self._counts[bisect_left(INTER_TOKEN_BUCKETS, passed_s / num_tokens)] += num_tokens
-            self._steps += 1
-            if self._steps == STEPS_HELD:
+            if self._total_s >= HELD_S:
                 self.flush()
         elif record.first_token_s is None or record.streaming:
             self._begin(now_s)
@@ -116,7 +130,7 @@ class _Latency:
         if self._between is not None:
             self._between.add(self._counts, self._total_s)
             self._counts = [0] * len(self._counts)
-            self._total_s, self._steps = 0.0, 0
+            self._total_s = 0.0
 
     def _begin(self, now_s: float) -> None:
         record = self._record

@@ -26,7 +26,11 @@ class HeadTooLarge(ServiceError):
 
 
 class PieceWriter:
-    """Sends pieces of one answer of unknown length, past ASGI and the middlewares."""
+    """`record.Pieces`: sends pieces of one answer of unknown length, past ASGI and the middlewares.
+
+    Not `ready` where a piece must wait, where the head is not out, or nobody is there: ASGI's
+    `send` knows what to do then.
+    """
 
     __slots__ = ("_cycle", "_flow", "_send")
 
@@ -35,14 +39,15 @@ class PieceWriter:
         self._flow = protocol.flow
         self._send = protocol.transport.write
 
-    def write(self, data: bytes) -> bool:
-        """Send a piece at once. False where it must wait, where the head is not out, or nobody is
-        there: ASGI's `send` knows what to do then."""
+    @property
+    def ready(self) -> bool:
         cycle = self._cycle
-        if self._flow.write_paused or cycle.disconnected or not cycle.chunked_encoding:
-            return False
+        return bool(
+            cycle.chunked_encoding and not cycle.disconnected and not self._flow.write_paused
+        )
+
+    def write(self, data: bytes) -> None:
         self._send(b"%x\r\n%b\r\n" % (len(data), data))
-        return True
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -89,7 +94,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._clear_deadline()
         super().on_headers_complete()
-        self.scope["state"]["write"] = PieceWriter(self).write
+        self.scope["state"]["pieces"] = PieceWriter(self)
 
     def on_message_complete(self) -> None:
         self._in_message = False

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from penstock.api.codecs.dialect import StreamEncoder
 
@@ -20,17 +19,25 @@ UNKNOWN_MODEL = "unknown"
 CLIENT_CLOSED_STATUS = 499
 
 
-def _cannot_write(_: bytes) -> bool:
-    return False
+class Pieces(Protocol):
+    """The way of an open stream past the middlewares (`protocol.PieceWriter`)."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether a piece would be sent now."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Send a piece while `ready`."""
+        ...
 
 
 @dataclass(slots=True)
 class RequestRecord:
     """`path` is as the client wrote it, percent-encoded; `route` is the pattern it matched.
 
-    `write` sends a piece of an open stream at once, without a message through the middlewares;
-    False where that cannot be (`protocol`). `entered`: counted as in flight, once the model is
-    known. `encoder`: set when the head of an event stream is out, so that an error can still be
+    `pieces` None: all goes through the middlewares. `entered`: counted as in flight, once the model
+    is known. `encoder`: set when the head of an event stream is out, so that an error can still be
     told in the stream's own form.
     """
 
@@ -38,7 +45,7 @@ class RequestRecord:
     method: str
     path: str
     content_length: int | None
-    write: Callable[[bytes], bool] = _cannot_write
+    pieces: Pieces | None = None
     started_s: float = field(default_factory=time.monotonic)
     route: str = UNMATCHED
     model: str = NO_MODEL

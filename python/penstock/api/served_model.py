@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from penstock import __version__
 from penstock.base.errors import ModelError, Unavailable
-from penstock.dialog import EmbeddingRequest, Embeddings, Event, GenerateRequest
+from penstock.dialog import EmbeddingRequest, Embeddings, Event, GenerateRequest, Outlet
 from penstock.engine.fleet import ModelState, Status
 from penstock.engine.protocol import Engine
 
@@ -26,8 +26,11 @@ _T = TypeVar("_T")
 class Loop(Protocol):
     """What answers requests: the turn loop of one model."""
 
-    def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
-        """The events of one run; closing the generator aborts it."""
+    def run(
+        self, request: GenerateRequest, outlet: Outlet | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """The events of one run, but for deltas that `outlet` takes; closing the generator aborts
+        it."""
         ...
 
     async def attach(self, request: GenerateRequest) -> GenerateRequest:
@@ -118,13 +121,16 @@ class ServedModel:
         elif self._opened is None:
             self._opened = _Opened(asyncio.ensure_future(self._open_model()))
 
-    def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
-        """The events of one run; close it, whether or not it was read to its end. Raises
-        Unavailable where the model is unloaded or cannot be loaded, and what the loop raises."""
+    def run(
+        self, request: GenerateRequest, outlet: Outlet | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """The events of one run, but for deltas that `outlet` takes; close it, whether or not it
+        was read to its end. Raises Unavailable where the model is unloaded or cannot be loaded, and
+        what the loop raises."""
         opened = self._opened
         if opened is None or opened.loaded is None:
-            return self._run_when_loaded(request)
-        return _LeasedRun(opened, opened.loaded.loop.run(request))
+            return self._run_when_loaded(request, outlet)
+        return _LeasedRun(opened, opened.loaded.loop.run(request, outlet))
 
     async def attach(self, request: GenerateRequest) -> GenerateRequest:
         """The request with its files stored, and shown as texts. Raises as `run` does."""
@@ -175,8 +181,10 @@ class ServedModel:
         if opened is not None:
             await opened.close()
 
-    async def _run_when_loaded(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
-        async with self.lease() as model, aclosing(model.loop.run(request)) as events:
+    async def _run_when_loaded(
+        self, request: GenerateRequest, outlet: Outlet | None
+    ) -> AsyncGenerator[Event, None]:
+        async with self.lease() as model, aclosing(model.loop.run(request, outlet)) as events:
             async for event in events:
                 yield event
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -16,6 +16,7 @@ from penstock.api.errors import ClientGone
 from penstock.api.record import RequestRecord
 from penstock.dialog import Event, RunEnded, RunFailed
 from penstock.dialog.fold import Answer, FailedRun, Fold
+from penstock.dialog.outlet import Delta
 
 STREAM_HEAD: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -73,7 +74,7 @@ class _Watch:
 
 
 class EventStream:
-    """One streamed answer.
+    """One streamed answer; the outlet (`dialog.Outlet`) of its run.
 
     The head goes out with the first frame, or with the first keep-alive: until then an error is
     still an HTTP status of its own. A client that reads nothing for `stall_timeout_s` is dropped;
@@ -117,11 +118,21 @@ class EventStream:
                 self._keeping.cancel()
 
     @property
+    def ready(self) -> bool:
+        """Whether the head is out, and the connection takes more."""
+        pieces = self._record.pieces
+        return self._opened and pieces is not None and pieces.ready
+
+    def send(self, deltas: Sequence[Delta]) -> None:
+        """Send deltas while `ready`."""
+        self._write(b"".join(map(self._encoder.encode, deltas)))
+
+    @property
     def _tick_s(self) -> float:
         return min(self._keep_alive_s, self._stall_timeout_s)
 
     async def _send_all(self, events: AsyncGenerator[Event, None]) -> None:
-        encode, time, write = self._encoder.encode, self._loop.time, self._record.write
+        encode = self._encoder.encode
         async with aclosing(events):
             async for event in events:
                 if type(event) in LAST:
@@ -130,11 +141,18 @@ class EventStream:
                 frames = encode(event)
                 if not frames:
                     continue
-                if self._opened and write(frames):
-                    self._sent_s = time()
+                if self.ready:
+                    self._write(frames)
                 else:
                     await self._send_frames(frames)
         raise AssertionError("a run ends with RunEnded or RunFailed")
+
+    def _write(self, frames: bytes) -> None:
+        pieces = self._record.pieces
+        assert pieces is not None
+        if frames:  # an empty piece is the end of an answer
+            pieces.write(frames)
+            self._sent_s = self._loop.time()
 
     async def _send_last(self, event: Event) -> None:
         if isinstance(event, RunFailed):

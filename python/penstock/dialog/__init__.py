@@ -31,6 +31,7 @@ from penstock.dialog.message import (
     ToolResult,
     Video,
 )
+from penstock.dialog.outlet import Outlet
 from penstock.dialog.request import (
     Constraint,
     FunctionTool,
@@ -63,6 +64,7 @@ __all__ = [
     "Image",
     "Limits",
     "Message",
+    "Outlet",
     "Part",
     "PartEnded",
     "PartStarted",

@@ -11,6 +11,7 @@ from typing import cast
 from penstock.base.errors import EngineFault, ServiceError, Unavailable
 from penstock.engine.embed_mailbox import EmbedMailboxes
 from penstock.engine.mailbox import Mailboxes
+from penstock.engine.protocol import Tap
 from penstock.engine.types import (
     EmbedChunk,
     EmbedRequest,
@@ -59,7 +60,7 @@ class _Link(asyncio.Protocol):
     """One connection. All frames that a read brings are handled before any reader of them runs."""
 
     def __init__(
-        self, opened: Callable[[asyncio.Transport], None], handle: Callable[[bytes], None]
+        self, opened: Callable[[asyncio.Transport], None], handle: Callable[[list[bytes]], None]
     ) -> None:
         self._opened = opened
         self._handle = handle
@@ -72,8 +73,7 @@ class _Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            for body in self._frames.feed(data):
-                self._handle(body)
+            self._handle(self._frames.feed(data))
         except ValueError as error:  # msgspec's errors are of this kind, too
             log.warning("engine connection: %s", error)
             self._transport.abort()
@@ -124,8 +124,8 @@ class EngineClient:
         await self._connected.wait()
         return self.info
 
-    def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]:
-        return self._mailboxes.generate(request)
+    def generate(self, request: TokenRequest, tap: Tap | None = None) -> AsyncIterator[TokenChunk]:
+        return self._mailboxes.generate(request, tap)
 
     def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedChunk]:
         return self._embeddings.embed(request)
@@ -162,7 +162,7 @@ class EngineClient:
         while True:
             try:
                 transport, link = await loop.create_unix_connection(
-                    lambda: _Link(self._open, self._handle), self._path
+                    lambda: _Link(self._open, self._handle_all), self._path
                 )
             except OSError:
                 await asyncio.sleep(RECONNECT_INTERVAL_S)
@@ -176,10 +176,16 @@ class EngineClient:
     def _open(self, transport: asyncio.Transport) -> None:
         self._transport = transport
 
+    def _handle_all(self, bodies: list[bytes]) -> None:
+        """The frames of one read: what several steps made for a request goes on together."""
+        for body in bodies:
+            self._handle(body)
+        self._mailboxes.settle()
+
     def _handle(self, body: bytes) -> None:
         match from_engine_decoder.decode(body):
             case Chunks(chunks):
-                self._mailboxes.deliver(chunks)
+                self._mailboxes.put(chunks)
             case EmbedChunks(embedded):
                 self._embeddings.deliver(embedded)
             case Hello(info):

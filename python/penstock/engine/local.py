@@ -14,7 +14,7 @@ from penstock.engine.embed_mailbox import EmbedMailboxes
 from penstock.engine.joining import Joiner
 from penstock.engine.load import load_core
 from penstock.engine.mailbox import Mailboxes
-from penstock.engine.protocol import Core
+from penstock.engine.protocol import Core, Tap
 from penstock.engine.types import (
     EmbedChunk,
     EmbedRequest,
@@ -68,8 +68,8 @@ class LocalEngine:
         """The memory formula with this model's numbers."""
         return self._core.report
 
-    def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]:
-        return self._mailboxes.generate(request)
+    def generate(self, request: TokenRequest, tap: Tap | None = None) -> AsyncIterator[TokenChunk]:
+        return self._mailboxes.generate(request, tap)
 
     def embed(self, request: EmbedRequest) -> AsyncIterator[EmbedChunk]:
         return self._embeddings.embed(request)

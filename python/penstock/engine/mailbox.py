@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 from penstock.base.errors import ServiceError
 from penstock.engine.joining import joined
+from penstock.engine.protocol import Tap
 from penstock.engine.types import TokenChunk, TokenRequest
 
 
@@ -22,15 +23,18 @@ class Mailboxes:
         self._submit = submit
         self._abort = abort
         self._open: dict[str, _Mailbox] = {}
+        self._filled: list[_Mailbox] = []
 
     def __len__(self) -> int:
         return len(self._open)
 
-    async def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]:
+    async def generate(
+        self, request: TokenRequest, tap: Tap | None = None
+    ) -> AsyncIterator[TokenChunk]:
         """Submit and yield the chunks; aborts if closed before the last one. What came while the
         reader was busy is joined, so that a slow reader has fewer chunks to look at; but nothing
         joins the first one of the answer, whose time tells when the prompt was done."""
-        mailbox = _Mailbox()
+        mailbox = _Mailbox(tap)
         assert request.id not in self._open, "request ids are unique"
         self._open[request.id] = mailbox
         ended = False
@@ -51,12 +55,25 @@ class Mailboxes:
                 self._abort(request.id)
 
     def deliver(self, chunks: Iterable[TokenChunk]) -> None:
-        """Put chunks into their mailboxes; those of requests that were closed are dropped."""
-        find = self._open.get
+        """Hand chunks on to their readers; those of requests that were closed are dropped."""
+        self.put(chunks)
+        self.settle()
+
+    def put(self, chunks: Iterable[TokenChunk]) -> None:
+        """As `deliver`, but nobody looks at them before `settle`."""
+        find, filled = self._open.get, self._filled
         for chunk in chunks:
             mailbox = find(chunk.id)
             if mailbox is not None:
-                mailbox.put(chunk)
+                if not mailbox.chunks:
+                    filled.append(mailbox)
+                mailbox.chunks.append(chunk)
+
+    def settle(self) -> None:
+        """Show the taps what was put, and wake the readers of what they leave."""
+        filled, self._filled = self._filled, []
+        for mailbox in filled:
+            mailbox.settle()
 
     def fail(self, request_id: str, error: ServiceError) -> None:
         """End one request with an error."""
@@ -71,21 +88,37 @@ class Mailboxes:
 
 
 class _Mailbox:
-    """The chunks of one request that its reader has not taken."""
+    """The chunks of one request that nobody has looked at."""
 
-    __slots__ = ("_begun", "_chunks", "_error", "_reader")
+    __slots__ = ("_begun", "_error", "_reader", "_tap", "chunks")
 
-    def __init__(self) -> None:
+    def __init__(self, tap: Tap | None) -> None:
+        self.chunks: list[TokenChunk] = []
+        self._tap = tap
         self._begun = False
-        self._chunks: list[TokenChunk] = []
-        self._error: ServiceError | None = None
+        self._error: Exception | None = None
         self._reader: asyncio.Future[None] | None = None
 
-    def put(self, chunk: TokenChunk) -> None:
-        self._chunks.append(chunk)
+    def settle(self) -> None:
+        """There are new chunks. A reader that is busy looks for itself when it comes back."""
+        reader = self._reader
+        if reader is None or reader.done():
+            return
+        chunks = self.chunks
+        if self._tap is not None and self._begun and chunks[-1].finish is None:
+            try:
+                rest = self._tap(chunks[0] if len(chunks) == 1 else joined(chunks))
+            except Exception as error:  # of this request alone: it is raised to its reader
+                self.chunks = []
+                self.fail(error)
+                return
+            if rest is None:
+                chunks.clear()
+                return
+            self.chunks = [rest]
         self._wake()
 
-    def fail(self, error: ServiceError) -> None:
+    def fail(self, error: Exception) -> None:
         self._error = error
         self._wake()
 
@@ -96,7 +129,7 @@ class _Mailbox:
 
     def take(self) -> TokenChunk:
         """What has come, once `ready`. Raises the error that ended the request."""
-        chunks, end = self._chunks, len(self._chunks)
+        chunks, end = self.chunks, len(self.chunks)
         if not chunks:
             assert self._error is not None
             raise self._error
@@ -106,13 +139,13 @@ class _Mailbox:
                 self._begun, end = True, begins[0] + 1
         if end > 1 and chunks[end - 1].finish in ("error", "abort"):
             end -= 1
-        self._chunks = chunks[end:]
+        self.chunks = chunks[end:]
         return chunks[0] if end == 1 else joined(chunks[:end])
 
     @property
     def ready(self) -> bool:
         """Whether there is something to take."""
-        return bool(self._chunks) or self._error is not None
+        return bool(self.chunks) or self._error is not None
 
     def _wake(self) -> None:
         reader, self._reader = self._reader, None

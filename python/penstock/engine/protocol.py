@@ -16,6 +16,9 @@ from penstock.engine.types import (
 )
 from penstock.models.vocabulary import Vocabulary
 
+Tap = Callable[[TokenChunk], TokenChunk | None]
+"""Is shown a chunk in the moment it arrives; what it returns is left for the iterator."""
+
 
 class Engine(Protocol):
     """All methods are called from one asyncio loop."""
@@ -23,8 +26,11 @@ class Engine(Protocol):
     @property
     def info(self) -> EngineInfo: ...
 
-    def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]:
+    def generate(self, request: TokenRequest, tap: Tap | None = None) -> AsyncIterator[TokenChunk]:
         """The chunks of one request, the last with `finish`.
+
+        An engine may show `tap` chunks between the first token and the last chunk, while the
+        iterator's reader waits: it costs a call, where waking the reader costs a turn of the loop.
 
         Closing the iterator early (`aclose`, cancellation) aborts the request and frees its row.
         Raises Overloaded when the queue is full, Unavailable while the engine (re)starts,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from penstock.base.errors import EngineFault
 from penstock.dialog import Event, TokenLogprob, TurnEnded, Usage
 from penstock.dialog.events import Finish
+from penstock.dialog.outlet import Delta
 from penstock.engine.types import TokenChunk, TokenDelta
 from penstock.generation.echo import Echo
 from penstock.generation.parts import Parts
@@ -81,6 +82,17 @@ class Choice:
 
     def take(self, chunk: TokenChunk) -> list[Event]:
         """The events of one chunk. Raises EngineFault where the engine gave up on it."""
+        self.add(chunk)
+        return self._parts.take()
+
+    def take_deltas(self) -> list[Delta] | None:
+        """The events of what was added, if they are deltas alone; else they are left for `take`."""
+        return self._parts.take_deltas()
+
+    def add(self, chunk: TokenChunk) -> None:
+        """Read one chunk. Raises EngineFault where the engine gave up on it."""
+        if self.ended:
+            return
         if chunk.finish == "error" or chunk.finish == "abort":
             log.error("the engine ended %s with %s: %s", chunk.id, chunk.finish, chunk.error)
             raise EngineFault("the engine failed this request")
@@ -90,13 +102,13 @@ class Choice:
             self._echo.add(chunk.prompt)
         if self._first_s is None:
             if not chunk.tokens and chunk.finish is None:
-                return []  # the prompt is being read
+                return  # the prompt is being read
             self._start(chunk)
         tokens = chunk.tokens
         if self._plain:
             self._all_tokens(tokens)
             if chunk.finish is None:  # nothing else can end it
-                return self._parts.take()
+                return
         else:
             for token in tokens:
                 self._token(token)
@@ -106,7 +118,6 @@ class Choice:
             self._rest()
         if chunk.finish is not None or self._cut_short:
             self._end(chunk.finish == "length", chunk.step_time_s)
-        return self._parts.take()
 
     @property
     def _cut_short(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 
 from penstock.base.errors import InvalidRequest
 from penstock.base.ids import new_id
-from penstock.dialog import Event, GenerateRequest, RunEnded, RunStarted, Sampling
+from penstock.dialog import Event, GenerateRequest, Outlet, RunEnded, RunStarted, Sampling
 from penstock.engine.protocol import Engine
 from penstock.engine.types import Grammar, TokenRequest
 from penstock.generation.answer_grammars import AnswerGrammars
@@ -79,8 +79,11 @@ class Generator:
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer
 
-    async def run(self, request: GenerateRequest) -> AsyncGenerator[Event, None]:
-        """The events of one call: RunStarted first, RunEnded last.
+    async def run(
+        self, request: GenerateRequest, outlet: Outlet | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """The events of one call: RunStarted first, RunEnded last. Deltas of a single answer may go
+        through `outlet` instead.
 
         Closing it early aborts all its sequences. Raises InvalidRequest (ContextLengthExceeded)
         before the first event, and what the engine raises: Overloaded, Unavailable, EngineFault.
@@ -99,7 +102,7 @@ class Generator:
             self._choice(index, request, prompts[index // per_prompt], forms[index // per_prompt])
             for index in range(len(calls))
         ]
-        async with aclosing(self._batches(request, calls, choices)) as batches:
+        async with aclosing(self._batches(request, calls, choices, outlet)) as batches:
             async for events in batches:
                 for event in events:
                     yield event
@@ -115,10 +118,14 @@ class Generator:
         return sum(len(prompt.token_ids) for prompt in prompts)
 
     def _batches(
-        self, request: GenerateRequest, calls: Sequence[TokenRequest], choices: Sequence[Choice]
+        self,
+        request: GenerateRequest,
+        calls: Sequence[TokenRequest],
+        choices: Sequence[Choice],
+        outlet: Outlet | None,
     ) -> AsyncGenerator[list[Event], None]:
         if len(calls) == 1:
-            return stream(self._engine, calls[0], choices[0])
+            return stream(self._engine, calls[0], choices[0], outlet)
         batches = merge(self._engine, calls, choices)
         if request.best_of is not None and request.best_of > request.n:
             return best(batches, choices, request.best_of, request.n)

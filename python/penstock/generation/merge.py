@@ -9,17 +9,19 @@ from typing import cast
 
 import msgspec
 
-from penstock.dialog import Event, RunEnded, RunFailed, RunStarted, Usage
-from penstock.engine.protocol import Engine
+from penstock.dialog import Event, Outlet, RunEnded, RunFailed, RunStarted, Usage
+from penstock.engine.protocol import Engine, Tap
 from penstock.engine.types import TokenChunk, TokenRequest
 from penstock.generation.choice import Choice
 
 
 async def stream(
-    engine: Engine, call: TokenRequest, choice: Choice
+    engine: Engine, call: TokenRequest, choice: Choice, outlet: Outlet | None = None
 ) -> AsyncGenerator[list[Event], None]:
-    """The events of one sequence, a list for each chunk that has any."""
-    chunks = cast("AsyncGenerator[TokenChunk, None]", engine.generate(call))
+    """The events of one sequence, a list for each chunk that has any; deltas that `outlet` takes
+    are not among them."""
+    tap = None if outlet is None else _tap(choice, outlet)
+    chunks = cast("AsyncGenerator[TokenChunk, None]", engine.generate(call, tap))
     async with aclosing(chunks):
         async for chunk in chunks:
             events = choice.take(chunk)
@@ -28,6 +30,20 @@ async def stream(
             if choice.ended:
                 return
     raise AssertionError("the engine's last chunk has a finish")
+
+
+def _tap(choice: Choice, outlet: Outlet) -> Tap:
+    def tap(chunk: TokenChunk) -> TokenChunk | None:
+        if not outlet.ready:
+            return chunk
+        choice.add(chunk)
+        deltas = choice.take_deltas()
+        if deltas is None:  # the reader finds these events when it looks at the rest
+            return msgspec.structs.replace(chunk, tokens=())
+        outlet.send(deltas)
+        return None
+
+    return tap
 
 
 async def merge(

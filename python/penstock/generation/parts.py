@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from penstock.base.ids import new_id
 from penstock.dialog import (
     ArgumentsDelta,
@@ -17,6 +19,7 @@ from penstock.dialog import (
     TurnEnded,
 )
 from penstock.dialog.events import PartKind
+from penstock.dialog.outlet import DELTAS, Delta
 
 
 class Parts:
@@ -38,6 +41,13 @@ class Parts:
         """The events since the last time."""
         events, self._events = self._events, []
         return events
+
+    def take_deltas(self) -> list[Delta] | None:
+        """The same, if they are deltas alone; else None, and they are left."""
+        for event in self._events:
+            if type(event) not in DELTAS:
+                return None
+        return cast("list[Delta]", self.take())
 
     def text(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> None:
         if self._kind != "text":

@@ -18,7 +18,16 @@ from penstock.api.latency import MeasuredEngine
 from penstock.api.metrics import ENGINE_COUNTERS, ENGINE_GAUGES, Metrics, TokenHistogram
 from penstock.base.errors import Unavailable
 from penstock.config import ServerSettings, child_environment
-from penstock.dialog import GenerateRequest, RunEnded, RunStarted, Sampling, TurnEnded, Usage
+from penstock.dialog import (
+    GenerateRequest,
+    Outlet,
+    RunEnded,
+    RunStarted,
+    Sampling,
+    TurnEnded,
+    Usage,
+)
+from penstock.engine.protocol import Tap
 from penstock.engine.types import TokenChunk, TokenDelta, TokenRequest
 
 CHAT = "/v1/chat/completions"
@@ -144,7 +153,9 @@ class SteppedEngine(ScriptedEngine):
         super().__init__([1])
         self._offsets_s = offsets_s
 
-    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
+    async def generate(
+        self, request: TokenRequest, tap: Tap | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
         began_s = asyncio.get_running_loop().time()
         for offset_s in self._offsets_s:
             yield TokenChunk(request.id, (TokenDelta(1), TokenDelta(2)), began_s + offset_s)
@@ -158,7 +169,7 @@ class EngineLoop(ScriptedLoop):
         super().__init__(spoken())
         self._engine = engine
 
-    async def run(self, request: GenerateRequest):
+    async def run(self, request: GenerateRequest, outlet: Outlet | None = None):
         yield RunStarted(MODEL, CREATED, 1)
         async for _ in self._engine.generate(TokenRequest("r", (1,), Sampling(), 0, 9)):
             pass

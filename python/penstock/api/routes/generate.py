@@ -26,7 +26,6 @@ class GenerateEndpoint:
         model = services.models[record.model]
         fingerprint = await model.fingerprint()
         identity = AnswerIdentity(new_id(self._dialect.id_prefix), fingerprint, record.id)
-        events = model.run(request)
         if decoded.stream:
             stream = EventStream(
                 record,
@@ -36,9 +35,9 @@ class GenerateEndpoint:
                 stall_timeout_s=services.settings.stall_timeout_s,
                 abort=scope.get("state", {}).get("abort"),
             )
-            await stream.run(events, receive)
+            await stream.run(model.run(request, stream), receive)
             return
-        answer = await unless_gone(fold_run(events), receive)
+        answer = await unless_gone(fold_run(model.run(request)), receive)
         await send_json(writer.encode(identity, request, answer), send)
 
 

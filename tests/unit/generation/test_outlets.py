@@ -1,0 +1,152 @@
+"""Deltas that go past the generator are those that it would have yielded, in their places."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_engine import INFO
+from tiny_text import tiny_template, tiny_tokenizer
+
+from penstock.dialog import Event, GenerateRequest, Message, Text, TextDelta
+from penstock.dialog.outlet import DELTAS, Delta
+from penstock.engine.mailbox import Mailboxes
+from penstock.engine.protocol import Tap
+from penstock.engine.types import EngineGauges, TokenChunk, TokenDelta, TokenRequest
+from penstock.generation import Generator
+from penstock.models.vocabulary import Vocabulary
+from penstock.text.channels import SYNTAXES, Channels, ReasoningSyntax
+
+TOKENIZER = tiny_tokenizer()
+CHANNELS = Channels(SYNTAXES["hermes"], ReasoningSyntax("<think>", "</think>"))
+HI = (Message("user", (Text("hi"),)),)
+PIECES = ("the ", "héllo\n", "<think>", "</think>", "stop", "st", "\u6c34", '"\\', "\x07")
+
+
+class PostedEngine:
+    """The mailboxes of an engine, whose chunks the test hands in."""
+
+    info = INFO
+
+    def __init__(self) -> None:
+        self.boxes = Mailboxes(lambda request: self.asked.append(request.id), lambda _: None)
+        self.asked: list[str] = []
+
+    def generate(self, request: TokenRequest, tap: Tap | None = None) -> AsyncIterator[TokenChunk]:
+        return self.boxes.generate(request, tap)
+
+    def teach(self, vocabulary: Vocabulary) -> None: ...
+
+    async def gauges(self) -> EngineGauges:
+        return EngineGauges()
+
+
+class Reader:
+    """Takes deltas while it is `ready`, and keeps all events in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.told: list[Event] = []
+        self.direct = 0
+
+    def send(self, deltas: Sequence[Delta]) -> None:
+        assert self.ready
+        self.direct += len(deltas)
+        self.told += deltas
+
+
+async def told(
+    steps: Sequence[tuple[bytes, bool, bool]], reader: Reader, request: GenerateRequest
+) -> list[Event]:
+    """What a reader is told of an answer. A step: its tokens, whether the reader is ready for
+    them, whether it gets a turn after them."""
+    engine = PostedEngine()
+    events = Generator(engine, TOKENIZER, tiny_template(), channels=CHANNELS).run(request, reader)
+
+    async def read() -> None:
+        async for event in events:
+            reader.told.append(event)
+
+    reading = asyncio.create_task(read())
+    while not engine.asked:
+        await asyncio.sleep(0)
+    for at, (data, ready, pause) in enumerate(steps):
+        reader.ready = ready
+        finish = "length" if at == len(steps) - 1 else None
+        tokens = tuple(TokenDelta(byte) for byte in data)
+        engine.boxes.deliver([TokenChunk(engine.asked[0], tokens, float(at), 0, finish)])
+        reader.ready = False
+        for _ in range(3 * pause):
+            await asyncio.sleep(0)
+    await reading
+    return reader.told
+
+
+def merged(events: Sequence[Event]) -> list[tuple[object, ...]]:
+    """What happened, however the deltas were cut; without times."""
+    shown: list[tuple[object, ...]] = []
+    for event in events:
+        last = shown[-1] if shown else ()
+        if type(event) in DELTAS:
+            assert isinstance(event, Delta)
+            if last[:2] == (type(event), event.part):
+                shown[-1] = (*last[:2], f"{last[2]}{event.text}")
+            else:
+                shown.append((type(event), event.part, event.text))
+        else:
+            value = getattr(event, "value", None)
+            shown.append((type(event), value, getattr(event, "stop_sequence", None)))
+    return shown
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.one_of(st.sampled_from(PIECES).map(str.encode), st.binary(max_size=3)),
+        st.booleans(),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS, st.sampled_from([(), ("stop",), ("stop", "e h")]))
+def test_the_short_way_tells_what_the_long_way_does(
+    steps: list[tuple[bytes, bool, bool]], stop: tuple[str, ...]
+) -> None:
+    request = GenerateRequest(messages=HI, stop=stop, streamed=True)
+    long = asyncio.run(told([(data, False, True) for data, _, _ in steps], Reader(), request))
+    short = asyncio.run(told(steps, Reader(), request))
+    assert merged(short) == merged(long)
+
+
+async def test_tokens_of_an_open_text_go_the_short_way() -> None:
+    reader = Reader()
+    steps = [(bytes([letter]), True, True) for letter in b"abcdef"]
+    events = await told(steps, reader, GenerateRequest(prompt="x", streamed=True))
+    assert [e.text for e in events if isinstance(e, TextDelta)] == list("abcdef")
+    assert reader.direct == 4  # the first opens the text, the last one ends it
+
+
+async def test_several_answers_go_the_long_way() -> None:
+    reader = Reader()
+    reader.ready = True
+    engine = PostedEngine()
+    events = Generator(engine, TOKENIZER).run(GenerateRequest(prompt="x", n=2), reader)
+    reading = asyncio.create_task(_read(events))
+    while len(engine.asked) < 2:
+        await asyncio.sleep(0)
+    for at in range(3):
+        for id in engine.asked:
+            finish = "stop" if at == 2 else None
+            engine.boxes.deliver([TokenChunk(id, (TokenDelta(97),), 0.0, 0, finish)])
+        await asyncio.sleep(0)
+    await reading
+    assert reader.direct == 0
+
+
+async def _read(events: AsyncIterator[Event]) -> list[Event]:
+    return [event async for event in events]
