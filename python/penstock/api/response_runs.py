@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,8 @@ from penstock.api.codecs.responses import TERMINAL, Resource, in_own_words, sett
 from penstock.api.response_rows import ResponseRow
 from penstock.base.errors import ServiceError, Unavailable
 from penstock.base.ids import new_id
-from penstock.dialog import Event, Message, RunEnded, RunFailed, RunStarted, Usage
+from penstock.dialog import Event, Message, Outlet, RunEnded, RunFailed, RunStarted, Usage
+from penstock.dialog.outlet import Delta
 
 if TYPE_CHECKING:
     from penstock.store import StoredResponse
@@ -245,6 +246,23 @@ class ResponseRuns:
                     beaten_s = time.monotonic()
             except ServiceError as error:
                 log.warning("unfinished responses: %s", error.message)
+
+
+class FollowedOutlet:
+    """The short way of the deltas of a run that is followed: they feed its resource, too."""
+
+    def __init__(self, resource: Resource, outlet: Outlet) -> None:
+        self._resource = resource
+        self._outlet = outlet
+
+    @property
+    def ready(self) -> bool:
+        return self._outlet.ready
+
+    def send(self, deltas: Sequence[Delta]) -> None:
+        for delta in deltas:
+            self._resource.add(delta)
+        self._outlet.send(deltas)
 
 
 class _Reader:

@@ -26,7 +26,7 @@ from penstock.api.codecs.responses import (
 )
 from penstock.api.record import RequestRecord, current_record
 from penstock.api.response_rows import conversation_of, input_of
-from penstock.api.response_runs import ResponseRuns
+from penstock.api.response_runs import FollowedOutlet, ResponseRuns
 from penstock.api.routes.generate import send_json
 from penstock.api.routes.paging import page_of
 from penstock.api.routes.reading import RequestReader
@@ -66,7 +66,10 @@ class CreateResponse:
         )
         resource = Resource(identity)
         row = self._runs.row(resource, turn, asked.previous_id) if asked.store else None
-        events = self._services.models[record.model].run(request)
+        stream = self._stream(record, resource, scope, send)
+        direct = asked.stream and not asked.background
+        outlet = FollowedOutlet(resource, stream) if direct else None
+        events = self._services.models[record.model].run(request, outlet)
         if not asked.stream and not asked.background:
             whole = self._runs.follow_whole(events, resource, row)
             await unless_gone(_finish(whole), receive)
@@ -79,15 +82,20 @@ class CreateResponse:
             await events.aclose()
             await send_json(orjson.dumps(resource.shown_at_start("queued")), send)
             return
-        stream = EventStream(
+        await stream.run(events, receive)
+
+    def _stream(
+        self, record: RequestRecord, resource: Resource, scope: Scope, send: Send
+    ) -> EventStream:
+        settings = self._services.settings
+        return EventStream(
             record,
             ResponseStream(resource),
             send,
-            keep_alive_s=self._services.settings.keep_alive_interval_ms / 1000,
-            stall_timeout_s=self._services.settings.stall_timeout_s,
+            keep_alive_s=settings.keep_alive_interval_ms / 1000,
+            stall_timeout_s=settings.stall_timeout_s,
             abort=scope.get("state", {}).get("abort"),
         )
-        await stream.run(events, receive)
 
     async def _items(self, ids: tuple[str, ...]) -> dict[str, Any]:
         """The output items with these ids. Raises NotFound."""
