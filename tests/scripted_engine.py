@@ -12,17 +12,30 @@ generates is a script: the same tokens for every request, or a function of the r
     ScriptedEngine([(5, 6), 7])                     # two tokens in the first chunk
 
 Where `prompt_logprobs` are asked for, the tokens of the prompt come first, two in a chunk.
+
+Adapters are read and checked as a real engine does, for a base of `lora_folders.SMALL`; they change
+nothing of what is generated.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import msgspec
+from lora_folders import SMALL
+
+from penstock.adapters.files import read_adapter
+from penstock.base.errors import InvalidRequest
+from penstock.config import LoraSettings
 from penstock.engine.protocol import Tap
 from penstock.engine.types import (
+    AdapterSource,
+    AdapterState,
     EngineGauges,
     EngineInfo,
     FinishReason,
@@ -61,10 +74,16 @@ class ScriptedEngine:
 
     Records for assertions: `requests` in order of their first step, `active` ids, `aborted` ids,
     `finished` (id -> reason). With `top_logprobs` set, a bare token id gets the logprob -0.5 and
-    alternatives token+1, token+2, ... with -1.5, -2.5, ...
+    alternatives token+1, token+2, ... with -1.5, -2.5, ... A load of an adapter waits for
+    `load_gate`.
     """
 
     def __init__(self, script: Script, *, info: EngineInfo = INFO, cached_tokens: int = 0) -> None:
+        self.load_gate = asyncio.Event()
+        self.load_gate.set()
+        self.lora = LoraSettings()
+        self._adapters: dict[str, AdapterState] = {}
+        self._leases: Counter[str] = Counter()
         self._script = script
         self._info = info
         self._cached_tokens = cached_tokens
@@ -84,8 +103,13 @@ class ScriptedEngine:
         assert request.id not in self.active, "request ids are unique"
         assert request.max_tokens >= 0
         assert len(request.token_ids) + request.max_tokens <= self._info.context_tokens
+        if request.adapter:
+            state = self._adapters.get(request.adapter)
+            if state is None or (state.retired and not self._leases[request.adapter]):
+                raise InvalidRequest("no such adapter", field="adapter", code="adapter_not_found")
         self.requests.append(request)
         self.active.add(request.id)
+        self._leases[request.adapter] += 1
         steps = self._script(request) if callable(self._script) else self._script
         ended = False
         try:
@@ -99,11 +123,37 @@ class ScriptedEngine:
             raise
         finally:
             self.active.discard(request.id)
+            self._leases[request.adapter] -= 1
+            self._free_retired()
             if not ended:
                 self.aborted.append(request.id)
 
     def teach(self, vocabulary: Vocabulary) -> None:
         self.taught.append(vocabulary)
+
+    async def add_adapter(self, source: AdapterSource) -> AdapterState:
+        await self.load_gate.wait()
+        adapter = read_adapter(Path(source.folder), SMALL, self.lora, source.generation)
+        state = AdapterState(source.generation, adapter.rank, adapter.size_bytes)
+        self._adapters[source.generation] = state
+        return state
+
+    async def retire_adapter(self, generation: str) -> None:
+        state = self._adapters.get(generation)
+        if state is not None:
+            self._adapters[generation] = msgspec.structs.replace(state, retired=True)
+            self._free_retired()
+
+    async def adapters(self) -> tuple[AdapterState, ...]:
+        return tuple(
+            msgspec.structs.replace(state, active_leases=self._leases[generation])
+            for generation, state in self._adapters.items()
+        )
+
+    def _free_retired(self) -> None:
+        for generation, state in list(self._adapters.items()):
+            if state.retired and not self._leases[generation]:
+                del self._adapters[generation]
 
     async def gauges(self) -> EngineGauges:
         reasons = list(self.finished.values())

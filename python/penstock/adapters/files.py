@@ -20,7 +20,12 @@ import numpy.typing as npt
 
 from penstock.adapters.adapter import Adapter, Factors
 from penstock.adapters.errors import AdapterRefused, invalid_adapter
-from penstock.adapters.peft_config import CONFIG_NAME, MAX_CONFIG_BYTES, PeftConfig
+from penstock.adapters.peft_config import (
+    CONFIG_NAME,
+    MAX_CONFIG_BYTES,
+    WEIGHTS_NAME,
+    PeftConfig,
+)
 from penstock.adapters.tensor_keys import FactorKey, factor_key, shown
 from penstock.base.errors import ModelError
 from penstock.config import LoraSettings
@@ -29,7 +34,6 @@ from penstock.quant.checkpoint import TensorInfo
 from penstock.quant.dequantize import dequantize
 from penstock.quant.safetensors_file import FLOATS, SafetensorsFile, read_header
 
-WEIGHTS_NAME: Final = "adapter_model.safetensors"
 FLOAT_BYTES: Final = 4
 
 Floats = npt.NDArray[np.float32]

@@ -16,6 +16,7 @@ import msgspec
 from penstock.adapters.errors import AdapterRefused, invalid_adapter
 
 CONFIG_NAME: Final = "adapter_config.json"
+WEIGHTS_NAME: Final = "adapter_model.safetensors"
 MAX_CONFIG_BYTES: Final = 1 << 20
 # They say nothing of what the adapter computes.
 WITHOUT_MEANING: Final = frozenset(

@@ -43,13 +43,22 @@ class Shelf:
 
     def put(self, snapshot: Snapshot) -> Path:
         """Keep a snapshot that was taken in `folder`; where its content is kept already, the copy
-        goes. Returns where it is."""
+        goes. Returns where it is. Raises AdapterRefused `lora_storage_unavailable`."""
         place = self.place(snapshot.generation)
         if place.exists():
-            shutil.rmtree(snapshot.folder, ignore_errors=True)
-        else:
+            self.discard(snapshot)
+            return place
+        try:
             snapshot.folder.rename(place)
+        except OSError:
+            raise AdapterRefused(
+                "lora_storage_unavailable", "the adapter's files cannot be kept"
+            ) from None
         return place
+
+    def discard(self, snapshot: Snapshot) -> None:
+        """Delete a snapshot that is not to be kept."""
+        shutil.rmtree(snapshot.folder, ignore_errors=True)
 
     def place(self, generation: str) -> Path:
         """Where a generation is kept."""

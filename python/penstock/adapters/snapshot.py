@@ -15,8 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from penstock.adapters.errors import AdapterRefused
-from penstock.adapters.files import WEIGHTS_NAME
-from penstock.adapters.peft_config import CONFIG_NAME, MAX_CONFIG_BYTES, PeftConfig
+from penstock.adapters.peft_config import (
+    CONFIG_NAME,
+    MAX_CONFIG_BYTES,
+    WEIGHTS_NAME,
+    PeftConfig,
+)
 from penstock.adapters.places import open_file, resolve_folder
 
 DOMAIN: Final = b"penstock-lora-generation-v1\0"

@@ -32,7 +32,8 @@ class TokenRequest(msgspec.Struct, frozen=True):
     vocabulary; the end of the grammar ends the sequence. `prompt_logprobs`: how many alternatives
     to tell with the log-probability of each token of the prompt after the first; None to tell
     nothing of it, which reads prompts faster. `whole`: the caller looks at nothing before the last
-    token, so that all chunks but the first may come joined.
+    token, so that all chunks but the first may come joined. `adapter`: a generation, "" for the
+    base model; one that the engine does not have is refused with `adapter_not_found`.
     """
 
     id: str
@@ -46,6 +47,29 @@ class TokenRequest(msgspec.Struct, frozen=True):
     constraint: Grammar | None = None
     whole: bool = False
     prompt_logprobs: int | None = None
+    adapter: str = ""
+
+
+class AdapterSource(msgspec.Struct, frozen=True):
+    """A generation of an adapter, and the folder with its files, which nobody changes while the
+    engine has it. A `pinned` one stays in memory."""
+
+    generation: str
+    folder: str
+    pinned: bool = False
+
+
+class AdapterState(msgspec.Struct, frozen=True):
+    """Of one generation that an engine has. `rank`: the largest of its factors; `bytes`: what it
+    takes in memory when it is `resident`. A `retired` one goes with the last of the sequences that
+    it has leases of."""
+
+    generation: str
+    rank: int
+    bytes: int
+    retired: bool = False
+    active_leases: int = 0
+    resident: bool = True
 
 
 class EmbedRequest(msgspec.Struct, frozen=True):

@@ -1,0 +1,220 @@
+"""The adapters of one model, in the process that owns its engine: aliases, private copies, and what
+the engine is told of them.
+
+The engine knows generations only. An alias is switched when the engine has the new generation; the
+old one is retired there, and its files go when nothing runs with it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from penstock.adapters.errors import AdapterRefused
+from penstock.adapters.registry import AdapterRegistry, Load, LoadedAdapter
+from penstock.adapters.shelf import Shelf
+from penstock.adapters.snapshot import take_snapshot
+from penstock.base.errors import EngineFault, ServiceError, Unavailable
+from penstock.config import LoraSettings
+from penstock.engine.types import AdapterSource, AdapterState
+
+log = logging.getLogger(__name__)
+
+
+class LoadOrder(msgspec.Struct, frozen=True):
+    """What is to be loaded. `root`: whether the folder must lie under the configured one. `replace`
+    and `expected` as of `AdapterRegistry.begin`."""
+
+    alias: str
+    folder: str
+    replace: bool = False
+    expected: str | None = None
+    pinned: bool = False
+    rooted: bool = True
+
+
+class AdapterEngine(Protocol):
+    """What an engine does with adapters; all of it from one asyncio loop."""
+
+    async def add_adapter(self, source: AdapterSource) -> AdapterState:
+        """Return when the generation can be used; one that is there already is there. Raises
+        AdapterRefused for its files, EngineFault and Unavailable."""
+        ...
+
+    async def retire_adapter(self, generation: str) -> None:
+        """No new request gets it; running ones go on. Harmless for one that is not there."""
+        ...
+
+    async def adapters(self) -> tuple[AdapterState, ...]: ...
+
+
+class AdapterHost:
+    """`changed` is called after each change of the aliases. `root`: see LoadOrder. All methods are
+    called from one asyncio loop."""
+
+    def __init__(
+        self,
+        settings: LoraSettings,
+        home: Path,
+        *,
+        root: Path | None = None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings = settings
+        self._home = home
+        self._root = root
+        self._changed = changed
+        self._registry = AdapterRegistry(settings.max_adapters)
+        self._sources: dict[str, AdapterSource] = {}
+        self._engine: AdapterEngine | None = None
+        self._shelf: asyncio.Future[Shelf] | None = None
+        self._filing = asyncio.Lock()  # nothing is put on the shelf while something is taken off
+        self._loads: set[asyncio.Task[LoadedAdapter]] = set()
+
+    @property
+    def adapters(self) -> tuple[LoadedAdapter, ...]:
+        """The aliases as they are now."""
+        return self._registry.adapters
+
+    def sources(self) -> tuple[AdapterSource, ...]:
+        """What an engine that starts now must know."""
+        live = self._registry.live
+        return tuple(source for source in self._sources.values() if source.generation in live)
+
+    def attach(self, engine: AdapterEngine) -> None:
+        """The engine serves, and has what `sources` told."""
+        self._engine = engine
+
+    def detach(self) -> None:
+        """There is no engine for a while."""
+        self._engine = None
+
+    async def load(self, order: LoadOrder) -> LoadedAdapter:
+        """Load an adapter and switch its alias to it; the load goes on if the caller leaves. A load
+        that fails leaves all as it was. Raises AdapterRefused."""
+        load = self._registry.begin(order.alias, replace=order.replace, expected=order.expected)
+        task = asyncio.create_task(self._load(load, order))
+        self._loads.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    async def unload(self, alias: str, expected: str | None = None) -> LoadedAdapter:
+        """Forget an alias at once. Raises AdapterRefused."""
+        removed = self._registry.remove(alias, expected=expected)
+        self._changed()
+        await self.settle()
+        return removed
+
+    async def settle(self) -> None:
+        """Tell the engine what nothing names any more, and delete what it has freed. Done with
+        every change; once more when an engine was restarted."""
+        await self._retire()
+        await self._sweep()
+
+    async def close(self) -> None:
+        """End loads, delete all copies."""
+        for task in self._loads:
+            task.cancel()
+        await asyncio.gather(*self._loads, return_exceptions=True)
+        if self._shelf is not None:
+            with contextlib.suppress(AdapterRefused):
+                await asyncio.to_thread((await self._shelf).close)
+
+    async def _load(self, load: Load, order: LoadOrder) -> LoadedAdapter:
+        try:
+            engine = self._serving_engine()
+            await self.settle()
+            source = await self._prepare(load, order)
+            state = await _added(engine, source)
+            adapter = self._registry.finish(
+                load, state.rank, state.bytes, order.folder, pinned=order.pinned
+            )
+            self._changed()
+            return adapter
+        finally:
+            self._registry.abandon(load)
+            await self._retire()
+
+    async def _prepare(self, load: Load, order: LoadOrder) -> AdapterSource:
+        """The generation of an order's files, held in the registry and on the shelf."""
+        shelf = await self._open_shelf()
+        root = self._root if order.rooted else None
+        snapshot = await asyncio.to_thread(
+            take_snapshot, order.folder, root, shelf.folder, self._settings.max_bytes
+        )
+        try:
+            self._registry.hold(load, snapshot.generation)
+        except AdapterRefused:
+            await asyncio.to_thread(shelf.discard, snapshot)
+            raise
+        async with self._filing:
+            folder = await asyncio.to_thread(shelf.put, snapshot)
+        source = AdapterSource(snapshot.generation, str(folder), order.pinned)
+        self._sources[source.generation] = source
+        return source
+
+    async def _retire(self) -> None:
+        if self._engine is None:
+            return
+        with contextlib.suppress(EngineFault, Unavailable):  # who died is told when it is back
+            for generation in self._registry.retired:
+                if generation in self._registry.retired:  # still, after the ones before it
+                    await self._engine.retire_adapter(generation)
+
+    async def _sweep(self) -> None:
+        retired = self._registry.retired
+        if not retired or self._engine is None:
+            return
+        try:
+            held = {state.generation for state in await self._engine.adapters()}
+        except (EngineFault, Unavailable):
+            return
+        gone = (retired & self._registry.retired) - held
+        self._registry.freed(gone)
+        shelf = await self._open_shelf()
+        for generation in gone:
+            async with self._filing:
+                if generation not in self._registry.live:
+                    self._sources.pop(generation, None)
+                    await asyncio.to_thread(shelf.drop, generation)
+
+    def _serving_engine(self) -> AdapterEngine:
+        if self._engine is None:
+            raise AdapterRefused(
+                "model_state_conflict", "the model is not loaded; reload it first", field="model"
+            )
+        return self._engine
+
+    async def _open_shelf(self) -> Shelf:
+        if self._shelf is None:
+            self._shelf = asyncio.ensure_future(asyncio.to_thread(Shelf, self._home))
+        try:
+            return await asyncio.shield(self._shelf)
+        except AdapterRefused:
+            self._shelf = None  # the home may be there next time
+            raise
+
+    def _forget(self, task: asyncio.Task[LoadedAdapter]) -> None:
+        self._loads.discard(task)
+        error = None if task.cancelled() else task.exception()  # its caller may have left
+        if error is not None and not isinstance(error, ServiceError):
+            log.error("the load of an adapter failed", exc_info=error)
+
+
+async def _added(engine: AdapterEngine, source: AdapterSource) -> AdapterState:
+    try:
+        return await engine.add_adapter(source)
+    except EngineFault:
+        raise AdapterRefused(
+            "lora_load_task_failed", "the engine failed while it loaded the adapter"
+        ) from None
+    except Unavailable:
+        raise AdapterRefused(
+            "lora_device_load_failed", "the engine is not there to load the adapter"
+        ) from None

@@ -1,0 +1,223 @@
+"""Aliases, private copies and the engine together: what a load, a replacement and an unload leave
+behind, also where something fails in between."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from lora_folders import write_adapter
+from scripted_engine import ScriptedEngine
+
+from penstock.adapters.errors import AdapterRefused
+from penstock.adapters.registry import LoadedAdapter
+from penstock.base.errors import EngineFault, Unavailable
+from penstock.config import LoraSettings
+from penstock.dialog import Sampling
+from penstock.engine.adapter_host import AdapterHost, LoadOrder
+from penstock.engine.types import TokenRequest
+
+
+class Place:
+    """A host, its engine and what it said."""
+
+    def __init__(self, folder: Path, **limits: int) -> None:
+        self.home = folder / "home"
+        self.engine = ScriptedEngine([1, 2, 3])
+        self.heard: list[dict[str, str]] = []
+        settings = LoraSettings(**limits)
+        self.host = AdapterHost(settings, self.home, root=folder, changed=self.changed)
+        self.host.attach(self.engine)
+        self.folder = folder
+        self.folders = [str(write_adapter(folder / f"a{n}", seed=n)) for n in range(4)]
+
+    def changed(self) -> None:
+        self.heard.append({a.alias: a.generation for a in self.host.adapters})
+
+    async def load(self, alias: str, number: int, **policy: object) -> LoadedAdapter:
+        return await self.host.load(LoadOrder(alias, self.folders[number], **policy))  # type: ignore
+
+    async def known(self) -> dict[str, bool]:
+        """Generations of the engine, and whether they are retired."""
+        return {state.generation: state.retired for state in await self.engine.adapters()}
+
+    def kept(self) -> set[str]:
+        """Generations whose files are there, and unfinished copies."""
+        return {path.name for path in self.home.glob("adapters/run-*/*")} - {"lock"}
+
+    async def refusal(self, awaitable: object) -> str:
+        with pytest.raises(AdapterRefused) as refused:
+            await awaitable  # type: ignore
+        return refused.value.code
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    made = Place(tmp_path, max_adapters=3)
+    yield made
+    await made.host.close()
+    assert list((tmp_path / "home").rglob("*")) in ([], [tmp_path / "home" / "adapters"])
+
+
+def asking(generation: str, name: str = "one") -> TokenRequest:
+    return TokenRequest(name, (1, 2), Sampling(), 0, 50, adapter=generation)
+
+
+async def test_load_switches_the_alias_when_the_engine_has_it(place: Place) -> None:
+    place.engine.load_gate.clear()
+    loading = asyncio.create_task(place.load("style", 0, pinned=True))
+    while not place.kept() - {"new"}:
+        await asyncio.sleep(0)
+    assert place.host.adapters == () and place.heard == []
+    place.engine.load_gate.set()
+    adapter = await loading
+    assert (adapter.alias, adapter.rank, adapter.source) == ("style", 4, place.folders[0])
+    assert adapter.pinned and place.heard == [{"style": adapter.generation}]
+    assert await place.known() == {adapter.generation: False}
+    (source,) = place.host.sources()
+    assert source.generation == adapter.generation and Path(source.folder).is_dir()
+
+
+async def test_what_is_loaded_no_longer_depends_on_its_source(place: Place) -> None:
+    adapter = await place.load("style", 0)
+    shutil.rmtree(place.folders[0])
+    place.engine._adapters.clear()
+    await place.engine.add_adapter(place.host.sources()[0])
+    assert await place.known() == {adapter.generation: False}
+
+
+async def test_replaced_generation_goes_with_its_last_sequence(place: Place) -> None:
+    first = await place.load("style", 0)
+    running = place.engine.generate(asking(first.generation))
+    await anext(running)
+    second = await place.load("style", 1, replace=True, expected=first.generation)
+    assert place.heard[-1] == {"style": second.generation}
+    assert await place.known() == {first.generation: True, second.generation: False}
+    assert place.kept() == {first.generation, second.generation}
+    await running.aclose()
+    await place.host.settle()
+    assert place.kept() == {second.generation} == set(await place.known())
+
+
+async def test_unload_frees_what_nobody_uses(place: Place) -> None:
+    adapter = await place.load("style", 0)
+    await place.load("copy", 0)
+    assert await place.host.unload("style") == adapter
+    assert place.kept() == {adapter.generation} and place.heard[-1] == {"copy": adapter.generation}
+    await place.host.unload("copy", adapter.generation)
+    assert place.kept() == set() and await place.known() == {} and place.host.sources() == ()
+    assert await place.refusal(place.host.unload("copy")) == "lora_adapter_not_found"
+
+
+async def test_load_goes_on_when_its_caller_leaves(place: Place) -> None:
+    place.engine.load_gate.clear()
+    loading = asyncio.create_task(place.load("style", 0))
+    await asyncio.sleep(0)
+    loading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    assert await place.refusal(place.load("other", 1)) == "lora_load_busy"
+    place.engine.load_gate.set()
+    while not place.heard:
+        await asyncio.sleep(0)
+    assert [adapter.alias for adapter in place.host.adapters] == ["style"]
+
+
+async def test_failed_load_leaves_all_as_it_was(place: Place) -> None:
+    first = await place.load("style", 0)
+    wrong = write_adapter(place.folder / "wrong", rank=300)
+    order = LoadOrder("style", str(wrong), replace=True)
+    assert await place.refusal(place.host.load(order)) == "lora_rank_limit_exceeded"
+    assert await place.refusal(place.load("b", 1, expected="x")) == "invalid_lora_load_policy"
+    outside = LoadOrder("b", "/", rooted=True)
+    assert await place.refusal(place.host.load(outside)) == "adapter_path_forbidden"
+    await place.host.settle()
+    assert place.host.adapters == (first,) and len(place.heard) == 1
+    assert place.kept() == {first.generation} == set(await place.known())
+
+
+async def test_operators_own_adapters_may_lie_anywhere(place: Place, tmp_path_factory) -> None:
+    elsewhere = write_adapter(tmp_path_factory.mktemp("elsewhere") / "a")
+    assert await place.refusal(place.host.load(LoadOrder("x", str(elsewhere))))
+    assert await place.host.load(LoadOrder("x", str(elsewhere), rooted=False))
+
+
+async def test_engine_that_dies_under_a_load_is_told_so(place: Place, monkeypatch) -> None:
+    first = await place.load("style", 0)
+
+    async def dies(source: object) -> None:
+        raise EngineFault("the engine stopped")
+
+    monkeypatch.setattr(place.engine, "add_adapter", dies)
+    assert await place.refusal(place.load("b", 1)) == "lora_load_task_failed"
+    assert [source.generation for source in place.host.sources()] == [first.generation]
+
+    async def is_away(*_: object) -> None:
+        raise Unavailable("the engine is starting")
+
+    for name in ("add_adapter", "retire_adapter", "adapters"):
+        monkeypatch.setattr(place.engine, name, is_away)
+    assert await place.refusal(place.load("b", 1)) == "lora_device_load_failed"
+    await place.host.unload("style")
+    monkeypatch.undo()
+    await place.host.settle()
+    assert place.kept() == set() and await place.known() == {}
+
+
+async def test_model_that_is_not_loaded_takes_no_adapter_but_keeps_its_own(place: Place) -> None:
+    first = await place.load("style", 0)
+    second = await place.load("b", 1)
+    place.host.detach()
+    assert await place.refusal(place.load("c", 2)) == "model_state_conflict"
+    await place.host.unload("b")
+    assert [source.generation for source in place.host.sources()] == [first.generation]
+    assert place.kept() == {first.generation, second.generation}
+    place.engine = ScriptedEngine([])
+    place.host.attach(place.engine)
+    await place.host.settle()
+    assert place.kept() == {first.generation}
+
+
+async def test_retired_generations_in_use_are_bounded(place: Place) -> None:
+    running = []
+    for number in (0, 1, 2, 3, 0, 1):
+        folder = write_adapter(place.folder / f"r{len(running)}", seed=10 + len(running))
+        adapter = await place.host.load(LoadOrder("style", str(folder), replace=True))
+        running.append(
+            place.engine.generate(asking(adapter.generation, str(number) + str(len(running))))
+        )
+        await anext(running[-1])
+    assert (
+        await place.refusal(place.load("style", 0, replace=True)) == "lora_adapter_limit_exceeded"
+    )
+    assert len(place.kept()) == 6
+    await running[0].aclose()
+    await place.load("style", 0, replace=True)
+    for one in running:
+        await one.aclose()
+    await place.host.settle()
+    assert len(place.kept()) == 1
+
+
+async def test_same_content_again_revives_a_retired_generation(place: Place) -> None:
+    first = await place.load("style", 0)
+    running = place.engine.generate(asking(first.generation))
+    await anext(running)
+    await place.host.unload("style")
+    again = await place.load("style", 0)
+    assert again.generation == first.generation
+    await running.aclose()
+    await place.host.settle()
+    assert await place.known() == {first.generation: False} and place.kept() == {first.generation}
+
+
+async def test_home_that_cannot_be_written_refuses_loads_until_it_can(tmp_path: Path) -> None:
+    (tmp_path / "home").touch()
+    place = Place(tmp_path)
+    assert await place.refusal(place.load("style", 0)) == "lora_storage_unavailable"
+    (tmp_path / "home").unlink()
+    assert await place.load("style", 0)
+    await place.host.close()
