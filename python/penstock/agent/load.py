@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.adapters.live import LiveAdapters
 from penstock.agent.embedding_loop import EmbeddingLoop
 from penstock.agent.loop import AgentLoop, FileAttachments
 from penstock.agent.sessions import SessionStore
@@ -14,11 +15,17 @@ from penstock.models.loading import is_embedding_model, load_embedding_parts, lo
 Runner = Generator | EmbeddingRunner
 
 
-def load_runner(files: ModelFiles, engine: Engine, tool_syntax: str | None = None) -> Runner:
-    """For an engine that serves, or will serve, the same model. Raises ModelError."""
+def load_runner(
+    files: ModelFiles,
+    engine: Engine,
+    tool_syntax: str | None = None,
+    adapters: LiveAdapters | None = None,
+) -> Runner:
+    """For an engine that serves, or will serve, the same model. `adapters`: those that requests may
+    name. Raises ModelError."""
     if is_embedding_model(files):
         return EmbeddingRunner.load(engine, load_embedding_parts(files))
-    return Generator.load(engine, load_text_parts(files), tool_syntax)
+    return Generator.load(engine, load_text_parts(files), tool_syntax, adapters)
 
 
 def loop_over(
@@ -34,7 +41,10 @@ def loop_over(
 
 
 def load_loop(
-    files: ModelFiles, engine: Engine, tool_syntax: str | None = None
+    files: ModelFiles,
+    engine: Engine,
+    tool_syntax: str | None = None,
+    adapters: LiveAdapters | None = None,
 ) -> AgentLoop | EmbeddingLoop:
     """A loop that keeps nothing between requests. Raises ModelError."""
-    return loop_over(load_runner(files, engine, tool_syntax))
+    return loop_over(load_runner(files, engine, tool_syntax, adapters))

@@ -33,6 +33,7 @@ from penstock.dialog.message import (
 )
 from penstock.dialog.outlet import Outlet
 from penstock.dialog.request import (
+    AdapterGeneration,
     Constraint,
     FunctionTool,
     GenerateRequest,
@@ -51,6 +52,7 @@ from penstock.dialog.request import (
 )
 
 __all__ = [
+    "AdapterGeneration",
     "ArgumentsDelta",
     "Audio",
     "Constraint",

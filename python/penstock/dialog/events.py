@@ -46,11 +46,13 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag="run_started"):
-    """`model`: the resolved model id; `created`: Unix seconds."""
+    """`model`: the resolved model id; `created`: Unix seconds. `adapter_generation`: exactly what
+    is used, None for the base model."""
 
     model: str
     created: int
     prompt_tokens: int
+    adapter_generation: str | None = None
 
 
 class PartStarted(msgspec.Struct, frozen=True, tag="part_started"):

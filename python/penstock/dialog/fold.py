@@ -40,6 +40,7 @@ class Answer(msgspec.Struct):
     choices: list[Choice] = msgspec.field(default_factory=list)
     usage: Usage = Usage()
     status: str = "completed"
+    adapter_generation: str | None = None
 
 
 class FailedRun(ServiceError):
@@ -67,6 +68,7 @@ class Fold:
         match event:
             case RunStarted():
                 self.answer.model, self.answer.created = event.model, event.created
+                self.answer.adapter_generation = event.adapter_generation
             case TextDelta():
                 self._choice(event.choice).logprobs.extend(event.logprobs)
             case PartEnded():

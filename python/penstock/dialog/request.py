@@ -121,6 +121,12 @@ class ReasoningPolicy(msgspec.Struct, frozen=True):
     effort: str | None = None
 
 
+class AdapterGeneration(msgspec.Struct, frozen=True):
+    """An exact generation of an adapter, whatever its aliases name now."""
+
+    generation: str
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Exactly one of `messages`, `prompt` and `prompts` is given.
 
@@ -131,12 +137,13 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt precedes the answer. `tools` are the client's own; `hosted` run on the server, where they
     are enabled. `begun`: what the assistant has said of its answer already, which goes on from
     there; with messages only. `session`: id of the session that the conversation goes on in.
+    `adapter`: the alias of one of the model's adapters, or a generation; None: the base model.
     `streamed` False: nobody looks at an event before the run is over; text may come in fewer,
     longer deltas.
     """
 
     model: str | None = None
-    adapter: str | None = None
+    adapter: str | AdapterGeneration | None = None
     messages: tuple[Message, ...] | None = None
     begun: str = ""
     prompt: str | tuple[int, ...] | None = None

@@ -122,8 +122,6 @@ def _check_stops(stops: tuple[str, ...]) -> None:
 
 
 def _check_served(request: GenerateRequest) -> None:
-    if request.adapter is not None:
-        raise _unsupported("adapter")
     if request.hosted:
         raise _unavailable("tools", "no tools run on this server")
     if request.files:
@@ -162,12 +160,3 @@ def _check_tools(request: GenerateRequest) -> None:
 
 def _unavailable(field: str, why: str) -> InvalidRequest:
     return InvalidRequest(f"{field} cannot be used: {why}", field=field, code="unsupported_value")
-
-
-def _unsupported(field: str, how: str = "") -> InvalidRequest:
-    detail = f" {how}" if how else ""
-    return InvalidRequest(
-        f"{field}{detail} is not supported by this build yet",
-        field=field,
-        code="unsupported_value",
-    )

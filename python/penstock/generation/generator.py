@@ -8,11 +8,15 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final
 
+import msgspec
+
+from penstock.adapters.live import LiveAdapters
 from penstock.base.errors import InvalidRequest
 from penstock.base.ids import new_id
 from penstock.dialog import Event, GenerateRequest, Outlet, RunEnded, RunStarted, Sampling
 from penstock.engine.protocol import Engine
 from penstock.engine.types import Grammar, TokenRequest
+from penstock.generation.adapted import Batches, adapted
 from penstock.generation.answer_grammars import AnswerGrammars
 from penstock.generation.breakers import Breakers
 from penstock.generation.chat_form import chat_form
@@ -49,19 +53,27 @@ class Generator:
         template: ChatTemplate | None = None,
         defaults: Sampling | None = None,
         channels: Channels = PLAIN_CHANNELS,
+        adapters: LiveAdapters | None = None,
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._prompts = PromptBuilder(tokenizer, template)
         self._forms = AnswerForms(tokenizer, channels)
         self._grammars = AnswerGrammars(Constraints(engine, tokenizer), tokenizer, channels)
+        self._adapters = adapters or LiveAdapters()
         self._defaults = defaults if defaults is not None else Sampling()
         self._breakers = Breakers(tokenizer)
 
     @classmethod
-    def load(cls, engine: Engine, parts: TextParts, tool_syntax: str | None = None) -> Generator:
+    def load(
+        cls,
+        engine: Engine,
+        parts: TextParts,
+        tool_syntax: str | None = None,
+        adapters: LiveAdapters | None = None,
+    ) -> Generator:
         """For a loaded engine and the text parts of its model. `tool_syntax`: how it writes calls,
-        None to find that out.
+        None to find that out. `adapters`: those that requests may name.
 
         A chat template that cannot be used is reported and replaced by one that fits the model, if
         there is one; else completions are left. Raises ModelError for a tokenizer that cannot be
@@ -69,7 +81,7 @@ class Generator:
         """
         tokenizer = load_tokenizer(parts)
         template, channels = chat_form(parts, tokenizer, tool_syntax)
-        return cls(engine, tokenizer, template, parts.generation_defaults, channels)
+        return cls(engine, tokenizer, template, parts.generation_defaults, channels, adapters)
 
     @property
     def engine(self) -> Engine:
@@ -95,14 +107,24 @@ class Generator:
         grammar = await self._grammars.of(request, forms[0])
         num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         model = request.model or self._engine.info.model_id
-        yield RunStarted(model, int(time.time()), num_prompt_tokens)
+        started = RunStarted(model, int(time.time()), num_prompt_tokens)
         per_prompt = request.best_of or request.n
         calls = self._token_requests(request, prompts, per_prompt, sampling, grammar)
         choices = [
             self._choice(index, request, prompts[index // per_prompt], forms[index // per_prompt])
             for index in range(len(calls))
         ]
-        async with aclosing(self._batches(request, calls, choices, outlet)) as batches:
+
+        def open_batches(generation: str) -> Batches:
+            adapted_calls = [_with_adapter(call, generation) for call in calls]
+            return self._batches(request, adapted_calls, choices, outlet)
+
+        if request.adapter is None:
+            yield started
+            opened = self._batches(request, calls, choices, outlet)
+        else:
+            opened = adapted(self._adapters, request.adapter, started, open_batches)
+        async with aclosing(opened) as batches:
             async for events in batches:
                 for event in events:
                     yield event
@@ -123,7 +145,7 @@ class Generator:
         calls: Sequence[TokenRequest],
         choices: Sequence[Choice],
         outlet: Outlet | None,
-    ) -> AsyncGenerator[list[Event], None]:
+    ) -> Batches:
         if len(calls) == 1:
             return stream(self._engine, calls[0], choices[0], outlet)
         batches = merge(self._engine, calls, choices)
@@ -196,3 +218,8 @@ class Generator:
             with_logprobs=with_logprobs,
             max_calls=None if request.tool_policy.parallel else 1,
         )
+
+
+def _with_adapter(call: TokenRequest, generation: str) -> TokenRequest:
+    """The call for another generation, under an id of its own."""
+    return msgspec.structs.replace(call, id=new_id("seq_"), adapter=generation)

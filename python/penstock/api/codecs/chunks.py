@@ -39,6 +39,7 @@ class ChunkWriter:
                 "created": event.created,
                 "model": event.model,
                 "system_fingerprint": self._identity.fingerprint,
+                **generation_field(event.adapter_generation),
             }
         )
         self._head = b"data: " + envelope[:-1] + b',"choices":[{"index":'
@@ -81,6 +82,11 @@ def session_field(session: str | None) -> dict[str, str]:
     return {} if session is None else {"session_id": session}
 
 
+def generation_field(generation: str | None) -> dict[str, str]:
+    """`adapter_generation`, where an adapter was used."""
+    return {} if generation is None else {"adapter_generation": generation}
+
+
 def answer_json(
     identity: AnswerIdentity,
     kind: str,
@@ -98,6 +104,7 @@ def answer_json(
             "system_fingerprint": identity.fingerprint,
             "choices": choices,
             "usage": usage_object(answer.usage),
+            **generation_field(answer.adapter_generation),
             **session_field(session),
         }
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from penstock.api.codecs.fields import Fields
-from penstock.dialog import Limits, Sampling
+from penstock.dialog import AdapterGeneration, Limits, Sampling
 
 MAX_STOP_STRINGS: Final = 64
 MAX_BREAKERS: Final = 64
@@ -13,6 +14,7 @@ MAX_N: Final = 128
 MAX_TOP_LOGPROBS: Final = 20
 MAX_TOKEN_ID: Final = 2**31 - 1
 SEED_MASK: Final = 2**63 - 1
+GENERATION: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def decode_sampling(fields: Fields) -> Sampling:
@@ -58,8 +60,8 @@ def decode_stop(fields: Fields) -> tuple[str, ...]:
     return fields.strings("stop", MAX_STOP_STRINGS) or ()
 
 
-def decode_adapter(fields: Fields) -> str | None:
-    """An alias, or an object naming a generation. Generations are not resident in this build."""
+def decode_adapter(fields: Fields) -> str | AdapterGeneration | None:
+    """An alias, or an object naming a generation."""
     value = fields.get("adapter")
     if value is None:
         return None
@@ -71,11 +73,9 @@ def decode_adapter(fields: Fields) -> str | None:
         fields.refuse_type("adapter", "an alias or an object {generation}")
     generation = fields.required_object("adapter").required_string("generation")
     assert generation is not None
-    fields.refuse(
-        "adapter.generation",
-        "names no resident generation: the model has no dynamic LoRA runtime",
-        code="adapter_not_found",
-    )
+    if not GENERATION.fullmatch(generation):
+        fields.refuse("adapter.generation", "must be 64 hexadecimal digits")
+    return AdapterGeneration(generation)
 
 
 def _top_k(fields: Fields) -> int | None:

@@ -19,6 +19,7 @@ from penstock.api.codecs.reasoning import decode_effort, decode_reasoning
 from penstock.api.codecs.sampling import (
     MAX_STOP_STRINGS,
     MAX_TOP_LOGPROBS,
+    decode_adapter,
     decode_sampling,
 )
 from penstock.dialog import Constraint, GenerateRequest, ReasoningPolicy
@@ -43,6 +44,7 @@ def decode(body: bytes) -> Decoded:
     messages, begun = split_begun(fields, decode_messages(fields))
     request = GenerateRequest(
         model=fields.string("model") or None,
+        adapter=decode_adapter(fields),
         messages=(*decode_system(fields), *messages),
         begun=begun,
         tools=tools,

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import orjson
 
+from penstock.api.codecs.chunks import generation_field
 from penstock.api.codecs.dialect import AnswerIdentity
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
@@ -43,7 +44,7 @@ def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -
     """The JSON of a message."""
     choice = answer.choices[0]
     message = {
-        **message_head(identity, answer.model),
+        **message_head(identity, answer.model, answer.adapter_generation),
         "content": [block for part in choice.parts for block in _blocks(part)],
         **stop_fields(choice.finish, choice.stop_sequence),
         "usage": usage_object(answer.usage),
@@ -53,9 +54,17 @@ def encode(identity: AnswerIdentity, request: GenerateRequest, answer: Answer) -
     return orjson.dumps(message)
 
 
-def message_head(identity: AnswerIdentity, model: str) -> dict[str, Any]:
+def message_head(
+    identity: AnswerIdentity, model: str, adapter_generation: str | None
+) -> dict[str, Any]:
     """What a message says of itself before it has content."""
-    return {"id": identity.id, "type": "message", "role": "assistant", "model": model}
+    return {
+        "id": identity.id,
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        **generation_field(adapter_generation),
+    }
 
 
 def stop_fields(finish: Finish | None, stop_sequence: str | None) -> dict[str, Any]:

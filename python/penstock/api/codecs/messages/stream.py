@@ -92,7 +92,7 @@ class MessageStream:
 
     def _start(self, event: RunStarted) -> bytes:
         message = {
-            **message_head(self._identity, event.model),
+            **message_head(self._identity, event.model, event.adapter_generation),
             "content": [],
             **self._stop,
             "usage": usage_object(Usage(prompt_tokens=event.prompt_tokens)),

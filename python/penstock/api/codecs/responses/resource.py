@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 import orjson
 
+from penstock.api.codecs.chunks import generation_field
 from penstock.api.codecs.responses.output import Output
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
@@ -52,6 +53,7 @@ class Resource:
         self.completed: int | None = None
         self.usage: Usage | None = None
         self.error: ServiceError | None = None
+        self.adapter_generation: str | None = None
         self._out_of_tokens = False
 
     @property
@@ -66,6 +68,7 @@ class Resource:
                 pass  # the many; nothing else is theirs
             case RunStarted():
                 self.created = event.created
+                self.adapter_generation = event.adapter_generation
             case TurnEnded():
                 self._out_of_tokens |= event.finish == "length"
             case RunEnded():
@@ -127,6 +130,7 @@ class Resource:
             "completed_at": self.completed if over else None,
             "status": status,
             "model": self.identity.model,
+            **generation_field(self.adapter_generation),
             "output": items,
             "output_text": self.output.joined("text") if items else None,
             "reasoning": self.output.joined("reasoning") if items else None,
