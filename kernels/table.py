@@ -12,9 +12,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from penstock.kernels.lora import Slots, SlotSizes
 from penstock.kernels.weights import Linear, Matrix
 
 Tensor = TypeVar("Tensor")
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterRows(Generic[Tensor]):
+    """Which rows of a step have an adapter, as int32 tensors: rows order[starts[g] : starts[g + 1]]
+    have that of slots[g]. No slot occurs in two groups, no row twice. What lies in `order` past the
+    last start and in `slots` of empty groups is undefined."""
+
+    slots: Tensor  # [R]
+    order: Tensor  # [T], or [S]
+    starts: Tensor  # [R + 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +42,8 @@ class StepInputs(Generic[Tensor]):
     block_tables: Tensor  # [R, max_blocks]; entries past the context are undefined
     sample_rows: Tensor  # [S] indices into the T tokens whose logits are wanted
     work: Any = None  # what an implementation prepared once for all layers of this step
+    adapters: AdapterRows[Tensor] | None = None  # of the tokens; None: no row has one
+    sampled_adapters: AdapterRows[Tensor] | None = None  # of the sampled rows, the same groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +71,8 @@ class HeadNorm:
 
 
 class Ops(Protocol[Tensor]):
-    """All results are new tensors; only `rope_cache` writes to an argument, the cache.
+    """All results are new tensors; only `rope_cache` writes to an argument, the cache, and `lora`
+    to the result of a linear layer.
 
     A row of any result depends on that row's inputs alone, bit for bit: never on the batch.
     """
@@ -70,6 +85,9 @@ class Ops(Protocol[Tensor]):
 
     def pack_tied(self, table: Matrix) -> tuple[Any, Any]:
         """The table for `embedding`, and as the head for `linear`: one memory where that can be."""
+
+    def adapter_slots(self, sizes: SlotSizes) -> Slots:
+        """Empty slots for adapters. The result goes to `lora`."""
 
     def constant(self, array: Any) -> Tensor:
         """A numpy array (norm weights, the rope table) as a tensor of this implementation."""
@@ -100,6 +118,14 @@ class Ops(Protocol[Tensor]):
         32 to int8, symmetric: the integers of x / (absmax / 127), half to even, with the scale
         that fits them best; products are summed exactly per weight group; groups are summed in
         order in float32.
+        """
+
+    def lora(
+        self, x: Tensor, y: Tensor, slots: Any, linear: int, rows: AdapterRows[Tensor]
+    ) -> Tensor:
+        """y[t] += B (A x[t]) for rows with an adapter, in place: x [T, K], y [T, N] the result of
+        the linear layer of that number. Factors and products in float32 but for the rounding of
+        `SlotSizes.store`. Returns y.
         """
 
     def rope_cache(

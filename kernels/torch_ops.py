@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from penstock.kernels.lora import SlotSizes
 from penstock.kernels.op import KernelTable
 from penstock.kernels.rows import RowState, StepSlots, Upload
 from penstock.kernels.sampling import SamplingRows
-from penstock.kernels.table import HeadNorm, LayerCache, StepInputs
+from penstock.kernels.table import AdapterRows, HeadNorm, LayerCache, StepInputs
 from penstock.kernels.weights import Linear, Matrix
 
 
@@ -74,6 +75,19 @@ class TorchOps:
 
     def linear(self, x: torch.Tensor, weight: Any) -> torch.Tensor:
         return self.table["linear"].call(x, weight)
+
+    def adapter_slots(self, sizes: SlotSizes) -> Any:
+        return self._pack("lora", sizes)
+
+    def lora(
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        slots: Any,
+        linear: int,
+        rows: AdapterRows[torch.Tensor],
+    ) -> torch.Tensor:
+        return self.table["lora"].call(x, y, slots, linear, rows)
 
     def rope_cache(
         self,

@@ -11,5 +11,6 @@ void bind_weights(pybind11::module_& module);
 void bind_plan(pybind11::module_& module);
 void bind_attention(pybind11::module_& module);
 void bind_histories(pybind11::module_& module);
+void bind_adapters(pybind11::module_& module);
 
 } // namespace penstock::bind

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bind/operand.h"
+#include "cpu/adapter.h"
 #include "plan/aligned_buffer.h"
 
 namespace penstock::bind {
@@ -83,13 +84,35 @@ void check_extents(const CheckedCall& call, Symbols& symbols) {
     }
 }
 
+// The table of the slots; sets the extents of the layer that the call is for.
+const void* check_adapters(const Signature& signature, const CallArguments& given,
+                           Symbols& symbols) {
+    if (!py::isinstance<cpu::AdapterSlots>(given.object)) {
+        throw py::type_error(signature.kernel + ": object: expected AdapterSlots");
+    }
+    const cpu::AdapterTable& table = given.object.cast<const cpu::AdapterSlots&>().table();
+    const int64_t linear = given.integers.at(0);
+    if (linear < 0 || linear >= table.num_linears) {
+        throw py::value_error(signature.kernel + ": linear: must be below " +
+                              std::to_string(table.num_linears));
+    }
+    symbols.set("K", {table.linears[linear].depth});
+    symbols.set("N", {table.linears[linear].rows});
+    symbols.set("H", {cpu::inner_columns(table, linear)});
+    return &table;
+}
+
 const void* check_object(const KernelSet& kernels, const Signature& signature,
-                         const py::object& object, Symbols& symbols) {
+                         const CallArguments& given, Symbols& symbols) {
+    const py::object& object = given.object;
     if (signature.object == ObjectKind::none) {
         if (!object.is_none()) {
             throw py::type_error(signature.kernel + ": takes no object");
         }
         return nullptr;
+    }
+    if (signature.object == ObjectKind::adapter_slots) {
+        return check_adapters(signature, given, symbols);
     }
     if (!py::isinstance<PackedWeights>(object)) {
         throw py::type_error(signature.kernel + ": object: expected PackedLinear");
@@ -166,7 +189,7 @@ CheckedCall check_call(const KernelSet& kernels, const std::string& name,
     call.reals = given.reals;
 
     Symbols symbols;
-    call.object = check_object(kernels, signature, given.object, symbols);
+    call.object = check_object(kernels, signature, given, symbols);
     for (size_t i = 0; i < signature.integers.size(); ++i) {
         symbols.set(signature.integers[i], {given.integers[i]});
     }
@@ -190,6 +213,9 @@ CheckedCall check_call(const KernelSet& kernels, const std::string& name,
         }
         if (!signature.tensors[i].runs_to.empty()) {
             call.runs.push_back({i, symbols.evaluate(signature.tensors[i].runs_to).value()});
+        }
+        if (signature.tensors[i].name == "order") {
+            call.adapter_slots = static_cast<const cpu::AdapterTable*>(call.object)->capacity;
         }
         if (signature.tensors[i].name == "block_tables") {
             call.cache = {symbols.evaluate("B").value().value, symbols.evaluate("P").value().value};

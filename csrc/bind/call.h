@@ -34,6 +34,7 @@ struct CheckedCall {
     std::vector<ValueBound> bounds;
     std::vector<ValueBound> runs;
     std::optional<CacheExtent> cache; // of a call that takes the chunks of a step
+    int64_t adapter_slots = 0;        // of a call that takes groups of rows: how many slots
 };
 
 struct CallArguments {

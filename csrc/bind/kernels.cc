@@ -25,6 +25,12 @@ void check_values(const CheckedCall& call) {
         check_starts(call.tensors[run.index].view, run.limit.value,
                      call.signature->kernel + ": " + parameter.name);
     }
+    if (call.adapter_slots > 0) {
+        DistinctCheck distinct;
+        check_groups({tensor_named(call, "order").view, tensor_named(call, "starts").view,
+                      tensor_named(call, "slots").view},
+                     call.adapter_slots, distinct, call.signature->kernel + ": ");
+    }
     if (call.cache) {
         check_chunks({tensor_named(call, "query_starts").view,
                       tensor_named(call, "context_lens").view,

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "bind/bindings.h"
 #include "bind/call.h"
@@ -30,22 +31,25 @@ class PyRecorder {
         }
     }
 
-    // The seven inputs of a step, once.
-    std::vector<PlanTensor> inputs(int64_t max_blocks) {
+    // The inputs of a step, once; `adapters`: those of a step with adapters, too.
+    std::vector<PlanTensor> inputs(int64_t max_blocks, bool adapters) {
         if (has_inputs_) {
             throw py::value_error("inputs: were already made");
         }
         if (max_blocks < 1 || max_blocks > most_extent) {
             throw py::value_error("max_blocks: must be in 1..2^24");
         }
-        constexpr PerInput<Axis> axes{Axis::tokens, Axis::tokens, Axis::tokens, Axis::row_starts,
-                                      Axis::rows,   Axis::rows,   Axis::samples};
-        for (size_t i = 0; i < num_step_inputs; ++i) {
+        constexpr PerInput<Axis> axes{Axis::tokens,     Axis::tokens,  Axis::tokens,
+                                      Axis::row_starts, Axis::rows,    Axis::rows,
+                                      Axis::samples,    Axis::rows,    Axis::tokens,
+                                      Axis::row_starts, Axis::samples, Axis::row_starts};
+        num_inputs_ = adapters ? num_step_inputs : num_base_inputs;
+        for (size_t i = 0; i < num_inputs_; ++i) {
             const bool table = i == static_cast<size_t>(StepInput::block_tables);
             inputs_[i] = recorder_.input(DType::i32, axes[i], {&max_blocks, table ? 1U : 0U});
         }
         has_inputs_ = true;
-        return {inputs_.begin(), inputs_.end()};
+        return {inputs_.begin(), inputs_.begin() + static_cast<std::ptrdiff_t>(num_inputs_)};
     }
 
     // A new tensor whose dimension 0 counts what that of `like` counts.
@@ -88,6 +92,9 @@ class PyRecorder {
             }
             limits_.starts = true;
         }
+        if (call.adapter_slots > 0) {
+            limit_adapters(call);
+        }
         if (call.cache) {
             for (const char* input : {"query_starts", "context_lens", "block_tables"}) {
                 input_of(call, input, tensor_named(call, input));
@@ -102,12 +109,15 @@ class PyRecorder {
         alive_.append(object);
     }
 
-    std::shared_ptr<StepPlan> finish(const PlanTensor& output) {
+    // `shared`: a plan whose memory this one may use, where it is large enough. They must not run
+    // at the same time.
+    std::shared_ptr<StepPlan> finish(const PlanTensor& output, const StepPlan* shared) {
         if (!has_inputs_ || output.buffer == PlanTensor::external) {
             throw py::value_error("finish: needs inputs and an output that was recorded");
         }
         return std::make_shared<StepPlan>(
-            StepPlan{Plan(recorder_, output), inputs_, output, limits_});
+            StepPlan{Plan(recorder_, output, shared == nullptr ? nullptr : shared->plan.arena()),
+                     inputs_, output, limits_, false, num_inputs_});
     }
 
     const py::list& alive() const { return alive_; }
@@ -115,7 +125,7 @@ class PyRecorder {
   private:
     size_t input_of(const CheckedCall& call, const std::string& name,
                     const PlanTensor& tensor) const {
-        for (size_t i = 0; i < num_step_inputs; ++i) {
+        for (size_t i = 0; i < num_inputs_; ++i) {
             if (has_inputs_ && inputs_[i].buffer == tensor.buffer) {
                 return i;
             }
@@ -130,6 +140,23 @@ class PyRecorder {
         narrow(limits_.below[input], bound.limit);
     }
 
+    void limit_adapters(const CheckedCall& call) {
+        const auto input = [&](const char* name) {
+            return static_cast<StepInput>(input_of(call, name, tensor_named(call, name)));
+        };
+        const StepInput order = input("order"), starts = input("starts");
+        const bool of_tokens = order == StepInput::adapter_order;
+        if (input("slots") != StepInput::adapter_slots ||
+            order != (of_tokens ? StepInput::adapter_order : StepInput::sampled_order) ||
+            starts != (of_tokens ? StepInput::adapter_starts : StepInput::sampled_starts)) {
+            throw py::value_error(
+                "lora: order, starts, slots: must be inputs that belong together");
+        }
+        if (limits_.adapter_slots == 0 || call.adapter_slots < limits_.adapter_slots) {
+            limits_.adapter_slots = call.adapter_slots;
+        }
+    }
+
     void narrow_cache(const CacheExtent& cache) {
         if (limits_.cache && limits_.cache->block_tokens != cache.block_tokens) {
             throw py::value_error("keys: all layers of a plan must have the same block size");
@@ -142,6 +169,7 @@ class PyRecorder {
     std::shared_ptr<KernelSet> kernels_;
     Recorder recorder_;
     PerInput<PlanTensor> inputs_{};
+    size_t num_inputs_ = 0;
     bool has_inputs_ = false;
     InputLimits limits_;
     py::list alive_;
@@ -154,9 +182,13 @@ struct PyPlan {
     py::list alive;
 };
 
-PerInput<TensorView> views_of(const PerInput<py::array>& arrays) {
+PerInput<TensorView> views_of(const StepPlan& plan, const std::vector<py::array>& arrays) {
+    if (arrays.size() != plan.num_inputs) {
+        throw py::value_error("adapters: the plan was recorded " +
+                              std::string(plan.num_inputs == num_base_inputs ? "without" : "with"));
+    }
     PerInput<TensorView> views;
-    for (size_t i = 0; i < num_step_inputs; ++i) {
+    for (size_t i = 0; i < arrays.size(); ++i) {
         const std::string name = step_input_names[i];
         views[i] = array_operand(arrays[i], name).view;
         const int rank = i == static_cast<size_t>(StepInput::block_tables) ? 2 : 1;
@@ -173,10 +205,12 @@ PerInput<TensorView> views_of(const PerInput<py::array>& arrays) {
 py::array run_plan(const py::object& self, const py::array& tokens, const py::array& positions,
                    const py::array& slots, const py::array& query_starts,
                    const py::array& context_lens, const py::array& block_tables,
-                   const py::array& sample_rows) {
+                   const py::array& sample_rows, const std::vector<py::array>& adapters) {
     const auto& plan = self.cast<const PyPlan&>();
-    const auto views =
-        views_of({tokens, positions, slots, query_starts, context_lens, block_tables, sample_rows});
+    std::vector<py::array> inputs{tokens,       positions,    slots,      query_starts,
+                                  context_lens, block_tables, sample_rows};
+    inputs.insert(inputs.end(), adapters.begin(), adapters.end());
+    const auto views = views_of(*plan.step, inputs);
     const StepSize size = plan.step->measure(views);
     TensorView output;
     {
@@ -219,7 +253,7 @@ void bind_plan(py::module_& module) {
     py::class_<PyRecorder>(module, "Recorder")
         .def(py::init<std::shared_ptr<KernelSet>, int64_t, int64_t, int64_t>(), py::arg("kernels"),
              py::arg("max_tokens"), py::arg("max_rows"), py::arg("max_samples"))
-        .def("inputs", &PyRecorder::inputs, py::arg("max_blocks"))
+        .def("inputs", &PyRecorder::inputs, py::arg("max_blocks"), py::arg("adapters") = false)
         .def("empty", &PyRecorder::empty, py::arg("like"), py::arg("columns"),
              py::arg("dtype") = "float32")
         .def("between", &PyRecorder::between, py::arg("starts"), py::arg("columns"))
@@ -229,14 +263,16 @@ void bind_plan(py::module_& module) {
              py::arg("object") = py::none())
         .def(
             "finish",
-            [](PyRecorder& recorder, std::shared_ptr<ThreadPool> pool, const PlanTensor& output) {
-                return PyPlan{recorder.finish(output), std::move(pool), recorder.alive()};
+            [](PyRecorder& recorder, std::shared_ptr<ThreadPool> pool, const PlanTensor& output,
+               const std::optional<PyPlan>& shared) {
+                const StepPlan* other = shared ? shared->step.get() : nullptr;
+                return PyPlan{recorder.finish(output, other), std::move(pool), recorder.alive()};
             },
-            py::arg("pool"), py::arg("output"));
+            py::arg("pool"), py::arg("output"), py::arg("shared") = py::none());
     py::class_<PyPlan>(module, "Plan")
         .def("run", &run_plan, py::arg("tokens"), py::arg("positions"), py::arg("slots"),
              py::arg("query_starts"), py::arg("context_lens"), py::arg("block_tables"),
-             py::arg("sample_rows"))
+             py::arg("sample_rows"), py::arg("adapters") = std::vector<py::array>{})
         .def("profile", &profile_of)
         .def_property(
             "profiling", [](const PyPlan& plan) { return plan.step->profiling; },

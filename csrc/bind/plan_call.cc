@@ -42,6 +42,13 @@ StepSize StepPlan::measure(const PerInput<TensorView>& given) const {
     require_rows(given, StepInput::slots, size.tokens);
     require_rows(given, StepInput::query_starts, size.rows + 1);
     require_rows(given, StepInput::block_tables, size.rows);
+    if (num_inputs > num_base_inputs) {
+        require_rows(given, StepInput::adapter_slots, size.rows);
+        require_rows(given, StepInput::adapter_order, size.tokens);
+        require_rows(given, StepInput::adapter_starts, size.rows + 1);
+        require_rows(given, StepInput::sampled_order, size.samples);
+        require_rows(given, StepInput::sampled_starts, size.rows + 1);
+    }
     require_at_most("tokens", size.tokens, plan.largest().tokens);
     require_at_most("context_lens", size.rows, plan.largest().rows);
     require_at_most("sample_rows", size.samples, plan.largest().samples);
@@ -51,7 +58,7 @@ StepSize StepPlan::measure(const PerInput<TensorView>& given) const {
 }
 
 void StepPlan::copy(const PerInput<TensorView>& given) {
-    for (size_t i = 0; i < num_step_inputs; ++i) {
+    for (size_t i = 0; i < num_inputs; ++i) {
         const TensorView to = plan.view(inputs[i]);
         const int64_t width = given[i].rank == 2 ? given[i].shape[1] : 1;
         for (int64_t row = 0; row < to.shape[0]; ++row) {
@@ -67,7 +74,7 @@ void StepPlan::copy(const PerInput<TensorView>& given) {
 }
 
 void StepPlan::check(const StepSize& size, int64_t table_columns) {
-    for (size_t i = 0; i < num_step_inputs; ++i) {
+    for (size_t i = 0; i < num_inputs; ++i) {
         if (const auto& bound = limits.below[i]) {
             check_below(plan.view(inputs[i]), extent(bound->axis, size, bound->value),
                         step_input_names[i]);
@@ -81,10 +88,18 @@ void StepPlan::check(const StepSize& size, int64_t table_columns) {
         constexpr auto starts = static_cast<size_t>(StepInput::query_starts);
         check_starts(plan.view(inputs[starts]), size.tokens, step_input_names[starts]);
     }
+    const auto view = [&](StepInput input) {
+        return plan.view(inputs[static_cast<size_t>(input)]);
+    };
+    if (limits.adapter_slots > 0) {
+        check_groups({view(StepInput::adapter_order), view(StepInput::adapter_starts),
+                      view(StepInput::adapter_slots)},
+                     limits.adapter_slots, check_grouped, "adapter_");
+        check_groups({view(StepInput::sampled_order), view(StepInput::sampled_starts),
+                      view(StepInput::adapter_slots)},
+                     limits.adapter_slots, check_grouped, "sampled_");
+    }
     if (limits.cache) {
-        const auto view = [&](StepInput input) {
-            return plan.view(inputs[static_cast<size_t>(input)]);
-        };
         TensorView tables = view(StepInput::block_tables);
         tables.shape[1] = table_columns;
         check_chunks({view(StepInput::query_starts), view(StepInput::context_lens), tables},

@@ -19,11 +19,19 @@ enum class StepInput : uint8_t {
     query_starts,
     context_lens,
     block_tables,
-    sample_rows
+    sample_rows,
+    adapter_slots, // from here on of a plan with adapters only
+    adapter_order,
+    adapter_starts,
+    sampled_order,
+    sampled_starts
 };
-constexpr size_t num_step_inputs = 7;
+constexpr size_t num_base_inputs = 7;
+constexpr size_t num_step_inputs = 12;
 constexpr std::array<const char*, num_step_inputs> step_input_names{
-    "tokens", "positions", "slots", "query_starts", "context_lens", "block_tables", "sample_rows"};
+    "tokens",        "positions",      "slots",         "query_starts",
+    "context_lens",  "block_tables",   "sample_rows",   "adapter_slots",
+    "adapter_order", "adapter_starts", "sampled_order", "sampled_starts"};
 
 template <class T>
 using PerInput = std::array<T, num_step_inputs>;
@@ -33,6 +41,7 @@ struct InputLimits {
     PerInput<std::optional<Extent>> below{};
     std::optional<CacheExtent> cache;
     bool starts = false; // query_starts must ascend from 0 to the tokens
+    int64_t adapter_slots = 0;
 };
 
 // The smaller of two bounds; bounds of different axes do not occur for one input.
@@ -44,7 +53,9 @@ struct StepPlan {
     PlanTensor output;
     InputLimits limits;
     bool profiling = false;
+    size_t num_inputs = num_base_inputs;
     DistinctCheck check_distinct = {}; // of the slots
+    DistinctCheck check_grouped = {};  // of rows with an adapter
 
     // The size of a step with these inputs, or std::invalid_argument where their lengths disagree
     // or exceed what the plan was recorded for.

@@ -84,7 +84,8 @@ std::vector<Parameter> gated_tensors() {
 }
 
 // `K`, `N`, `V` and `Z` of a packed_linear: its depth, its rows (as N and as V), and the bytes of
-// a quantized row of that depth.
+// a quantized row of that depth. `K`, `N` and `H` of adapter_slots: those of the layer `linear`,
+// and the columns of its scratch.
 const std::vector<Signature>& table() {
     static const std::vector<Signature> signatures{
         {"rms_norm",
@@ -155,6 +156,16 @@ const std::vector<Signature>& table() {
          {"threads"},
          {},
          ObjectKind::packed_linear},
+        {"lora",
+         {{"x", read, f32, {"T", "K"}, ""},
+          {"y", update, f32, {"T", "N"}, ""},
+          {"order", read, i32, {"T"}, ""},
+          {"starts", read, i32, {"R+1"}, ""},
+          {"slots", read, i32, {"R"}, ""},
+          {"inner", write, f32, {"T", "H"}, ""}},
+         {"linear"},
+         {},
+         ObjectKind::adapter_slots},
         {"rope_cache", rope_cache_tensors(), {"H", "K", "D"}, {}, ObjectKind::none, rope_refusal},
         {"norm_rope_cache",
          rope_cache_tensors(

@@ -28,7 +28,7 @@ struct Parameter {
     std::string runs_to = {};         // values ascend from 0 to this extent
 };
 
-enum class ObjectKind : uint8_t { none, packed_linear };
+enum class ObjectKind : uint8_t { none, packed_linear, adapter_slots };
 
 struct Signature {
     std::string kernel;

@@ -65,6 +65,29 @@ void check_starts(const TensorView& starts, int64_t end, const std::string& wher
     }
 }
 
+void check_groups(const GroupViews& groups, int64_t capacity, DistinctCheck& distinct,
+                  const std::string& where) {
+    const auto* starts = static_cast<const int32_t*>(groups.starts.data);
+    const auto* slots = static_cast<const int32_t*>(groups.slots.data);
+    const int64_t count = groups.slots.shape[0], rows = groups.order.shape[0];
+    const int64_t end = starts[count];
+    if (end > rows) {
+        refuse(where + "starts: end at " + std::to_string(end) + " of " + std::to_string(rows) +
+               " rows");
+    }
+    check_starts(groups.starts, end, where + "starts");
+    for (int64_t g = 0; g < count; ++g) {
+        if (starts[g] < starts[g + 1] && (slots[g] < 0 || slots[g] >= capacity)) {
+            refuse(where + "slots: " + std::to_string(slots[g]) + " is not in 0.." +
+                   std::to_string(capacity - 1));
+        }
+    }
+    TensorView used = groups.order;
+    used.shape[0] = end;
+    check_below(used, rows, where + "order");
+    distinct(used, where + "order");
+}
+
 void check_chunks(const ChunkViews& chunks, int64_t tokens, const CacheExtent& cache) {
     const int64_t rows = chunks.context_lens.shape[0];
     const auto* starts = static_cast<const int32_t*>(chunks.query_starts.data);

@@ -28,6 +28,18 @@ class DistinctCheck {
 // The elements of `starts` [n] int32 ascend from 0 to `end`, equals allowed; there is at least one.
 void check_starts(const TensorView& starts, int64_t end, const std::string& where);
 
+// Rows of a tensor in groups, one adapter each; see AdapterRows in kernels/table.py.
+struct GroupViews {
+    TensorView order;  // [T]
+    TensorView starts; // [R + 1]
+    TensorView slots;  // [R]
+};
+
+// Groups ascend from 0 to at most the rows of `order`, whose elements up to there name different
+// rows; groups that are not empty have a slot below `capacity`.
+void check_groups(const GroupViews& groups, int64_t capacity, DistinctCheck& distinct,
+                  const std::string& where);
+
 // The shape of the cache that block tables point into.
 struct CacheExtent {
     int64_t blocks = 0;

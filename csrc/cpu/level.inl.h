@@ -9,6 +9,7 @@
 #include "cpu/level.h"
 #include "cpu/linear_affine.inl.h"
 #include "cpu/linear_dense.inl.h"
+#include "cpu/lora.inl.h"
 #include "cpu/norm.inl.h"
 #include "cpu/pooling.inl.h"
 #include "cpu/quantize.inl.h"
@@ -23,7 +24,7 @@ namespace {
 constexpr KernelTable kTable{{kQuantizeKernels, kLinearAffineKernels, kLinearDenseKernels,
                               kEmbeddingKernels, kNormKernels, kRopeKernels, kAttentionKernels,
                               kActivationKernels, kAdjustKernels, kSamplingKernels, kGatherKernels,
-                              kLayerNormKernels, kPoolingKernels}};
+                              kLayerNormKernels, kPoolingKernels, kLoraKernels}};
 
 } // namespace
 } // namespace penstock::cpu::PENSTOCK_LEVEL

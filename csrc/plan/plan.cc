@@ -24,11 +24,14 @@ ArenaLayout layout_of(const Recorder& recorder, const PlanTensor& output) {
 
 } // namespace
 
-Plan::Plan(const Recorder& recorder, const PlanTensor& output)
+Plan::Plan(const Recorder& recorder, const PlanTensor& output,
+           std::shared_ptr<AlignedBuffer> shared)
     : largest_(recorder.largest()), steps_(recorder.steps()), seconds_(recorder.steps().size()) {
     ArenaLayout layout = layout_of(recorder, output);
     offsets_ = std::move(layout.offsets);
-    arena_ = AlignedBuffer(layout.bytes);
+    arena_ = shared != nullptr && shared->bytes() >= layout.bytes
+                 ? std::move(shared)
+                 : std::make_shared<AlignedBuffer>(layout.bytes);
     for (PlanStep& step : steps_) {
         for (size_t i = 0; i < step.tensors.size(); ++i) {
             step.arguments.tensor[i].data = address(step.tensors[i]);
@@ -42,7 +45,7 @@ std::byte* Plan::address(const PlanTensor& tensor) const {
     if (tensor.buffer == PlanTensor::external) {
         return static_cast<std::byte*>(tensor.view.data);
     }
-    return arena_.data() + offsets_.at(static_cast<size_t>(tensor.buffer)) +
+    return arena_->data() + offsets_.at(static_cast<size_t>(tensor.buffer)) +
            static_cast<size_t>(tensor.offset) * size_of(tensor.view.dtype);
 }
 

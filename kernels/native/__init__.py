@@ -1,5 +1,5 @@
 """The ops in C++ on a CPU: thin calls into `penstock._native`, eager or recorded. No torch."""
 
-from penstock.kernels.native.ops import NativeOps, PlanOps, Pool
+from penstock.kernels.native.ops import NativeOps, PlanOps, Pool, plan_arguments
 
-__all__ = ["NativeOps", "PlanOps", "Pool"]
+__all__ = ["NativeOps", "PlanOps", "Pool", "plan_arguments"]

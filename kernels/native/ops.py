@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from penstock import _native
 from penstock.kernels.adjust_operands import adjust_operands
-from penstock.kernels.native.pack import matrix_source
+from penstock.kernels.lora import Slots, SlotSizes
+from penstock.kernels.native.pack import NativeSlots, matrix_source
 from penstock.kernels.native.sink import EagerSink, PlanSink, Sink
 from penstock.kernels.sampling import SamplingRows
-from penstock.kernels.table import HeadNorm, LayerCache, StepInputs
+from penstock.kernels.table import AdapterRows, HeadNorm, LayerCache, StepInputs
 from penstock.kernels.weights import Linear, Matrix
 
 Tensor = TypeVar("Tensor")
@@ -88,6 +89,17 @@ class SinkOps(Generic[Tensor]):
         if weight.has_dense:
             self._sink.call("linear_dense", [x, out], threads, weight=weight)
         return out
+
+    def adapter_slots(self, sizes: SlotSizes) -> Slots:
+        return NativeSlots(sizes)
+
+    def lora(
+        self, x: Tensor, y: Tensor, slots: Any, linear: int, rows: AdapterRows[Tensor]
+    ) -> Tensor:
+        inner = self._sink.empty(x, slots.table.inner_columns(linear))
+        tensors = [x, y, rows.order, rows.starts, rows.slots, inner]
+        self._sink.call("lora", tensors, [linear], weight=slots.table)
+        return y
 
     def rope_cache(
         self,
@@ -179,11 +191,18 @@ class NativeOps(SinkOps[npt.NDArray[Any]]):
         return cls(EagerSink(_native.KernelSet(level or "auto"), pool))
 
     def recorder(
-        self, max_tokens: int, max_rows: int, max_samples: int, max_blocks: int
+        self,
+        max_tokens: int,
+        max_rows: int,
+        max_samples: int,
+        max_blocks: int,
+        *,
+        adapters: bool = False,
     ) -> PlanOps:
-        """Ops of the same level and pool that record a step of at most these sizes."""
+        """Ops of the same level and pool that record a step of at most these sizes; with
+        `adapters` the inputs have groups of rows."""
         sink = PlanSink(self._sink.kernels, self._sink.pool, max_tokens, max_rows, max_samples)
-        return PlanOps(sink, max_blocks)
+        return PlanOps(sink, max_blocks, adapters=adapters)
 
     def sample(self, logits: npt.NDArray[np.float32], rows: SamplingRows) -> npt.NDArray[np.int32]:
         """[S, V], modified in place -> [S] token ids; negative where there is none. See
@@ -227,15 +246,42 @@ class NativeOps(SinkOps[npt.NDArray[Any]]):
 class PlanOps(SinkOps[Any]):
     """Ops that record. `inputs` are the step's; `finish` gives the plan."""
 
-    def __init__(self, sink: PlanSink, max_blocks: int) -> None:
+    def __init__(self, sink: PlanSink, max_blocks: int, *, adapters: bool) -> None:
         super().__init__(sink)
         self._recorder = sink.recorder
-        self.inputs: StepInputs[Any] = StepInputs(*self._recorder.inputs(max_blocks))
+        tensors = self._recorder.inputs(max_blocks, adapters)
+        self.inputs: StepInputs[Any] = StepInputs(*tensors[:7])
+        if adapters:
+            slots, order, starts, sampled_order, sampled_starts = tensors[7:]
+            self.inputs = StepInputs(
+                *tensors[:7],
+                adapters=AdapterRows(slots, order, starts),
+                sampled_adapters=AdapterRows(slots, sampled_order, sampled_starts),
+            )
 
-    def finish(self, output: Any) -> Any:
+    def finish(self, output: Any, shared: Any = None) -> Any:
         """The plan whose `run(tokens, positions, slots, query_starts, context_lens, block_tables,
-        sample_rows)` gives `output`, valid until the next run."""
-        return self._recorder.finish(self._sink.pool, output)
+        sample_rows, adapters)` gives `output`, valid until the next run: of it, or of a plan that
+        was `shared` and whose memory it uses. `adapters`: slots, order, starts, and order and
+        starts of the sampled rows, where they were recorded."""
+        return self._recorder.finish(self._sink.pool, output, shared)
+
+
+def plan_arguments(inputs: StepInputs[Any]) -> tuple[Any, ...]:
+    """What `run` of a plan takes of a step, in its order."""
+    arguments = (
+        inputs.tokens,
+        inputs.positions,
+        inputs.slots,
+        inputs.query_starts,
+        inputs.context_lens,
+        inputs.block_tables,
+        inputs.sample_rows,
+    )
+    own, sampled = inputs.adapters, inputs.sampled_adapters
+    if own is None or sampled is None:
+        return arguments
+    return (*arguments, (own.slots, own.order, own.starts, sampled.order, sampled.starts))
 
 
 def _columns(x: Any) -> int:

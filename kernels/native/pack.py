@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from penstock import _native
+from penstock.kernels.lora import LinearFactors, SlotSizes
 from penstock.kernels.weights import Dense, Matrix
 
 
@@ -25,3 +27,26 @@ def matrix_source(matrix: Matrix) -> Any:
         matrix.super_scale,
         matrix.super_minimum,
     )
+
+
+class NativeSlots:
+    """`kernels.lora.Slots` of the extension. `table` is what its kernels take."""
+
+    def __init__(self, sizes: SlotSizes) -> None:
+        self._linears = sizes.linears
+        self.table = _native.AdapterSlots(
+            sizes.capacity, sizes.max_rank, sizes.store, list(sizes.linears)
+        )
+
+    def pack(self, factors: Sequence[LinearFactors]) -> Any:
+        if [len(linear) for linear in factors] != [len(rows) for _, rows in self._linears]:
+            raise ValueError("factors: must have a place for each slice of each linear layer")
+        return self.table.pack(
+            [None if one is None else (one.a, one.b) for linear in factors for one in linear]
+        )
+
+    def install(self, slot: int, packed: Any) -> None:
+        self.table.install(slot, packed)
+
+    def clear(self, slot: int) -> None:
+        self.table.clear(slot)

@@ -10,6 +10,7 @@ from penstock.kernels.ops.embedding import EMBEDDING
 from penstock.kernels.ops.gather import GATHER_ROWS
 from penstock.kernels.ops.layer_norm import ADD_LAYER_NORM, LAYER_NORM
 from penstock.kernels.ops.linear import LINEAR
+from penstock.kernels.ops.lora import LORA
 from penstock.kernels.ops.norm import ADD_RMS_NORM, RMS_NORM
 from penstock.kernels.ops.pooling import L2_NORMALIZE, MEAN_ROWS
 from penstock.kernels.ops.rope_cache import ROPE_CACHE
@@ -23,6 +24,7 @@ def all_ops() -> tuple[Op, ...]:
         EMBEDDING,
         RMS_NORM,
         LINEAR,
+        LORA,
         ROPE_CACHE,
         ATTENTION,
         ADD_RMS_NORM,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.native import NativeOps
+from penstock.kernels.native import NativeOps, plan_arguments
 from penstock.kernels.table import HeadNorm, LayerCache, StepInputs
 from penstock.kernels.weights import Affine, Dense, Linear
 
@@ -118,16 +118,4 @@ def record(model: Model) -> Any:
 
 def run(plan: Any, inputs: StepInputs[Any]) -> npt.NDArray[np.float32]:
     """The logits of a replay, copied out of the plan's memory."""
-    return np.array(plan.run(*as_arguments(inputs)))
-
-
-def as_arguments(inputs: StepInputs[Any]) -> tuple[Any, ...]:
-    return (
-        inputs.tokens,
-        inputs.positions,
-        inputs.slots,
-        inputs.query_starts,
-        inputs.context_lens,
-        inputs.block_tables,
-        inputs.sample_rows,
-    )
+    return np.array(plan.run(*plan_arguments(inputs)))

@@ -21,12 +21,13 @@ from decoder_step import (  # noqa: E402
     POSITIONS,
     PROMPT,
     VOCAB,
-    as_arguments,
     inputs_of,
     make_model,
     record,
     run,
 )
+
+from penstock.kernels.native import plan_arguments  # noqa: E402
 
 STEPS = [PROMPT, DECODE, MIXED, ONE]
 
@@ -66,7 +67,7 @@ def test_no_sampled_rows_give_no_logits_but_fill_the_cache() -> None:
 
 def test_logits_are_a_view_that_keeps_the_plan_alive() -> None:
     plan = record(make_model())
-    logits = plan.run(*as_arguments(PROMPT))
+    logits = plan.run(*plan_arguments(PROMPT))
     expected = np.array(logits)
     del plan
     np.testing.assert_array_equal(logits, expected)

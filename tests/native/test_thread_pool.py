@@ -10,6 +10,8 @@ import pytest
 from decoder_step import PROMPT, make_model, record, run
 from native_levels import native
 
+from penstock.kernels.native import plan_arguments
+
 
 @pytest.mark.parametrize("threads", [0, -1, 1025])
 def test_number_of_threads_is_checked(threads: int) -> None:
@@ -50,7 +52,7 @@ def test_two_threads_may_run_one_plan() -> None:
         except BaseException as error:
             errors.append(error)
 
-    arguments = [getattr(PROMPT, name) for name in PROMPT.__slots__]
+    arguments = plan_arguments(PROMPT)
     callers = [threading.Thread(target=repeat) for _ in range(2)]
     for caller in callers:
         caller.start()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from penstock.base.errors import ModelError
 from penstock.base.host import available_cores
 from penstock.config import EngineSettings
-from penstock.kernels.native import NativeOps, Pool
+from penstock.kernels.native import NativeOps, Pool, plan_arguments
 from penstock.kernels.table import StepInputs
 from penstock.models.decoder import Progress
 from penstock.models.embedder import Embedder
@@ -111,15 +111,7 @@ class NativeEmbedding:
     def embed(self, sequences: Sequence[Sequence[int]]) -> Floats:
         """See `EmbeddingRuntime`."""
         inputs = self._inputs(sequences)
-        vectors: Floats = self._plan.run(
-            inputs.tokens,
-            inputs.positions,
-            inputs.slots,
-            inputs.query_starts,
-            inputs.context_lens,
-            inputs.block_tables,
-            inputs.sample_rows,
-        )
+        vectors: Floats = self._plan.run(*plan_arguments(inputs))
         return vectors
 
     def eager_embed(self, sequences: Sequence[Sequence[int]]) -> Floats:

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.base.errors import ModelError
 from penstock.base.host import available_cores
 from penstock.config import EngineSettings
-from penstock.kernels.native import NativeOps, Pool
+from penstock.kernels.native import NativeOps, Pool, plan_arguments
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import StepInputs
 from penstock.models.decoder import Decoder, Progress
@@ -55,15 +55,7 @@ class NativeBackend:
 
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
         """See `Backend`: a view of the plan's memory."""
-        logits: Floats = self._plan.run(
-            inputs.tokens,
-            inputs.positions,
-            inputs.slots,
-            inputs.query_starts,
-            inputs.context_lens,
-            inputs.block_tables,
-            inputs.sample_rows,
-        )
+        logits: Floats = self._plan.run(*plan_arguments(inputs))
         return logits
 
     def eager_logits(self, inputs: StepInputs[Ints]) -> Floats:

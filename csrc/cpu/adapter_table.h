@@ -1,0 +1,70 @@
+// Low-rank adapters as the kernel `lora` reads them: what adapter.cc packs, in slots of fixed
+// number, so that a recorded plan serves whatever is installed later. Standard library only.
+//
+// One slice is one matrix of a linear layer (q of q, k, v): y += B (A x) with A [R, K], B [N, R].
+// Each rank r is scaled as a whole: A's row r and B's column r are stored over a number each, whose
+// product `scale[r]` multiplies (A x)[r].
+//
+//   A  [R, padded K]: rows of whole cache lines, zeros past K
+//   B  panels of 32 outputs, [R][32] each, so that a product reads it forwards; zeros past N
+//
+// Stored as f32 (scale 1), as f16 (scales are powers of two: the largest of a row lies in 1..2) or
+// as int8 (the largest is 127).
+#pragma once
+
+#include <cstdint>
+
+namespace penstock::cpu {
+
+constexpr int kAdapterPanel = 32;
+constexpr int kAdapterDepth = 64; // A's rows are padded to multiples of this
+
+enum class AdapterStore : uint8_t { f32, f16, i8 };
+
+constexpr int64_t store_bytes(AdapterStore store) {
+    return store == AdapterStore::f32 ? 4 : store == AdapterStore::f16 ? 2 : 1;
+}
+
+constexpr int64_t padded_to(int64_t count, int64_t unit) {
+    return (count + unit - 1) / unit * unit;
+}
+
+// Of one slot; rank 0 where it changes nothing.
+struct AdapterSlice {
+    const void* a = nullptr;
+    const void* b = nullptr;
+    const float* scale = nullptr; // [rank]
+    int64_t rank = 0;
+};
+
+struct AdapterSliceShape {
+    int64_t rows = 0;   // N
+    int64_t column = 0; // its first output column
+};
+
+// A linear layer: slices that share their input.
+struct AdapterLinear {
+    int64_t depth = 0; // K
+    int64_t rows = 0;  // sum N
+    int32_t first_slice = 0;
+    int32_t num_slices = 0;
+};
+
+// What Arguments::object points to. Slice s of a slot is slices[slot * num_slices + s].
+struct AdapterTable {
+    const AdapterLinear* linears = nullptr;
+    const AdapterSliceShape* shapes = nullptr;
+    const AdapterSlice* slices = nullptr;
+    int64_t num_linears = 0;
+    int64_t num_slices = 0;
+    int64_t capacity = 0;
+    int64_t max_rank = 0;
+    AdapterStore store = AdapterStore::f32;
+};
+
+// The columns of (A x) of all slices of a linear layer at the largest rank.
+constexpr int64_t inner_columns(const AdapterTable& table, int64_t linear) {
+    return table.linears[linear].num_slices * padded_to(table.max_rank, 16);
+}
+
+} // namespace penstock::cpu

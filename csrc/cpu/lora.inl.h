@@ -1,0 +1,278 @@
+// Low-rank adapters of many slots in one call. Included by the level files.
+//
+//   lora  tensors: x [T, K] float32, y [T, N] float32, added to in place; order [T] int32: rows
+//                  of x and y, sorted by slot; starts [R + 1], slots [R] int32: rows
+//                  order[starts[g] : starts[g + 1]] have the adapter of slots[g]; inner [T, H]
+//                  float32, scratch
+//         integer[0] the linear layer; object: AdapterTable
+//
+// Two phases: inner = (A x) * scale, then y += B inner. A row's arithmetic, whatever its group has
+// else: (A x)[r] sums lane by lane over k in order, then the lanes in reduce_add's order; (B
+// inner)[n] is fma over r in order, then added to y once. A row without an adapter is not touched.
+#pragma once
+
+#include "cpu/adapter_table.h"
+#include "cpu/linear_cut.h"
+#include "cpu/math.inl.h"
+#include "cpu/simd.h"
+#include "penstock/kernel.h"
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+namespace lora {
+
+constexpr int64_t kBlockRows = 16;  // rows of a task
+constexpr int64_t kChunkRanks = 8;  // ranks of a task of the first phase
+constexpr int64_t kChunkPanels = 8; // panels of a task of the second phase
+
+PENSTOCK_INLINE F32 widen(const float* p) {
+    return load(p);
+}
+PENSTOCK_INLINE F32 widen(const uint16_t* p) {
+    return load_f16(p);
+}
+PENSTOCK_INLINE F32 widen(const int8_t* p) {
+    return to_float(load_i8(p));
+}
+
+// What one task computes: rows order[begin .. end) of one slice, ranks or panels from `chunk` on.
+struct Task {
+    const AdapterSlice* slice;
+    const AdapterSliceShape* shape;
+    int64_t inner; // the slice's first column of `inner`
+    int64_t begin;
+    int64_t end;
+    int64_t chunk;
+};
+
+PENSTOCK_INLINE int64_t chunks_of(const AdapterSlice& slice, const AdapterSliceShape& shape,
+                                  int phase) {
+    if (slice.rank == 0)
+        return 0;
+    return phase == 0 ? ceil_div(slice.rank, kChunkRanks)
+                      : ceil_div(shape.rows, kChunkPanels * kAdapterPanel);
+}
+
+// The slices of a call's linear layer, and the groups of its rows.
+struct Call {
+    const AdapterTable* table;
+    const AdapterLinear* linear;
+    const int32_t* starts;
+    const int32_t* slots;
+    int64_t groups;
+};
+
+PENSTOCK_INLINE Call call_of(const Arguments& arguments) {
+    const auto* table = static_cast<const AdapterTable*>(arguments.object);
+    return {table, table->linears + arguments.integer[0], arguments.tensor[3].row<int32_t>(0),
+            arguments.tensor[4].row<int32_t>(0), arguments.tensor[4].shape[0]};
+}
+
+PENSTOCK_INLINE const AdapterSlice* slices_of(const Call& call, int64_t group) {
+    return call.table->slices + call.slots[group] * call.table->num_slices +
+           call.linear->first_slice;
+}
+
+PENSTOCK_INLINE int64_t chunks_of_group(const Call& call, int64_t group, int phase) {
+    const AdapterSlice* slices = slices_of(call, group);
+    const AdapterSliceShape* shapes = call.table->shapes + call.linear->first_slice;
+    int64_t chunks = 0;
+    for (int s = 0; s < call.linear->num_slices; ++s)
+        chunks += chunks_of(slices[s], shapes[s], phase);
+    return chunks;
+}
+
+int phases(const Arguments& arguments) {
+    const Call call = call_of(arguments);
+    return call.starts[call.groups] > 0 ? 2 : 0;
+}
+
+int64_t tasks(const Arguments& arguments, int phase) {
+    const Call call = call_of(arguments);
+    int64_t count = 0;
+    for (int64_t g = 0; g < call.groups; ++g) {
+        const int64_t rows = call.starts[g + 1] - call.starts[g];
+        if (rows > 0)
+            count += ceil_div(rows, kBlockRows) * chunks_of_group(call, g, phase);
+    }
+    return count;
+}
+
+// Blocks of rows vary slowest: neighbouring tasks read neighbouring weights.
+PENSTOCK_INLINE Task task_of(const Arguments& arguments, int phase, int64_t index) {
+    const Call call = call_of(arguments);
+    int64_t group = 0, chunks = 0;
+    for (;; ++group) {
+        const int64_t rows = call.starts[group + 1] - call.starts[group];
+        if (rows == 0)
+            continue;
+        chunks = chunks_of_group(call, group, phase);
+        const int64_t count = ceil_div(rows, kBlockRows) * chunks;
+        if (index < count)
+            break;
+        index -= count;
+    }
+    const AdapterSlice* slices = slices_of(call, group);
+    const AdapterSliceShape* shapes = call.table->shapes + call.linear->first_slice;
+    const int64_t begin = call.starts[group] + index / chunks * kBlockRows;
+    const int64_t last = call.starts[group + 1];
+    int64_t chunk = index % chunks, inner = 0;
+    int s = 0;
+    for (; chunk >= chunks_of(slices[s], shapes[s], phase); ++s) {
+        chunk -= chunks_of(slices[s], shapes[s], phase);
+        inner += slices[s].rank;
+    }
+    return {
+        slices + s, shapes + s, inner, begin, begin + kBlockRows < last ? begin + kBlockRows : last,
+        chunk};
+}
+
+// sum[m][r] = row m of x with row r of A.
+template <int kRows, int kRanks, class Stored>
+PENSTOCK_INLINE void dots(const float* const (&x)[kRows], const Stored* a, int64_t stride,
+                          int64_t depth, F32 (&sum)[kRows][kRanks]) {
+    int64_t k = 0;
+    for (; k + kLanes <= depth; k += kLanes) {
+        F32 value[kRows];
+        unrolled<kRows>([&](auto m) { value[m.value] = load(x[m.value] + k); });
+        unrolled<kRanks>([&](auto r) {
+            const F32 weight = widen(a + r.value * stride + k);
+            unrolled<kRows>([&](auto m) {
+                F32& s = sum[m.value][r.value];
+                s = fma(weight, value[m.value], s);
+            });
+        });
+    }
+    if (k == depth)
+        return;
+    const int left = static_cast<int>(depth - k);
+    for (int m = 0; m < kRows; ++m) {
+        const F32 value = load(x[m] + k, left);
+        for (int r = 0; r < kRanks; ++r)
+            sum[m][r] = fma(widen(a + r * stride + k), value, sum[m][r]);
+    }
+}
+
+template <int kRows, int kRanks, class Stored>
+PENSTOCK_INLINE void shrink_some(const Arguments& call, const Task& task, int64_t at,
+                                 int64_t rank) {
+    const TensorView &x = call.tensor[0], &inner = call.tensor[5];
+    const int32_t* order = call.tensor[2].row<int32_t>(0);
+    const int64_t depth = x.shape[1], stride = ceil_div(depth, kAdapterDepth) * kAdapterDepth;
+    const float* rows[kRows];
+    for (int m = 0; m < kRows; ++m)
+        rows[m] = x.row<float>(order[at + m]);
+    F32 sum[kRows][kRanks] = {};
+    dots(rows, static_cast<const Stored*>(task.slice->a) + rank * stride, stride, depth, sum);
+    for (int m = 0; m < kRows; ++m) {
+        float* to = inner.row<float>(at + m) + task.inner + rank;
+        for (int r = 0; r < kRanks; ++r)
+            to[r] = reduce_add(sum[m][r]) * task.slice->scale[rank + r];
+    }
+}
+
+template <class Stored>
+void shrink(const Arguments& call, const Task& task) {
+    const int64_t first = task.chunk * kChunkRanks, all = task.slice->rank;
+    const int64_t last = first + kChunkRanks < all ? first + kChunkRanks : all;
+    int64_t at = task.begin;
+    for (; at + 2 <= task.end; at += 2) {
+        int64_t r = first;
+        for (; r + 4 <= last; r += 4)
+            shrink_some<2, 4, Stored>(call, task, at, r);
+        for (; r < last; ++r)
+            shrink_some<2, 1, Stored>(call, task, at, r);
+    }
+    if (at == task.end)
+        return;
+    int64_t r = first;
+    for (; r + 8 <= last; r += 8)
+        shrink_some<1, 8, Stored>(call, task, at, r);
+    for (; r < last; ++r)
+        shrink_some<1, 1, Stored>(call, task, at, r);
+}
+
+// Adds the products of `kPanels` panels from `panel` on to kRows rows.
+template <int kRows, int kPanels, class Stored>
+PENSTOCK_INLINE void expand_some(const Arguments& call, const Task& task, int64_t at,
+                                 int64_t panel) {
+    constexpr int kVectors = kPanels * kAdapterPanel / kLanes;
+    constexpr int kOfPanel = kAdapterPanel / kLanes;
+    const TensorView &y = call.tensor[1], &inner = call.tensor[5];
+    const int32_t* order = call.tensor[2].row<int32_t>(0);
+    const int64_t rank = task.slice->rank, panel_items = rank * kAdapterPanel;
+    const auto* b = static_cast<const Stored*>(task.slice->b) + panel * panel_items;
+    const float* from[kRows];
+    for (int m = 0; m < kRows; ++m)
+        from[m] = inner.row<float>(at + m) + task.inner;
+    F32 sum[kRows][kVectors] = {};
+    for (int64_t r = 0; r < rank; ++r) {
+        F32 value[kRows];
+        unrolled<kRows>([&](auto m) { value[m.value] = broadcast(from[m.value][r]); });
+        unrolled<kVectors>([&](auto v) {
+            constexpr int p = decltype(v)::value / kOfPanel, i = decltype(v)::value % kOfPanel;
+            const F32 weight = widen(b + p * panel_items + r * kAdapterPanel + i * kLanes);
+            unrolled<kRows>([&](auto m) {
+                F32& s = sum[m.value][v.value];
+                s = fma(weight, value[m.value], s);
+            });
+        });
+    }
+    for (int m = 0; m < kRows; ++m) {
+        float* to = y.row<float>(order[at + m]) + task.shape->column;
+        for (int v = 0; v < kVectors; ++v) {
+            const int64_t n = panel * kAdapterPanel + v * kLanes;
+            if (n >= task.shape->rows)
+                break;
+            const int lanes = lanes_from(n, task.shape->rows);
+            store_lanes(to + n, load_lanes(to + n, lanes) + sum[m][v], lanes);
+        }
+    }
+}
+
+template <class Stored>
+void expand(const Arguments& call, const Task& task) {
+    const int64_t first = task.chunk * kChunkPanels;
+    const int64_t all = ceil_div(task.shape->rows, kAdapterPanel);
+    const int64_t last = first + kChunkPanels < all ? first + kChunkPanels : all;
+    int64_t at = task.begin;
+    for (; at + 2 <= task.end; at += 2) {
+        for (int64_t panel = first; panel < last; ++panel)
+            expand_some<2, 1, Stored>(call, task, at, panel);
+    }
+    if (at == task.end)
+        return;
+    int64_t panel = first;
+    for (; panel + 2 <= last; panel += 2)
+        expand_some<1, 2, Stored>(call, task, at, panel);
+    if (panel < last)
+        expand_some<1, 1, Stored>(call, task, at, panel);
+}
+
+void run(const Arguments& call, int phase, int64_t index, Workspace&) {
+    const Task task = task_of(call, phase, index);
+    switch (static_cast<const AdapterTable*>(call.object)->store) {
+    case AdapterStore::f32:
+        phase == 0 ? shrink<float>(call, task) : expand<float>(call, task);
+        break;
+    case AdapterStore::f16:
+        phase == 0 ? shrink<uint16_t>(call, task) : expand<uint16_t>(call, task);
+        break;
+    case AdapterStore::i8:
+        phase == 0 ? shrink<int8_t>(call, task) : expand<int8_t>(call, task);
+        break;
+    }
+}
+
+size_t workspace_bytes(const Arguments&) {
+    return 0;
+}
+
+} // namespace lora
+
+constexpr Kernel kLoraKernels[] = {
+    {"lora", lora::phases, lora::tasks, lora::run, lora::workspace_bytes},
+};
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

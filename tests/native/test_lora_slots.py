@@ -1,0 +1,141 @@
+"""The slots of adapters from Python: what is refused, and what a plan does after a slot changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+native = pytest.importorskip("penstock._native")
+
+from penstock.kernels.load import load_ops  # noqa: E402
+from penstock.kernels.lora import LowRank, SlotSizes  # noqa: E402
+from penstock.kernels.native import plan_arguments  # noqa: E402
+from penstock.kernels.table import AdapterRows, StepInputs  # noqa: E402
+from penstock.kernels.weights import Dense, Linear  # noqa: E402
+
+WIDTH, OUT = 32, 48
+SIZES = SlotSizes(capacity=3, max_rank=8, linears=((WIDTH, (16, 32)),))
+
+
+def ints(*values: int) -> Any:
+    return np.array(values, np.int32)
+
+
+def factors(seed: int, rank: int = 4, scale: float = 1.0) -> tuple[LowRank, LowRank]:
+    random = np.random.default_rng(seed)
+
+    def draw(*shape: int) -> Any:
+        return (random.standard_normal(shape) * scale).astype(np.float32)
+
+    return LowRank(draw(rank, WIDTH), draw(16, rank)), LowRank(draw(rank, WIDTH), draw(32, rank))
+
+
+def rows(slots: Any, order: Any, starts: Any) -> AdapterRows[Any]:
+    return AdapterRows(slots, order, starts)
+
+
+def ops() -> Any:
+    return load_ops("native", pool=native.ThreadPool(2))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (rows(ints(3, 0), ints(0, 1, 2, 3), ints(0, 1, 4)), "slots: 3 is not in 0..2"),
+        (rows(ints(-1, 0), ints(0, 1, 2, 3), ints(0, 1, 4)), "slots: -1 is not in 0..2"),
+        (rows(ints(0, 1), ints(0, 1, 4, 3), ints(0, 1, 4)), "order: 4 is not in 0..3"),
+        (rows(ints(0, 1), ints(0, 1, 1, 3), ints(0, 1, 4)), "order: 1 occurs twice"),
+        (rows(ints(0, 1), ints(0, 1, 2, 3), ints(0, 1, 5)), "starts: end at 5 of 4 rows"),
+        (rows(ints(0, 1), ints(0, 1, 2, 3), ints(0, 3, 2)), "starts: must ascend"),
+        (rows(ints(0, 1), ints(0, 1, 2), ints(0, 1, 2)), "order: dimension 0 is 3, expected T"),
+        (rows(ints(0, 1), ints(0, 1, 2, 3), ints(0, 1)), "starts: dimension 0 is 2, expected R"),
+    ],
+)
+def test_groups_that_point_astray_are_refused(rows: AdapterRows[Any], message: str) -> None:
+    own = ops()
+    x, y = np.ones((4, WIDTH), np.float32), np.ones((4, OUT), np.float32)
+    with pytest.raises(ValueError, match=message):
+        own.lora(x, y, own.adapter_slots(SIZES), 0, rows)
+
+
+def test_what_does_not_fit_the_slots_is_refused() -> None:
+    slots = ops().adapter_slots(SIZES)
+    q, kv = factors(0)
+    for given, message in (
+        ([(q,)], "a place for each slice"),
+        ([(q, q)], r"b: must be float32 \[32, 4\]"),
+        ([(LowRank(q.a[:, :16].copy(), q.b), None)], r"a: must be float32 \[4, 32\]"),
+        ([(LowRank(np.ones((9, WIDTH), np.float32), q.b), None)], "rank must be in 1..8"),
+        ([(q, LowRank(kv.a.astype(np.float64), kv.b))], "a: "),
+    ):
+        with pytest.raises((ValueError, TypeError), match=message):
+            slots.pack(given)
+    other = ops().adapter_slots(replace(SIZES, linears=((WIDTH, (32, 16)),)))
+    with pytest.raises(ValueError, match="packed for other slots"):
+        other.install(0, slots.pack([(q, kv)]))
+    with pytest.raises(ValueError, match=r"slot: must be in 0..2"):
+        slots.install(3, slots.pack([(q, kv)]))
+
+
+@pytest.mark.parametrize(("store", "error"), [("f32", 1e-6), ("f16", 4e-4), ("i8", 1.2e-2)])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e5])
+def test_stored_factors_are_near_the_given_ones(store: Any, error: float, scale: float) -> None:
+    """Whatever their magnitude: a rank is stored relative to its largest element."""
+    own = ops()
+    slots = own.adapter_slots(replace(SIZES, store=store))
+    slots.install(1, slots.pack([factors(0, scale=scale)]))
+    x = np.random.default_rng(1).standard_normal((64, WIDTH)).astype(np.float32)
+    y = np.zeros((64, OUT), np.float32)
+    everyone = rows(ints(1), np.arange(64, dtype=np.int32), ints(0, 64))
+    own.lora(x, y, slots, 0, everyone)
+    truth = np.concatenate([(x @ one.a.T) @ one.b.T for one in factors(0, scale=scale)], axis=1)
+    assert np.sqrt(((y - truth) ** 2).mean() / (truth**2).mean()) < error
+
+
+def test_a_plan_follows_what_is_installed_after_it_was_recorded() -> None:
+    own = ops()
+    slots = own.adapter_slots(SIZES)
+    recorder = own.recorder(8, 4, 4, 1, adapters=True)
+    inputs = recorder.inputs
+    table = own.pack_embedding(
+        Dense(np.random.default_rng(2).standard_normal((20, WIDTH)).astype(np.float32), "f32")
+    )
+    weight = own.pack_linear(Linear((Dense(np.zeros((OUT, WIDTH), np.float32), "f32"),)))
+
+    def step(ops: Any, inputs: StepInputs[Any]) -> Any:
+        x = ops.embedding(table, inputs.tokens, 1.0)
+        y = ops.lora(x, ops.linear(x, weight), slots, 0, inputs.adapters)
+        x, y = ops.gather_rows(x, inputs.sample_rows), ops.gather_rows(y, inputs.sample_rows)
+        return ops.lora(x, y, slots, 0, inputs.sampled_adapters)
+
+    plan = recorder.finish(step(recorder, inputs))
+    given = StepInputs(
+        tokens=ints(4, 9, 2),
+        positions=ints(0, 0, 0),
+        slots=ints(0, 1, 2),
+        query_starts=ints(0, 1, 2, 3),
+        context_lens=ints(1, 1, 1),
+        block_tables=np.zeros((3, 1), np.int32),
+        sample_rows=ints(2, 0),
+        adapters=AdapterRows(ints(2, 0, 7), ints(1, 2, 0), ints(0, 1, 3, 3)),
+        sampled_adapters=AdapterRows(ints(2, 0, 7), ints(0, 1), ints(0, 0, 2, 2)),
+    )
+    before = plan.run(*plan_arguments(given)).copy()
+    assert not before.any()
+    slots.install(0, slots.pack([factors(3)]))
+    slots.install(2, slots.pack([factors(4)]))
+    after = plan.run(*plan_arguments(given)).copy()
+    assert after.any() and (after == step(own, given)).all()
+    slots.install(0, slots.pack([(None, factors(5)[1])]))
+    replaced = plan.run(*plan_arguments(given)).copy()
+    assert not replaced[:, :16].any() and (replaced[:, 16:] != after[:, 16:]).all()
+    slots.clear(0)
+    assert not plan.run(*plan_arguments(given)).any()
+    with pytest.raises(ValueError, match="adapters: the plan was recorded with"):
+        plan.run(*plan_arguments(replace(given, adapters=None)))
+    wrong = replace(given, adapters=replace(given.adapters, slots=ints(2, 5, 7)))
+    with pytest.raises(ValueError, match=r"adapter_slots: 5 is not in 0..2"):
+        plan.run(*plan_arguments(wrong))
