@@ -7,13 +7,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.kernels.draw import map_tensors
+from penstock.kernels.draw import map_leaves, map_tensors
 
 
 def as_numpy(value: Any) -> Any:
     """The same structure with every CPU tensor as an array over the same memory, so that what an
     op writes to an argument is seen on both sides."""
     return map_tensors(value, lambda tensor: tensor.numpy())
+
+
+def as_tensors(value: Any) -> Any:
+    """The inverse: every array as a tensor over the same memory."""
+    return map_leaves(value, np.ndarray, torch.from_numpy)
 
 
 def as_torch(results: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:

@@ -21,15 +21,22 @@ _ACTIVATION_GROUP = 32
 
 def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """The same structure (dicts, tuples, dataclasses) with `change` applied to every tensor."""
-    if isinstance(value, torch.Tensor):
+    return map_leaves(value, torch.Tensor, change)
+
+
+def map_leaves(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """The same structure with `change` applied to everything of that kind."""
+    if isinstance(value, kind):
         return change(value)
     if isinstance(value, dict):
-        return {key: map_tensors(item, change) for key, item in value.items()}
+        return {key: map_leaves(item, kind, change) for key, item in value.items()}
     if isinstance(value, tuple):
-        return tuple(map_tensors(item, change) for item in value)
+        return tuple(map_leaves(item, kind, change) for item in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [item.name for item in dataclasses.fields(value)]
-        return type(value)(**{name: map_tensors(getattr(value, name), change) for name in names})
+        return type(value)(
+            **{name: map_leaves(getattr(value, name), kind, change) for name in names}
+        )
     return value
 
 

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from penstock.kernels.table import HeadNorm, LayerCache, Ops, StepInputs
+from penstock.kernels.lora import Slots, Store
+from penstock.kernels.table import AdapterRows, HeadNorm, LayerCache, Ops, StepInputs
+from penstock.kernels.weights import Affine, Dense, Linear
+from penstock.models.low_rank import DOWN, GATE_UP, OUTPUT, QKV, SLICES
 from penstock.models.rope import identity_table, rope_table
 from penstock.models.spec import DecoderSpec
 from penstock.models.weights import DecoderWeights, LayerWeights, Vector
 from penstock.quant.rows import linear_bytes, size_bytes
 
 Tensor = TypeVar("Tensor")
+
+_STORES: Final[tuple[Store, ...]] = ("f32", "f16", "i8")  # ever coarser
 
 Progress = Callable[[int, int], None]  # layers done, layers in all
 
@@ -38,6 +43,26 @@ class _Layer(Generic[Tensor]):
     mlp_post_norm: Tensor | None
 
 
+class _Linears(Generic[Tensor]):
+    """The linear layers of a step, with what adapters add to them: of `layer`, for `rows`. Without
+    slots, or where no row has an adapter, they are the base model's alone."""
+
+    def __init__(
+        self, ops: Ops[Tensor], slots: Slots | None, rows: AdapterRows[Tensor] | None
+    ) -> None:
+        self._ops = ops
+        self._slots = slots
+        self.rows = rows
+        self.layer = 0
+
+    def __call__(self, x: Tensor, weight: Any, which: int) -> Tensor:
+        y = self._ops.linear(x, weight)
+        if self._slots is None or self.rows is None:
+            return y
+        number = self.layer * len(SLICES) + which
+        return self._ops.lora(x, y, self._slots, number, self.rows)
+
+
 class Decoder(Generic[Tensor]):
     """A decoder whose weights are packed for one implementation of the ops."""
 
@@ -52,10 +77,12 @@ class Decoder(Generic[Tensor]):
         """Pack layer by layer; each layer's source arrays go as soon as it is packed.
 
         `context_tokens`: rows of the rope table; None: the model's own context length.
-        `weight_bytes` counts the source arrays, a tied head once.
+        `weight_bytes` counts the source arrays, a tied head once. `adapter_store`: what adapters
+        are rounded to: as coarse as the layers' own weights.
         """
         self.spec = spec
         self.weight_bytes = 0
+        self.adapter_store: Store = "f32"
         positions = context_tokens or spec.context_tokens
         self._rope = ops.constant(rope_table(spec.rope, positions, weights.rope_factors()))
         self._local_rope = self._rope
@@ -75,9 +102,11 @@ class Decoder(Generic[Tensor]):
         ops: Ops[Tensor],
         inputs: StepInputs[Tensor],
         caches: list[LayerCache[Tensor]],
+        slots: Slots | None = None,
     ) -> Tensor:
-        """One step over T tokens: logits [S, V] of the sampled rows. `caches`: one a layer."""
-        states = self.hidden(ops, inputs, caches, inputs.sample_rows)
+        """One step over T tokens: logits [S, V] of the sampled rows. `caches`: one a layer;
+        `slots`: of the adapters that rows of `inputs` have, if any has one."""
+        states = self.hidden(ops, inputs, caches, inputs.sample_rows, slots)
         logits: Tensor = ops.linear(states, self._head)
         return logits
 
@@ -87,22 +116,27 @@ class Decoder(Generic[Tensor]):
         inputs: StepInputs[Tensor],
         caches: Sequence[LayerCache[Tensor]],
         rows: Tensor | None,
+        slots: Slots | None = None,
     ) -> Tensor:
         """The states that the head reads, of the tokens `rows` [S, W] or of all [T, W]."""
         spec = self.spec
+        linear: _Linears[Tensor] = _Linears(ops, slots, inputs.adapters)
         x = residual = ops.embedding(self._embedding, inputs.tokens, spec.embedding_scale)
         for index, (layer, cache) in enumerate(zip(self._layers, caches, strict=True)):
             if index == 0:
                 x = ops.rms_norm(x, layer.attention_norm, spec.norm_eps)
             else:
                 x, residual = ops.add_rms_norm(x, residual, layer.attention_norm, spec.norm_eps)
-            x = self._attend(ops, x, layer, inputs, cache)
+            linear.layer = index
+            x = self._attend(ops, linear, x, layer, inputs, cache)
             if rows is not None and index == len(self._layers) - 1:  # the others matter no more
                 x = ops.gather_rows(x, rows)
                 residual = ops.gather_rows(residual, rows)
-            x = self._post_norm(ops, ops.linear(x, layer.output), layer.attention_post_norm)
+                linear.rows = inputs.sampled_adapters
+            x = self._post_norm(ops, linear(x, layer.output, OUTPUT), layer.attention_post_norm)
             x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, spec.norm_eps)
-            x = ops.linear(self._activate(ops, ops.linear(x, layer.gate_up)), layer.down)
+            x = self._activate(ops, linear(x, layer.gate_up, GATE_UP))
+            x = linear(x, layer.down, DOWN)
             x = self._post_norm(ops, x, layer.mlp_post_norm)
         states, _ = ops.add_rms_norm(x, residual, self._final_norm, spec.norm_eps)
         return states
@@ -110,6 +144,7 @@ class Decoder(Generic[Tensor]):
     def _attend(
         self,
         ops: Ops[Tensor],
+        linear: _Linears[Tensor],
         x: Tensor,
         layer: _Layer[Tensor],
         inputs: StepInputs[Tensor],
@@ -119,7 +154,7 @@ class Decoder(Generic[Tensor]):
         spec = self.spec
         heads = (spec.heads, spec.kv_heads, spec.head_dim)
         scale = spec.attention_scale or spec.head_dim**-0.5
-        qkv = ops.linear(x, layer.qkv)
+        qkv = linear(x, layer.qkv, QKV)
         q = ops.rope_cache(qkv, layer.rope, inputs, cache, heads, layer.head_norm)
         attention = ops.bidirectional_attention if spec.bidirectional else ops.attention
         return attention(q, inputs, cache, heads, scale, layer.window)
@@ -146,6 +181,7 @@ class Decoder(Generic[Tensor]):
         own = self.spec.layers[len(self._layers)]
         linears = (layer.qkv, layer.output, layer.gate_up, layer.down)
         self.weight_bytes += sum(map(linear_bytes, linears))
+        self.adapter_store = max(self.adapter_store, *map(_store_of, linears), key=_STORES.index)
         head_norm = None
         if layer.q_norm is not None and layer.k_norm is not None:
             head_norm = HeadNorm(
@@ -165,6 +201,13 @@ class Decoder(Generic[Tensor]):
             attention_post_norm=_constant(ops, layer.attention_post_norm),
             mlp_post_norm=_constant(ops, layer.mlp_post_norm),
         )
+
+
+def _store_of(linear: Linear) -> Store:
+    if any(isinstance(part, Affine) for part in linear.parts):
+        return "i8"
+    wide = all(isinstance(part, Dense) and part.dtype == "f32" for part in linear.parts)
+    return "f32" if wide else "f16"
 
 
 def _constant(ops: Ops[Tensor], weight: Vector | None) -> Tensor | None:

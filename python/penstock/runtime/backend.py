@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import StepInputs
+from penstock.runtime.adapters import RuntimeAdapters
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
@@ -23,6 +24,10 @@ class Backend(Protocol):
     @property
     def buffer_bytes(self) -> int:
         """Memory of the activations of a step."""
+
+    @property
+    def adapters(self) -> RuntimeAdapters | None:
+        """None where the settings have no adapters."""
 
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
         """One step: [S, V] float32 at the places `sample_rows`, valid until the next call."""

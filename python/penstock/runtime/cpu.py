@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.runtime.adapters import RuntimeAdapters
 from penstock.runtime.backend import Backend
 from penstock.runtime.drawing import Drawing
 from penstock.runtime.protocol import Masks, RuntimeInfo
@@ -27,6 +28,10 @@ class CpuRuntime:
     @property
     def report(self) -> str:
         return self._report
+
+    @property
+    def adapters(self) -> RuntimeAdapters | None:
+        return self._backend.adapters
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
         """See `Runtime.submit`: computed at once."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
+from penstock.models.low_rank import adapter_bytes
 from penstock.models.spec import DecoderSpec
 from penstock.scheduler import MAX_DRAFT, step_token_budget
 
@@ -54,7 +55,7 @@ class CacheShape:
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """What an engine will take. `step_tokens`: the largest step; `context_tokens`: the longest
-    sequence."""
+    sequence; `adapter_bytes`: what adapters in use at the same time may take."""
 
     weight_bytes: int
     cache: CacheShape
@@ -63,11 +64,13 @@ class MemoryPlan:
     history_bytes: int
     context_tokens: int
     step_tokens: int
+    adapter_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         rows = self.row_bytes + self.history_bytes
-        return self.weight_bytes + self.cache.size_bytes + self.buffer_bytes + rows + FIXED_BYTES
+        weights = self.weight_bytes + self.adapter_bytes
+        return weights + self.cache.size_bytes + self.buffer_bytes + rows + FIXED_BYTES
 
     def formula(self) -> str:
         """One line with every term in MiB."""
@@ -76,8 +79,10 @@ class MemoryPlan:
             f"{cache.blocks} blocks x {cache.block_tokens} tokens x {cache.layers} layers x 2 x "
             f"{cache.kv_heads} heads x {cache.head_dim} x {cache.item_bytes} bytes"
         )
+        adapters = f"{_mib(self.adapter_bytes)} adapters + " if self.adapter_bytes else ""
         return (
-            f"{_mib(self.weight_bytes)} weights + {_mib(cache.size_bytes)} cache ({shape}) + "
+            f"{_mib(self.weight_bytes)} weights + {adapters}"
+            f"{_mib(cache.size_bytes)} cache ({shape}) + "
             f"{_mib(self.buffer_bytes)} buffers ({self.step_tokens} tokens a step) + "
             f"{_mib(self.row_bytes)} rows + {_mib(self.history_bytes)} penalties and DRY + "
             f"{_mib(FIXED_BYTES)} fixed = "
@@ -90,6 +95,8 @@ def plan_memory(
 ) -> MemoryPlan:
     """Sizes for `spec` under `settings` within `available_bytes` (None: unknown, not checked).
 
+    Adapters may take what as many as may be loaded take at the largest rank, within
+    `lora_max_bytes` and a quarter of what is available: more wait in their files for their turn.
     A cache size that is asked for (`cache_mb`, or `context_tokens`) is given or refused; one that
     is not is shrunk to what is available. Raises ModelError with the numbers where it does not
     fit.
@@ -104,7 +111,10 @@ def plan_memory(
     )
     wanted_context = min(settings.context_tokens or spec.context_tokens, spec.context_tokens)
     blocks = _wanted_blocks(settings, wanted_context, one_block)
-    plan = _sized(spec, weight_bytes, settings, replace(one_block, blocks=blocks), wanted_context)
+    adapters = lora_bytes(spec, settings, available_bytes)
+    plan = _sized(
+        spec, weight_bytes, settings, replace(one_block, blocks=blocks), wanted_context, adapters
+    )
     if available_bytes is None or plan.total_bytes <= available_bytes:
         return plan
     if settings.cache_mb is None and settings.context_tokens is None:
@@ -112,7 +122,7 @@ def plan_memory(
         fewer = blocks - _ceil(excess, one_block.size_bytes)
         if fewer * settings.block_tokens >= DEFAULT_TOKENS_PER_SEQUENCE:
             cache = replace(one_block, blocks=fewer)
-            return _sized(spec, weight_bytes, settings, cache, wanted_context)
+            return _sized(spec, weight_bytes, settings, cache, wanted_context, adapters)
     refuse_excess(
         plan,
         available_bytes,
@@ -159,6 +169,7 @@ def _sized(
     settings: EngineSettings,
     cache: CacheShape,
     wanted_context: int,
+    adapters: int,
 ) -> MemoryPlan:
     context = min(wanted_context, cache.blocks * cache.block_tokens)
     step_tokens = step_token_budget(
@@ -167,12 +178,31 @@ def _sized(
     return MemoryPlan(
         weight_bytes=weight_bytes,
         cache=cache,
-        buffer_bytes=buffer_bytes(spec, step_tokens, settings.max_seqs, context),
+        buffer_bytes=buffer_bytes(spec, step_tokens, settings.max_seqs, context)
+        + _inner_bytes(settings, step_tokens),
         row_bytes=4 * settings.max_seqs * (context + _ceil(context, cache.block_tokens)),
         history_bytes=HISTORY_BYTES * settings.max_seqs * context,
         context_tokens=context,
         step_tokens=step_tokens,
+        adapter_bytes=adapters,
     )
+
+
+def lora_bytes(spec: DecoderSpec, settings: EngineSettings, available_bytes: int | None) -> int:
+    """What adapters in use at the same time may take."""
+    lora = settings.lora
+    if lora is None:
+        return 0
+    item_bytes = 4 if settings.dtype == "f32" else 2
+    most = lora.max_adapters * adapter_bytes(spec, lora.max_rank, item_bytes)
+    bounds = [most, lora.max_bytes]
+    return min(bounds if available_bytes is None else [*bounds, available_bytes // 4])
+
+
+def _inner_bytes(settings: EngineSettings, step_tokens: int) -> int:
+    """What is between the two factors of adapters, of q, k and v at the largest rank."""
+    lora = settings.lora
+    return 0 if lora is None else 4 * step_tokens * 3 * 16 * _ceil(lora.max_rank, 16)
 
 
 def buffer_bytes(spec: DecoderSpec, step_tokens: int, max_seqs: int, context_tokens: int) -> int:

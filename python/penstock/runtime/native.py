@@ -8,11 +8,13 @@ from typing import Any
 from penstock.base.errors import ModelError
 from penstock.base.host import available_cores
 from penstock.config import EngineSettings
+from penstock.kernels.lora import Slots
 from penstock.kernels.native import NativeOps, Pool, plan_arguments
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import StepInputs
 from penstock.models.decoder import Decoder, Progress
 from penstock.models.loading import LoadedModel
+from penstock.runtime.adapters import slot_adapters
 from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.kv_pool import allocate_caches
 from penstock.runtime.memory import MemoryPlan
@@ -37,11 +39,16 @@ class NativeBackend:
         pool = Pool(settings.threads or available_cores())
         self._ops = NativeOps.eager(pool)
         self.caches = allocate_caches(memory.cache)
+        self._adapter_plan: Any = None
         try:
             self._decoder: Decoder[Any] = Decoder(
                 model.spec, model.weights, self._ops, memory.context_tokens, progress
             )
-            self._plan = self._record(memory, min(settings.max_seqs, memory.step_tokens))
+            self.adapters = slot_adapters(self._decoder, self._ops, memory, settings)
+            max_rows = min(settings.max_seqs, memory.step_tokens)
+            if self.adapters is not None:
+                self._adapter_plan = self._record(memory, max_rows, self.adapters.slots)
+            self._plan = self._record(memory, max_rows, None, self._adapter_plan)
         except ValueError as refusal:
             raise ModelError(f"{model.model_id}: the CPU kernels refuse: {refusal}") from None
 
@@ -54,13 +61,16 @@ class NativeBackend:
         return int(self._plan.arena_bytes)
 
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
-        """See `Backend`: a view of the plan's memory."""
-        logits: Floats = self._plan.run(*plan_arguments(inputs))
+        """See `Backend`: a view of the plan's memory. A step without adapters has a plan of its
+        own, in the same memory."""
+        plan = self._plan if inputs.adapters is None else self._adapter_plan
+        logits: Floats = plan.run(*plan_arguments(inputs))
         return logits
 
     def eager_logits(self, inputs: StepInputs[Ints]) -> Floats:
         """The same step by one kernel call after another: for telling what a plan does wrong."""
-        logits: Floats = self._decoder.forward(self._ops, inputs, self.caches)
+        slots = None if self.adapters is None else self.adapters.slots
+        logits: Floats = self._decoder.forward(self._ops, inputs, self.caches, slots)
         return logits
 
     def sample(self, logits: Floats, rows: SamplingRows) -> Ints:
@@ -73,14 +83,19 @@ class NativeBackend:
 
     def close(self) -> None:
         """The plan holds weights and cache; they go with it."""
-        del self._plan, self._decoder
+        del self._plan, self._adapter_plan, self._decoder, self.adapters
         self.caches = []
 
-    def _record(self, memory: MemoryPlan, max_rows: int) -> Any:
+    def _record(
+        self, memory: MemoryPlan, max_rows: int, slots: Slots | None, shared: Any = None
+    ) -> Any:
         max_blocks = -(-memory.context_tokens // memory.cache.block_tokens)
         max_samples = min(max_rows + MAX_DRAFT, memory.step_tokens)
-        recorder = self._ops.recorder(memory.step_tokens, max_rows, max_samples, max_blocks)
-        return recorder.finish(self._decoder.forward(recorder, recorder.inputs, self.caches))
+        recorder = self._ops.recorder(
+            memory.step_tokens, max_rows, max_samples, max_blocks, adapters=slots is not None
+        )
+        logits = self._decoder.forward(recorder, recorder.inputs, self.caches, slots)
+        return recorder.finish(logits, shared)
 
 
 def check_block_tokens(block_tokens: int) -> None:

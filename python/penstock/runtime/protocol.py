@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from penstock.runtime.adapters import RuntimeAdapters
 from penstock.scheduler.types import StepPlan, StepResult
 
 
@@ -48,6 +49,10 @@ class Runtime(Protocol):
     @property
     def report(self) -> str:
         """The memory formula with this model's numbers, one line, for the start-up print."""
+
+    @property
+    def adapters(self) -> RuntimeAdapters | None:
+        """None where the settings have no adapters."""
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
         """Apply the plan's changes, compute its chunks, draw the tokens it asks for, of those that

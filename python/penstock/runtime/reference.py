@@ -9,11 +9,13 @@ import numpy as np
 import torch
 
 from penstock.config import EngineSettings
+from penstock.kernels.bridge import as_tensors
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import LayerCache, StepInputs
 from penstock.models.decoder import Decoder, Progress
 from penstock.models.loading import LoadedModel
+from penstock.runtime.adapters import slot_adapters
 from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.memory import MemoryPlan
 
@@ -33,6 +35,7 @@ class ReferenceBackend:
         self._decoder: Decoder[torch.Tensor] = Decoder(
             model.spec, model.weights, self._ops, memory.context_tokens, progress
         )
+        self.adapters = slot_adapters(self._decoder, self._ops, memory, settings)
         shape = memory.cache
         dtype = torch.float32 if shape.item_bytes == 4 else torch.float16
         self.caches = [
@@ -50,18 +53,10 @@ class ReferenceBackend:
 
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
         """See `Backend`."""
-        arrays = (
-            inputs.tokens,
-            inputs.positions,
-            inputs.slots,
-            inputs.query_starts,
-            inputs.context_lens,
-            inputs.block_tables,
-            inputs.sample_rows,
-        )
-        tensors = StepInputs(*(torch.from_numpy(array) for array in arrays))
+        tensors: StepInputs[torch.Tensor] = as_tensors(inputs)
         with torch.inference_mode():
-            result = self._decoder.forward(self._ops, tensors, self.caches)
+            slots = None if self.adapters is None else self.adapters.slots
+            result = self._decoder.forward(self._ops, tensors, self.caches, slots)
         logits: Floats = result.numpy()
         return logits
 

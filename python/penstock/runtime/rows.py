@@ -16,8 +16,9 @@ import numpy.typing as npt
 from penstock.dialog import Sampling
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import StepInputs
+from penstock.runtime.adapter_rows import GroupedRows, group_rows
 from penstock.runtime.features import FeatureTable
-from penstock.scheduler.types import Admit, Chunk, StepPlan
+from penstock.scheduler.types import NO_ADAPTER, Admit, Chunk, StepPlan
 
 Ints = npt.NDArray[np.int32]
 Index = npt.NDArray[np.intp]
@@ -31,6 +32,7 @@ class _StepRows:
     rows: list[int] = field(default_factory=list)
     index: Index = field(default_factory=lambda: np.empty(0, np.intp))
     tables: Ints | None = None
+    adapters: GroupedRows | None = None
 
 
 @dataclass(slots=True)
@@ -69,6 +71,7 @@ class RowTable:
         self._seed = np.zeros(max_seqs, np.uint64)
         self.top_logprobs: list[int | None] = [None] * max_seqs
         self.prompt_logprobs: list[int | None] = [None] * max_seqs
+        self._adapter_slots = np.full(max_seqs, NO_ADAPTER, np.int32)
         self._features = FeatureTable()
         self._counting = np.arange(max_seqs + 1, dtype=np.int32)
         self._step = _StepRows()
@@ -109,7 +112,7 @@ class RowTable:
             count = len(rows)
             return self._inputs(
                 starts, self._step.index, starts + np.int32(1), self._counting[: count + 1],
-                self._counting[:count],
+                self._counting[:count], self._adapters_of_rows(),
             )  # fmt: skip
         for chunk in drafted:  # past the known tokens, where anything may stand
             begin = chunk.start + chunk.length
@@ -133,7 +136,11 @@ class RowTable:
         ]
         if scored:
             sample_rows = np.concatenate([sample_rows, *scored])
-        return self._inputs(positions, token_rows, starts + lengths, query_starts, sample_rows)
+        of_tokens = self._adapter_slots[token_rows]
+        adapters = group_rows(of_tokens, of_tokens[sample_rows], len(rows))
+        return self._inputs(
+            positions, token_rows, starts + lengths, query_starts, sample_rows, adapters
+        )
 
     def sampling(self, rows: list[int], ahead: Index | None = None) -> SamplingRows:
         """The sampling parameters of `rows`, for the token that follows their known ones, or for
@@ -195,7 +202,9 @@ class RowTable:
         context_lens: Ints,
         query_starts: Ints,
         sample_rows: Ints,
+        adapters: GroupedRows | None,
     ) -> StepInputs[Ints]:
+        of_tokens, of_samples = (None, None) if adapters is None else adapters
         first_slots = self._first_slots[token_rows, positions // self._block_tokens]
         return StepInputs(
             tokens=self._tokens[token_rows, positions],
@@ -205,7 +214,17 @@ class RowTable:
             context_lens=context_lens,
             block_tables=self._step_tables(int(context_lens.max())),
             sample_rows=sample_rows,
+            adapters=of_tokens,
+            sampled_adapters=of_samples,
         )
+
+    def _adapters_of_rows(self) -> GroupedRows | None:
+        """Of a step in which each row has one token, which is sampled."""
+        step = self._step
+        if step.adapters is None:
+            slots = self._adapter_slots[step.index]
+            step.adapters = group_rows(slots, slots, len(slots))
+        return step.adapters
 
     def _step_tables(self, longest_context: int) -> Ints:
         step, width = self._step, -(-longest_context // self._block_tokens)
@@ -230,6 +249,7 @@ class RowTable:
         self._seed[row] = admit.seed & _UINT64_MASK
         self.top_logprobs[row] = admit.top_logprobs
         self.prompt_logprobs[row] = admit.prompt_logprobs
+        self._adapter_slots[row] = admit.adapter_slot
         known = self._tokens[row, :length]
         self._features.admit(row, known, admit.prompt_tokens, admit.sampling)
 

@@ -7,14 +7,19 @@ and which span of each row's tokens to compute. No tensors, no torch.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from penstock.dialog import Sampling
 
+NO_ADAPTER: Final = -1
+
 
 class Admit(msgspec.Struct, frozen=True):
     """A request takes `row`. `token_ids`: all known tokens: the prompt, and after a preemption
-    what was generated before it. `prompt_tokens`: how many of them are prompt."""
+    what was generated before it. `prompt_tokens`: how many of them are prompt. `adapter_slot`: the
+    runtime's slot of its adapter."""
 
     row: int
     token_ids: tuple[int, ...]
@@ -23,6 +28,7 @@ class Admit(msgspec.Struct, frozen=True):
     seed: int
     top_logprobs: int | None
     prompt_logprobs: int | None = None
+    adapter_slot: int = NO_ADAPTER
 
 
 class AppendBlocks(msgspec.Struct, frozen=True):

@@ -41,6 +41,7 @@ def answer_alone(prompt: list[int], count: int) -> list[int]:
 class FakeBackend:
     weight_bytes = 0
     buffer_bytes = 0
+    adapters = None
 
     def __init__(self, num_blocks: int, block_tokens: int) -> None:
         self.cache = np.full(num_blocks * block_tokens, -1, np.int64)

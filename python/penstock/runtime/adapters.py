@@ -1,0 +1,85 @@
+"""The adapters of a runtime: what is packed for its kernels, and the slots that hold it."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from penstock.adapters.adapter import Adapter
+from penstock.config import EngineSettings
+from penstock.kernels.lora import LinearFactors, LowRank, Packed, Slots, SlotSizes
+from penstock.kernels.table import Ops
+from penstock.models.decoder import Decoder
+from penstock.models.low_rank import SLICES, linear_sizes
+from penstock.models.spec import DecoderSpec
+from penstock.runtime.memory import MemoryPlan
+
+
+class RuntimeAdapters(Protocol):
+    """`capacity` slots for adapters of ranks up to `max_rank`, for which there are `max_bytes` of
+    memory. A row with slot s computes with what was installed there last."""
+
+    @property
+    def spec(self) -> DecoderSpec: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def max_rank(self) -> int: ...
+    @property
+    def max_bytes(self) -> int: ...
+
+    def pack(self, adapter: Adapter) -> Packed:
+        """May run in any thread, beside steps."""
+
+    def install(self, slot: int, packed: Packed) -> None:
+        """Between steps; no row of the next step may still mean what the slot held before."""
+
+    def clear(self, slot: int) -> None:
+        """Between steps: free the memory of what the slot holds."""
+
+
+class SlotAdapters:
+    """`RuntimeAdapters` over the slots of an implementation of the ops."""
+
+    def __init__(self, spec: DecoderSpec, sizes: SlotSizes, slots: Slots, max_bytes: int) -> None:
+        self.spec = spec
+        self.capacity = sizes.capacity
+        self.max_rank = sizes.max_rank
+        self.max_bytes = max_bytes
+        self.slots = slots
+
+    def pack(self, adapter: Adapter) -> Packed:
+        """See `RuntimeAdapters`."""
+        return self.slots.pack(factors_of(adapter))
+
+    def install(self, slot: int, packed: Packed) -> None:
+        self.slots.install(slot, packed)
+
+    def clear(self, slot: int) -> None:
+        self.slots.clear(slot)
+
+
+SLOTS_AN_ADAPTER: Final = 2
+"""A slot costs nothing but its entry in a table. While an adapter is replaced, both generations are
+in use."""
+
+
+def slot_adapters(
+    decoder: Decoder[Any], ops: Ops[Any], memory: MemoryPlan, settings: EngineSettings
+) -> SlotAdapters | None:
+    """Slots for every linear layer of `decoder`; None where the settings have no adapters."""
+    lora = settings.lora
+    if lora is None:
+        return None
+    spec = decoder.spec
+    capacity = SLOTS_AN_ADAPTER * lora.max_adapters
+    sizes = SlotSizes(capacity, lora.max_rank, linear_sizes(spec), decoder.adapter_store)
+    return SlotAdapters(spec, sizes, ops.adapter_slots(sizes), memory.adapter_bytes)
+
+
+def factors_of(adapter: Adapter) -> list[LinearFactors]:
+    """The factors of each linear layer, in the order of `linear_sizes`."""
+    return [
+        tuple(None if (one := layer.get(name)) is None else LowRank(one.a, one.b) for name in names)
+        for layer in adapter.layers
+        for names in SLICES
+    ]
