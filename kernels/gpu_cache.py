@@ -18,11 +18,9 @@ are undefined, and finite wherever the kernel writes them).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from penstock.kernels.op import Inputs
 from penstock.kernels.table import LayerCache
 
 ALIGNED_ELEMENTS = 16
@@ -56,13 +54,6 @@ def token_major(cache: LayerCache[torch.Tensor]) -> LayerCache[torch.Tensor]:
     """The same contents, keys in memory token by token."""
     keys = cache.keys.transpose(2, 3).contiguous().transpose(2, 3)
     return LayerCache(keys, cache.values.contiguous(), cache.key_scales, cache.value_scales)
-
-
-def on_gpu(inputs: Inputs) -> dict[str, Any]:
-    """The inputs of a case with its cache, where it has one, as it lies on a GPU."""
-    if "cache" not in inputs:
-        return dict(inputs)
-    return {**inputs, "cache": token_major(inputs["cache"])}
 
 
 def is_token_major(cache: LayerCache[torch.Tensor]) -> bool:

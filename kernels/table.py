@@ -2,7 +2,8 @@
 
 `Ops` is generic in its tensor: `torch.Tensor` (reference, Triton), `numpy.ndarray` (native, eager)
 or `PlanTensor` (native, recorded into a plan). Which one serves is decided once, at engine start;
-a model never asks. Activations are float32 on a CPU. Dimensions: T tokens of the step, R rows
+a model never asks. Activations are float32 on a CPU and bfloat16 on a GPU: what is said to be
+float32 below is then so inside, and rounded at the end. Dimensions: T tokens of the step, R rows
 (requests) with tokens in the step, S sampled rows, W model width, H and K query and KV heads,
 D head dim, F feed-forward width, V vocabulary, B cache blocks, P tokens of a block.
 """
@@ -79,6 +80,10 @@ class Ops(Protocol[Tensor]):
 
     def pack_linear(self, weight: Linear) -> Any:
         """Prepare a weight once, at load. The result goes to `linear`."""
+
+    def pack_head(self, weight: Linear) -> Any:
+        """As `pack_linear`, of what gives logits: `linear` of it is float32 whatever the type of
+        activations."""
 
     def pack_embedding(self, table: Matrix) -> Any:
         """Prepare an embedding table [V, W] once, at load. The result goes to `embedding`."""

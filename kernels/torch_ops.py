@@ -31,11 +31,14 @@ class TorchOps:
     def pack_linear(self, weight: Linear) -> Any:
         return self._pack("linear", weight)
 
+    def pack_head(self, weight: Linear) -> Any:
+        return self.pack_linear(weight)
+
     def pack_embedding(self, table: Matrix) -> Any:
         return self._pack("embedding", table)
 
     def pack_tied(self, table: Matrix) -> tuple[Any, Any]:
-        return self.pack_embedding(table), self.pack_linear(Linear((table,)))
+        return self.pack_embedding(table), self.pack_head(Linear((table,)))
 
     def _pack(self, name: str, weight: Any) -> Any:
         pack = self.table[name].pack

@@ -38,6 +38,9 @@ class SinkOps(Generic[Tensor]):
         parts = [matrix_source(part) for part in weight.parts]
         return _native.PackedLinear(self._sink.kernels, self._sink.pool, parts, weight.bias)
 
+    def pack_head(self, weight: Linear) -> Any:
+        return self.pack_linear(weight)
+
     def pack_embedding(self, table: Matrix) -> Any:
         """The same packed form as that of a head."""
         return self.pack_linear(Linear((table,)))

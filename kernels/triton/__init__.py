@@ -5,6 +5,10 @@ Nothing outside this package imports triton. Wrappers check and allocate; kernel
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import torch
 
 from penstock.kernels.op import KernelTable, Machine
@@ -26,6 +30,7 @@ from penstock.kernels.triton import (
     sampling,
 )
 from penstock.kernels.triton.launch import interpreted
+from penstock.kernels.weights import Linear, Matrix
 
 __all__ = [
     "TritonOps",
@@ -56,8 +61,33 @@ def machine_of(device: str) -> Machine:
 class TritonOps(TorchOps):
     """`Ops[torch.Tensor]` on a CUDA device, or on CPU tensors in Triton's interpreter. What has no
     Triton kernel falls to the reference body on the same device. Raises LookupError where neither
-    can run."""
+    can run.
 
-    def __init__(self, device: str = "cuda", dtype: torch.dtype = torch.float32) -> None:
-        names = frozenset({"triton", "reference"})
+    `dtype` is that of activations: bfloat16 to serve. Dense weights are held in it then; norm
+    weights and rope tables stay float32, sums are made in float32. The cache lies as
+    `kernels.gpu_cache` says, step inputs are int32 on the device, `SamplingRows` may hold tensors
+    (`sampling_operands`), `StepInputs.work` what `attention_work` prepared. No wrapper reads the
+    device or copies from the host then, so a step can be captured.
+    """
+
+    def __init__(
+        self,
+        device: str = "cuda",
+        dtype: torch.dtype = torch.float32,
+        names: frozenset[str] = frozenset({"triton", "reference"}),
+    ) -> None:
         super().__init__(KernelTable(all_ops(), machine_of(device), names), device, dtype)
+
+    def constant(self, array: Any) -> torch.Tensor:
+        """See `TorchOps.constant`: floats stay float32, whatever the type of activations."""
+        tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+        return tensor.float() if tensor.is_floating_point() else tensor
+
+    def pack_head(self, weight: Linear) -> Any:
+        """See `Ops.pack_head`."""
+        return replace(self.pack_linear(weight), result=torch.float32)
+
+    def pack_tied(self, table: Matrix) -> tuple[Any, Any]:
+        """See `Ops.pack_tied`: one memory."""
+        head = self.pack_head(Linear((table,)))
+        return embedding.PackedTable(head.parts[0], self.dtype), head

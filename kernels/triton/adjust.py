@@ -9,11 +9,11 @@ import torch
 import triton
 import triton.language as tl
 
-from penstock.kernels.adjust_operands import adjust_operands
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.adjust import ADJUST_LOGITS
 from penstock.kernels.sampling import SamplingRows
-from penstock.kernels.triton.launch import launch, power_of_two, why_not
+from penstock.kernels.triton.launch import ceil_div, launch, power_of_two, why_not
+from penstock.kernels.triton.sampling_operands import adjust_tensors
 
 _LISTED = 256
 _WHOLE = 4096
@@ -115,7 +115,7 @@ def adjust_logits_kernel(
     tl.debug_barrier()
     _add(row, index, dry_starts, dry_tokens, dry_values, -1.0, LISTED)
     tl.debug_barrier()
-    mask = tl.load(mask_of + index).to(tl.int64) - 1
+    mask = tl.load(mask_of + index).to(tl.int64)
     allowed = tl.full((), 1, dtype=tl.int32)
     if mask >= 0:
         WORDS: tl.constexpr = (VOCABULARY + 31) // 32
@@ -124,11 +124,11 @@ def adjust_logits_kernel(
 
 
 def adjust_logits(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-    """See `kernels.sampling`. `logits: [S, V]` float32, contiguous, modified in place."""
+    """See `kernels.sampling` and `sampling_operands`. `logits: [S, V]` float32, contiguous, changed
+    in place."""
     count, vocabulary = logits.shape
     barren = torch.empty(count, dtype=torch.int32, device=logits.device)
-    operands = adjust_operands((count, vocabulary), rows)
-    lists = [torch.from_numpy(array).to(logits.device) for array in operands]
+    lists = adjust_tensors(count, ceil_div(vocabulary, 32), rows, logits.device)
     launch(
         adjust_logits_kernel,
         (count,),

@@ -18,10 +18,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from penstock.kernels.draw import map_tensors
-from penstock.kernels.gpu_cache import on_gpu
 from penstock.kernels.op import KernelTable, Machine, Op
 from penstock.kernels.ops import all_ops
+from penstock.kernels.served import as_served
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton.launch import OPTIONS, Launch, interpreted, noting
 
@@ -55,7 +54,7 @@ def signatures(ops: Iterable[Op]) -> list[Launch]:
     for op in ops:
         for case in op.cases:
             for dtype in ACTIVATIONS:
-                inputs = on_gpu(_as_served(case.draw(0), dtype))
+                inputs = as_served(case.draw(0), None if dtype == torch.float32 else dtype)
                 with noting() as launches:
                     op.invoke(TorchOps(table, "cpu", dtype), inputs)
                 for launch in launches:
@@ -63,16 +62,6 @@ def signatures(ops: Iterable[Op]) -> list[Launch]:
                     key = _types_key(launch) if dtype != ACTIVATIONS[0] else _key(launch)
                     distinct.setdefault(key, launch)
     return list(distinct.values())
-
-
-def _as_served(inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """The inputs with activations in `dtype`; rope tables, caches and logits keep their own."""
-    return {
-        name: map_tensors(value, lambda t: t.to(dtype))
-        if name in ("x", "residual", "qkv", "q", "gate_up")
-        else value
-        for name, value in inputs.items()
-    }
 
 
 def _types(launch: Launch) -> dict[str, str]:

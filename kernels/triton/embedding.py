@@ -71,7 +71,7 @@ def embedding_affine_kernel(
 
 
 def pack_embedding(table: Matrix, device: str, dtype: Any) -> PackedTable:
-    return PackedTable(pack_matrix(table, device), dtype)
+    return PackedTable(pack_matrix(table, device, dtype), dtype)
 
 
 def embedding(table: PackedTable, tokens: torch.Tensor, scale: float) -> torch.Tensor:

@@ -1,32 +1,34 @@
-"""Matrix products: tensor-core tiles for float weights; exact int8 products for affine ones.
+"""Matrix products: of float weights, streamed for few rows and the library's beyond (which of them
+says `linear_choice`); exact int8 products for affine weights.
 
-The tile over K is the same for every number of rows, so a row's sum has one order.
+Tiles over K depend on the shape of the weights alone, so a row's sum in our kernels has one order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
 from penstock.kernels.op import Impl
-from penstock.kernels.ops.linear import ACTIVATION_GROUP, LINEAR
+from penstock.kernels.ops.linear import LINEAR
 from penstock.kernels.triton.launch import BF16_IS_BROKEN, ceil_div, launch, why_not
+from penstock.kernels.triton.linear_affine import affine_product, quantize, rows_a_tile
+from penstock.kernels.triton.linear_choice import choose
 from penstock.kernels.triton.packed import Packed, PackedAffine, PackedDense, pack_matrix
 from penstock.kernels.weights import Linear
-
-_GROUPS_A_PROGRAM = 16
 
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
-    """`parts` write neighbouring columns of the result. `bias: [N]` float32 or None."""
+    """`parts` write neighbouring columns of the result; dense ones of a type are one part.
+    `bias: [N]` float32 or None. `result`: the type of the product, None for that of x."""
 
     parts: tuple[Packed, ...]
     bias: torch.Tensor | None
+    result: torch.dtype | None = None
 
 
 @triton.jit(do_not_specialize=["tokens", "first_column", "out_columns"])
@@ -49,14 +51,18 @@ def linear_kernel(
     token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     lane = tl.arange(0, BLOCK_K)
+    present, exists = (token < tokens)[:, None], (column < ROWS)[:, None]
     x_row = x + token.to(tl.int64)[:, None] * WIDTH
     weight_row = weight + column.to(tl.int64)[:, None] * WIDTH
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for start in range(0, WIDTH, BLOCK_K):
         k = start + lane
-        inside = (k < WIDTH)[None, :]
-        left = tl.load(x_row + k[None, :], mask=(token < tokens)[:, None] & inside, other=0.0)
-        right = tl.load(weight_row + k[None, :], mask=(column < ROWS)[:, None] & inside, other=0.0)
+        x_mask, weight_mask = present, exists
+        if WIDTH % BLOCK_K != 0:
+            inside = (k < WIDTH)[None, :]
+            x_mask, weight_mask = present & inside, exists & inside
+        left = tl.load(x_row + k[None, :], mask=x_mask, other=0.0)
+        right = tl.load(weight_row + k[None, :], mask=weight_mask, other=0.0)
         left = left.to(right.dtype)
         if UPCAST:
             left, right = left.to(tl.float32), right.to(tl.float32)
@@ -64,202 +70,91 @@ def linear_kernel(
     if HAS_BIAS:
         total += tl.load(bias + first_column + column, mask=column < ROWS, other=0.0)[None, :]
     place = token.to(tl.int64)[:, None] * out_columns + first_column + column[None, :]
-    tl.store(out + place, total, mask=(token < tokens)[:, None] & (column < ROWS)[None, :])
+    tl.store(out + place, total, mask=present & (column < ROWS)[None, :])
 
 
-@triton.jit
-def quantize_kernel(q, scale, x, WIDTH: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr):
-    """Symmetric int8 per group: the integers nearest to x / (absmax / 127), half to even, and the
-    scale that fits them best."""
-    token = tl.program_id(0).to(tl.int64)
-    group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
-    place = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    values = tl.load(x + token * WIDTH + place, mask=place < WIDTH, other=0.0).to(tl.float32)
-    step = tl.div_rn(tl.max(tl.abs(values), axis=1), 127.0)
-    # A maximum ignores NaN; the row must not.
-    broken = tl.max((values != values).to(tl.int32), axis=1) > 0
-    step = tl.where(broken, float("nan"), step)
-    quanta = tl.div_rn(values, tl.where(step > 0, step, 1.0)[:, None])
-    # Adding 1.5 * 2^23 leaves no bit below one: the addition itself rounds half to even.
-    rounded = (quanta + 12582912.0) - 12582912.0
-    tl.store(q + token * WIDTH + place, rounded.to(tl.int8), mask=place < WIDTH)
-    squares = tl.sum(rounded * rounded, axis=1)
-    usable = (step > 0) & (step < float("inf"))
-    fitted = step * tl.div_rn(tl.sum(quanta * rounded, axis=1), tl.where(usable, squares, 1.0))
-    inside = group < WIDTH // GROUP
-    fitted = tl.where(usable, fitted, step)
-    tl.store(scale + token * (WIDTH // GROUP) + group, fitted, mask=inside)
-
-
-@triton.jit
-def _integers(q, column, group, ROWS, WIDTH, BITS: tl.constexpr, BLOCK_N: tl.constexpr):
-    """32 stored integers of each column, as int8 [BLOCK_N, 32]; 8-bit ones less 128."""
-    row = column.to(tl.int64)[:, None]
-    inside = (column < ROWS)[:, None]
-    if BITS == 4:
-        packed = tl.load(
-            q + row * (WIDTH // 2) + group * 16 + tl.arange(0, 16)[None, :], mask=inside, other=0
-        )
-        integers = tl.join(packed & 15, packed >> 4).reshape(BLOCK_N, 32).to(tl.int8)
-    else:
-        stored = tl.load(
-            q + row * WIDTH + group * 32 + tl.arange(0, 32)[None, :], mask=inside, other=0
-        )
-        integers = (stored.to(tl.int16) - 128).to(tl.int8)
-    return integers
-
-
-@triton.jit
-def _add_group(
-    total,
-    left,
-    right,
-    step,
-    scale,
-    minimum,
-    place,
-    inside,
-    OFFSET: tl.constexpr,
-    HAS_MINIMUM: tl.constexpr,
-):
-    """total + step * (scale * products + minimum * sum of left), products exact in int32."""
-    products = tl.dot(left, tl.trans(right), out_dtype=tl.int32)
-    sums = tl.sum(left.to(tl.int32), axis=1)
-    factor = tl.load(scale + place, mask=inside, other=0.0).to(tl.float32)
-    part = factor[None, :] * (products + OFFSET * sums[:, None]).to(tl.float32)
-    if HAS_MINIMUM:
-        lowest = tl.load(minimum + place, mask=inside, other=0.0).to(tl.float32)
-        part += lowest[None, :] * sums.to(tl.float32)[:, None]
-    return total + step[:, None] * part
-
-
-@triton.jit(do_not_specialize=["tokens", "first_column", "out_columns"])
-def linear_affine_kernel(
-    out,
-    x,
-    x_scale,
-    q,
-    scale,
-    minimum,
-    bias,
-    tokens,
-    first_column,
-    out_columns,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BITS: tl.constexpr,
-    GROUP: tl.constexpr,
-    OFFSET: tl.constexpr,
-    HAS_MINIMUM: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
-    token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
-    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    lane = tl.arange(0, 32)
-    present, inside = token < tokens, column < ROWS
-    x_row = x + token.to(tl.int64)[:, None] * WIDTH + lane[None, :]
-    step_row = x_scale + token.to(tl.int64) * (WIDTH // 32)
-    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for group in range(WIDTH // 32):
-        left = tl.load(x_row + group * 32, mask=present[:, None], other=0)
-        step = tl.load(step_row + group, mask=present, other=0.0)
-        right = _integers(q, column, group, ROWS, WIDTH, BITS, BLOCK_N)
-        if GROUP == 32:
-            total = _add_group(
-                total, left, right, step, scale, minimum,
-                group * ROWS + column, inside, OFFSET, HAS_MINIMUM,
-            )  # fmt: skip
-        else:
-            # A product of 32 is the least that int8 tensor cores take: zeros hide the other half.
-            for half in tl.static_range(2):
-                hidden = tl.where((lane // 16 == half)[None, :], left, 0).to(tl.int8)
-                total = _add_group(
-                    total, hidden, right, step, scale, minimum,
-                    (2 * group + half) * ROWS + column, inside, OFFSET, HAS_MINIMUM,
-                )  # fmt: skip
-    if HAS_BIAS:
-        total += tl.load(bias + first_column + column, mask=inside, other=0.0)[None, :]
-    place = token.to(tl.int64)[:, None] * out_columns + first_column + column[None, :]
-    tl.store(out + place, total, mask=present[:, None] & inside[None, :])
-
-
-def pack_linear(weight: Linear, device: str, dtype: Any) -> PackedLinear:
-    parts = tuple(pack_matrix(part, device) for part in weight.parts)
+def pack_linear(weight: Linear, device: str, dtype: torch.dtype) -> PackedLinear:
+    parts = tuple(pack_matrix(part, device, dtype) for part in weight.parts)
     bias = None if weight.bias is None else torch.from_numpy(weight.bias).to(device)
-    return PackedLinear(parts, bias)
+    return PackedLinear(_merged(parts), bias)
+
+
+def _merged(parts: tuple[Packed, ...]) -> tuple[Packed, ...]:
+    """One part where all are dense and of one type."""
+    dense = [part.data for part in parts if isinstance(part, PackedDense)]
+    if len(parts) == 1 or len(dense) < len(parts) or len({data.dtype for data in dense}) > 1:
+        return parts
+    return (PackedDense(torch.cat(dense)),)
 
 
 def linear(x: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
-    """See `Ops.linear`. `x` is contiguous; the result has its type."""
-    tokens = len(x)
-    out = x.new_empty(tokens, sum(part.shape[0] for part in weight.parts))
+    """See `Ops.linear`. `x` is contiguous."""
+    (first, *others), tokens = weight.parts, len(x)
+    if not others and isinstance(first, PackedDense) and x.is_cuda and x.dtype == first.data.dtype:
+        major, minor = torch.cuda.get_device_capability(x.device)
+        if choose(tokens, first.shape, 10 * major + minor) == "library":
+            return _library(x, first.data, weight)
+    out = x.new_empty(
+        tokens, sum(part.shape[0] for part in weight.parts), dtype=weight.result or x.dtype
+    )
     quantized = None
     first_column = 0
     for part in weight.parts:
         if isinstance(part, PackedAffine):
-            quantized = quantized or _quantize(x)
-            _affine(out, *quantized, part, weight.bias, first_column)
+            quantized = quantized or quantize(x)
+            affine_product(out, *quantized, part, weight.bias, first_column)
         else:
             _dense(out, x, part, weight.bias, first_column)
         first_column += part.shape[0]
     return out
 
 
-def _quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [T, K] as int8 [T, K] and the float32 scales [T, K / 32]."""
-    tokens, width = x.shape
-    groups = width // ACTIVATION_GROUP
-    q = torch.empty(tokens, width, dtype=torch.int8, device=x.device)
-    scale = torch.empty(tokens, groups, dtype=torch.float32, device=x.device)
-    grid = (tokens, ceil_div(groups, _GROUPS_A_PROGRAM))
-    constants = {"WIDTH": width, "GROUP": ACTIVATION_GROUP, "GROUPS": _GROUPS_A_PROGRAM}
-    launch(quantize_kernel, grid, q, scale, x, **constants)
-    return q, scale
+def _library(x: torch.Tensor, data: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
+    """The product by cuBLAS, summed in float32."""
+    if weight.result not in (None, x.dtype):
+        out = torch.mm(x, data.t(), out_dtype=weight.result)
+        return out if weight.bias is None else out.add_(weight.bias)
+    if weight.bias is None:
+        return torch.mm(x, data.t())
+    return torch.addmm(weight.bias.to(x.dtype), x, data.t())
 
 
-def _rows_a_tile(tokens: int) -> int:
-    """16 is the least that tensor cores take; more rows reuse what was read of the weight."""
-    return 16 if tokens <= 16 else 64
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """Of a dense product. Streaming wants many programs with deep loads, and no reuse."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+
+def _tile(tokens: int, rows: int, width: int, dtype: torch.dtype) -> _Tile:
+    if dtype == torch.float32:  # no tensor cores: small tiles, or registers run out
+        return _Tile(rows_a_tile(tokens), 64, 32, 4, 3)
+    if tokens > 16:
+        return _Tile(64, 128, 64, 4, 3)
+    few = rows <= 8192  # narrower tiles, so that every multiprocessor has some
+    return _Tile(16, 16 if few else 32, 256 if width % 256 == 0 else 64, 4, 4)
 
 
 def _dense(out, x, part: PackedDense, bias, first_column: int) -> None:
     rows, width = part.shape
-    block_m, block_n = _rows_a_tile(len(x)), 64
+    tile = _tile(len(x), rows, width, part.data.dtype)
     launch(
         linear_kernel,
-        (ceil_div(rows, block_n), ceil_div(len(x), block_m)),
+        (ceil_div(rows, tile.n), ceil_div(len(x), tile.m)),
         *(out, x, part.data, out if bias is None else bias, len(x), first_column, out.shape[1]),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
         ROWS=rows,
         WIDTH=width,
         HAS_BIAS=int(bias is not None),
         UPCAST=int(BF16_IS_BROKEN and part.data.dtype == torch.bfloat16),
-        BLOCK_M=block_m,
-        BLOCK_N=block_n,
-        BLOCK_K=32 if part.data.dtype == torch.float32 else 64,
-    )
-
-
-def _affine(out, q, scale, part: PackedAffine, bias, first_column: int) -> None:
-    rows, width = part.shape
-    block_m, block_n = _rows_a_tile(len(q)), 64
-    minimum = part.scale if part.minimum is None else part.minimum
-    zero_point = part.zero_point if part.minimum is None else 0
-    launch(
-        linear_affine_kernel,
-        (ceil_div(rows, block_n), ceil_div(len(q), block_m)),
-        *(out, q, scale, part.q, part.scale, minimum, out if bias is None else bias),
-        *(len(q), first_column, out.shape[1]),
-        ROWS=rows,
-        WIDTH=width,
-        BITS=part.bits,
-        GROUP=part.group,
-        OFFSET=(128 if part.bits == 8 else 0) - zero_point,
-        HAS_MINIMUM=int(part.minimum is not None),
-        HAS_BIAS=int(bias is not None),
-        BLOCK_M=block_m,
-        BLOCK_N=block_n,
+        BLOCK_M=tile.m,
+        BLOCK_N=tile.n,
+        BLOCK_K=tile.k,
     )
 
 

@@ -47,10 +47,12 @@ class PackedAffine:
 Packed: TypeAlias = "PackedDense | PackedAffine"
 
 
-def pack_matrix(matrix: Matrix, device: str) -> Packed:
-    """The matrix on the device."""
+def pack_matrix(matrix: Matrix, device: str, dtype: torch.dtype = torch.float32) -> Packed:
+    """The matrix on the device. Dense weights are held in the type of activations, `dtype`; in
+    their own where that is float32."""
     if isinstance(matrix, Dense):
-        return PackedDense(dequantize(matrix, _DTYPES[matrix.dtype]).to(device))
+        held = _DTYPES[matrix.dtype] if dtype == torch.float32 else dtype
+        return PackedDense(dequantize(matrix, held).to(device))
     q = torch.from_numpy(np.ascontiguousarray(matrix.q)).to(device)
     scale, minimum = _factors(matrix)
     return PackedAffine(

@@ -7,7 +7,6 @@ bit by bit from the highest, by a count or a mass over the row. The row stays in
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -18,6 +17,7 @@ from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.triton.adjust import adjust_logits
 from penstock.kernels.triton.launch import launch, power_of_two, why_not
 from penstock.kernels.triton.philox import uniform
+from penstock.kernels.triton.sampling_operands import draw_tensors
 
 _BLOCK = 4096
 
@@ -195,17 +195,15 @@ def sample_kernel(
 
 
 def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-    """See `kernels.sampling`. `logits: [S, V]` float32, contiguous, adjusted in place."""
+    """See `kernels.sampling` and `sampling_operands`. `logits: [S, V]` float32, contiguous, changed
+    in place."""
     count, vocabulary = logits.shape
     barren = adjust_logits(logits, rows) if rows.adjusts else None
     out = torch.empty(count, dtype=torch.int32, device=logits.device)
-    fields = (rows.temperature, rows.top_k, rows.top_p, rows.min_p)
-    counters = (rows.seed.view(np.int64), rows.position.view(np.int64))
-    parameters = [torch.from_numpy(array).to(logits.device) for array in (*fields, *counters)]
     launch(
         sample_kernel,
         (count,),
-        *(out, logits, *parameters),
+        *(out, logits, *draw_tensors(rows, logits.device)),
         num_warps=8,
         VOCABULARY=vocabulary,
         BLOCK=min(_BLOCK, power_of_two(vocabulary)),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import torch
+from kernel_checks import in_float64
 
-from penstock.kernels.gpu_cache import on_gpu
 from penstock.kernels.op import Case, Op
+from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.served import as_served
 from penstock.kernels.table import StepInputs
 from penstock.kernels.triton import TritonOps
 from penstock.kernels.triton.attention_work import AttentionWork, most_units
@@ -18,7 +20,7 @@ Tensors = StepInputs[torch.Tensor]
 def prepared(op: Op, case: Case, ops: TritonOps) -> list[str]:
     """What differs when the units are listed once, into memory for larger steps, and used for
     several layers, from calls that list their own."""
-    inputs = on_gpu(case.draw(0))
+    inputs = as_served(case.draw(0))
     (alone,) = op.invoke(ops, inputs)
     heads, step, window = inputs["heads"], inputs["inputs"], inputs["window"]
     units = most_units(9, 5000)
@@ -37,20 +39,34 @@ def prepared(op: Op, case: Case, ops: TritonOps) -> list[str]:
 
 def padded(op: Op, case: Case, ops: TritonOps) -> list[str]:
     """What differs when rows without tokens, and tokens without a slot, fill the step up."""
-    inputs = on_gpu(case.draw(0))
+    inputs = as_served(case.draw(0))
     expected = op.invoke(ops, inputs)
     name = "q" if "q" in inputs else "qkv"
     count = len(inputs[name])
     more = {**inputs, "inputs": _padded(inputs["inputs"], 3)}
     more[name] = torch.cat((inputs[name], torch.full_like(inputs[name][:3], float("nan"))))
     if name == "qkv":
-        more["cache"] = on_gpu(case.draw(0))["cache"]
+        more["cache"] = as_served(case.draw(0))["cache"]
     got = op.invoke(ops, more)
     equal = torch.equal(got[0][:count], expected[0]) and all(
         torch.equal(ours.nan_to_num(), theirs.nan_to_num())
         for ours, theirs in zip(got[1:], expected[1:], strict=True)
     )
     return [] if equal else ["padding changed what is not padding"]
+
+
+def rounded(op: Op, case: Case, ops: TritonOps) -> list[str]:
+    """What is wrong of a case in bfloat16, the type that a GPU serves in."""
+    inputs = as_served(case.draw(0), torch.bfloat16)
+    truth = op.invoke(ReferenceOps(torch.float64), in_float64(inputs))
+    wrong = []
+    for index, (ours, expected) in enumerate(zip(op.invoke(ops, inputs), truth, strict=True)):
+        if ours.dtype not in (torch.bfloat16, torch.float32):
+            wrong.append(f"result {index} is {ours.dtype}")
+        close = torch.isclose(ours.double(), expected, rtol=2e-2, atol=2e-2, equal_nan=True)
+        if not bool(close.all()):
+            wrong.append(f"result {index}: {int((~close).sum())} elements differ")
+    return wrong
 
 
 def _padded(step: Tensors, rows: int) -> Tensors:

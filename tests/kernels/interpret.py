@@ -13,18 +13,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from attention_checks import padded, prepared
+from attention_checks import padded, prepared, rounded
 from kernel_checks import differences, neighbours_matter
 
-from penstock.kernels.gpu_cache import on_gpu
 from penstock.kernels.op import Case, Op
 from penstock.kernels.ops import all_ops
+from penstock.kernels.served import as_served
 from penstock.kernels.triton import TritonOps
 
 
 def _answer(check: Callable[..., list[Any]], op: Op, case: Case, ops: TritonOps) -> list[Any]:
     try:
-        return check(op, case, lambda op, inputs: op.invoke(ops, on_gpu(inputs)))
+        return check(op, case, lambda op, inputs: op.invoke(ops, as_served(inputs)))
     except Exception:  # the outermost loop: one broken kernel must not hide the others
         return [traceback.format_exc(limit=-3)]
 
@@ -34,10 +34,10 @@ def main() -> None:
     torch.use_deterministic_algorithms(True)
     assert torch.utils.deterministic.fill_uninitialized_memory
     torch.set_num_threads(1)
-    ops = TritonOps("cpu")
+    ops, rounding = TritonOps("cpu"), TritonOps("cpu", torch.bfloat16)
     by_name = {op.name: op for op in all_ops()}
     checks = {"differences": differences, "neighbours": neighbours_matter}
-    captured = {"prepared": prepared, "padded": padded}
+    captured = {"prepared": prepared, "padded": padded, "rounded": rounded}
     for line in sys.stdin:
         check, op_name, case_name = json.loads(line)
         op = by_name[op_name]
@@ -46,7 +46,7 @@ def main() -> None:
         assert serving.name == "triton"
         assert check != "neighbours" or case.kind in serving.invariant_kinds
         if check in captured:
-            answer = captured[check](op, case, ops)
+            answer = captured[check](op, case, rounding if check == "rounded" else ops)
         else:
             answer = _answer(checks[check], op, case, ops)
         print(json.dumps(answer), flush=True)

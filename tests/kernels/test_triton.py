@@ -108,3 +108,25 @@ def test_units_listed_once_serve_every_layer(ask: Ask, op: Op, case: Case) -> No
 @pytest.mark.parametrize(("op", "case"), [*_DECODED, *_PADDED])
 def test_padding_changes_nothing(ask: Ask, op: Op, case: Case) -> None:
     assert ask("padded", op, case) == []
+
+
+# A case of each op that a decoder's step has.
+_SERVED = {
+    "embedding": "bf16-50x64-T17",
+    "rms_norm": "T17-W100",
+    "add_rms_norm": "T3-W576",
+    "silu_mul": "T17-F100",
+    "linear": "bf16-T18-K64-N48",
+    "rope_cache": "head-norm",
+    "attention": "decode-long-window",
+}
+_SERVED_CASES = [param for param in _CASES if param.id in map("-".join, _SERVED.items())]
+
+
+@pytest.mark.parametrize(("op", "case"), _SERVED_CASES)
+def test_kernel_serves_in_bfloat16(ask: Ask, op: Op, case: Case) -> None:
+    assert ask("rounded", op, case) == []
+
+
+def test_each_op_has_a_case_in_bfloat16() -> None:
+    assert len(_SERVED_CASES) == len(_SERVED)

@@ -175,7 +175,7 @@ class Decoder(Generic[Tensor]):
         if head is None:
             return ops.pack_tied(table)
         self.weight_bytes += linear_bytes(head)
-        return ops.pack_embedding(table), ops.pack_linear(head)
+        return ops.pack_embedding(table), ops.pack_head(head)
 
     def _pack_layer(self, layer: LayerWeights, ops: Ops[Tensor]) -> _Layer[Tensor]:
         own = self.spec.layers[len(self._layers)]
