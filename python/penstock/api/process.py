@@ -78,6 +78,7 @@ class ApiProcess:
 
         gc.collect()
         gc.freeze()  # what is loaded stays: no collection walks it in the middle of a stream
+        gc.enable()
         server = HttpServer(create_app(services), self._settings, on_started=started)
         try:
             await server.serve(sockets=[bound])

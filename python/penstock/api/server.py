@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +51,7 @@ async def _serve(settings: ServingSettings, bound: socket.socket, say: Say) -> N
 async def _serve_here(
     settings: ServingSettings, fleet: EngineFleet, bound: socket.socket, say: Say
 ) -> None:
+    gc.disable()  # what is being loaded is no garbage; `ApiProcess.serve` turns it on again
     # Imported while the engine loads in its own process; a third of a second.
     from penstock.api.control import FleetControl
     from penstock.api.process import ApiProcess
@@ -62,6 +64,7 @@ async def _serve_here(
         line = ready_line(settings.models, [fleet.info(m.id) for m in settings.models], bound)
         await api.serve(bound, lambda _: say(line))
     finally:
+        gc.enable()
         await api.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.cli.options import Chosen, with_settings
-from penstock.config import ServingSettings
+from penstock.config import ServingSettings, bound_library_threads
 
 
 @with_settings(server=True)
@@ -17,6 +17,7 @@ def serve(chosen: Chosen) -> None:
 def serve_settings(settings: ServingSettings) -> None:
     """Fetch the models if need be, and serve them until a signal. Raises ModelError,
     SettingsError, OSError."""
+    bound_library_threads()
     # Imported here: a command that is not run costs nothing (`penstock --help` < 0.3 s).
     from penstock.api.access_log import configure_access_log
     from penstock.api.server import run_server

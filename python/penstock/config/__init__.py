@@ -1,7 +1,12 @@
 """Frozen settings, filled from the command line, TOML and the few environment names that the
 specification fixes. The only room that reads the environment."""
 
-from penstock.config.environment import Environment, child_environment, read_environment
+from penstock.config.environment import (
+    Environment,
+    bound_library_threads,
+    child_environment,
+    read_environment,
+)
 from penstock.config.limits import SettingsError
 from penstock.config.settings import (
     EngineSettings,
@@ -23,6 +28,7 @@ __all__ = [
     "ServingSettings",
     "SettingsError",
     "StoreSettings",
+    "bound_library_threads",
     "child_environment",
     "read_environment",
 ]

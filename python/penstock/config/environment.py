@@ -51,6 +51,12 @@ def read_environment(names: Mapping[str, str] | None = None) -> Environment:
     )
 
 
+def bound_library_threads() -> None:
+    """Let numpy's linear algebra, which nothing here uses, start no threads in this process and its
+    children, unless the operator says otherwise. To be called before numpy is imported."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 def child_environment(**extra: str) -> dict[str, str]:
     """This process's environment with `extra` names, for a child process."""
     return {**os.environ, **extra}

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from operator import attrgetter
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 import msgspec
-from llguidance import LLMatcher
 
 from penstock.base.errors import InvalidRequest, ModelError, ServiceError
 from penstock.base.host import available_cores
@@ -29,6 +29,9 @@ from penstock.engine.types import (
 from penstock.models.vocabulary import Vocabulary
 from penstock.runtime.protocol import Runtime
 from penstock.scheduler import Progress, Scheduler
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
 FAILED_ROW = "the model gave no finite scores for this request"
 

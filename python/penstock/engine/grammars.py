@@ -10,14 +10,15 @@ import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
-
-from llguidance import LLMatcher, LLTokenizer
+from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import InvalidRequest
 from penstock.engine.guide import GrammarGuide
 from penstock.engine.types import Grammar
 from penstock.models.vocabulary import GrammarError, Vocabulary, compile_grammar
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
 
 CACHE_BYTES: Final = 64 * 1024 * 1024
 _THREADS: Final = 2

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from llguidance import LLMatcher
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
 NOT_ALLOWED: Final = "the grammar does not allow the token that was drawn"
 TOO_COMPLEX: Final = "the grammar became too complex to follow"

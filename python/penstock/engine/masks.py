@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLExecutor, LLMatcher
-from llguidance.numpy import (
-    fill_next_token_bitmask_par,
-    fill_next_token_bitmask_par_with_draft_tokens,
-)
 
 from penstock.engine.guide import GrammarGuide
 from penstock.scheduler import Guide
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher
 
 Words = npt.NDArray[np.uint32]
 Index = npt.NDArray[np.int32]
@@ -51,6 +50,8 @@ class MaskFiller:
         if not matchers:
             return None
         if self._starter is None:
+            from llguidance import LLExecutor
+
             self._starter = ThreadPoolExecutor(1, thread_name_prefix="penstock-masks")
             self._executor = LLExecutor(self._threads)
         if len(self._masks) < count:
@@ -64,6 +65,11 @@ class MaskFiller:
             self._starter.shutdown(wait=True)
 
     def _fill(self, matchers: list[tuple[LLMatcher, int, list[int]]], masks: Words) -> None:
+        from llguidance.numpy import (
+            fill_next_token_bitmask_par,
+            fill_next_token_bitmask_par_with_draft_tokens,
+        )
+
         assert self._executor is not None
         began = time.monotonic()
         words = masks.view(np.int32)

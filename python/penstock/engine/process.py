@@ -13,19 +13,24 @@ import os
 import signal
 import sys
 import threading
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.base.logs import configure_logging
-from penstock.engine.load import load_core
-from penstock.engine.server import EngineServer
 from penstock.engine.supervisor import EngineTask, StatusLine
 from penstock.engine.types import EngineInfo
 
+if TYPE_CHECKING:
+    from penstock.engine.server import EngineServer
+
 
 def main(socket_path: str) -> int:
+    gc.disable()  # what is being loaded is no garbage; to look for some takes a tenth of a start
+    from penstock.engine.load import load_core
+    from penstock.engine.server import EngineServer
+
     configure_logging()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the group; the parent drains
     with open(0, "rb", buffering=0, closefd=False) as lines:  # takes no byte beyond the line
@@ -37,6 +42,7 @@ def main(socket_path: str) -> int:
         return 1
     gc.collect()
     gc.freeze()  # what is loaded stays: no collection walks it in the middle of a step
+    gc.enable()
     _say("report", f"memory: {core.report}")
     server = EngineServer(core, socket_path)
     signal.signal(signal.SIGTERM, lambda *_: server.stop())

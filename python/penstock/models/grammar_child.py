@@ -13,13 +13,15 @@ import resource
 import struct
 import sys
 import threading
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import msgspec
-from llguidance import LLTokenizer
 
 from penstock.base.errors import ModelError
 from penstock.models.vocabulary import GrammarError, Vocabulary, compile_grammar
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 STACK_BYTES: Final = 1024 * 1024
 """Less than any thread of the engine has: what fits here fits there."""

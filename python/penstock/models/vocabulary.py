@@ -6,25 +6,14 @@ before it travels, the engine to compute masks.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING
 
 import msgspec
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from penstock.base.errors import ModelError
 
-GRAMMAR_LIMITS: Final = LLParserLimits(
-    max_items_in_row=2_000,
-    initial_lexer_fuel=1_000_000,
-    step_lexer_fuel=200_000,
-    step_max_items=50_000,
-    max_lexer_states=50_000,
-    max_grammar_size=100_000,
-    verbose_errors=False,
-)
-"""What the library counts while it compiles a grammar and while it computes a mask. A grammar that
-runs into one of these bounds becomes an error of its request. A lexer state takes 1 to 2 kB."""
+if TYPE_CHECKING:  # no start waits for the library: only constraints need it
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 
 class GrammarError(Exception):
@@ -44,6 +33,8 @@ class Vocabulary(msgspec.Struct, frozen=True):
 
     def grammar_tokenizer(self, vocab_size: int) -> LLTokenizer:
         """For masks of `vocab_size` bits. Takes a part of a second. Raises ModelError."""
+        from llguidance import LLTokenizer
+
         stop_ids = [token for token in self.stop_ids if token < vocab_size]
         try:
             return LLTokenizer(self.tokenizer_json, n_vocab=vocab_size, eos_token=stop_ids or None)
@@ -59,7 +50,10 @@ def compile_grammar(tokenizer: LLTokenizer, value: str) -> LLMatcher:
     take nor the depth of its recursion: what comes from a client is tried in a child process first
     (`grammar_child`).
     """
-    matcher = LLMatcher(tokenizer, value, log_level=0, limits=GRAMMAR_LIMITS)
+    from llguidance import LLMatcher
+    from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
+
+    matcher = LLMatcher(tokenizer, value, log_level=0, limits=_limits())
     if matcher.is_error():
         raise GrammarError(matcher.get_error())
     mask = allocate_token_bitmask(1, tokenizer.vocab_size)
@@ -69,3 +63,20 @@ def compile_grammar(tokenizer: LLTokenizer, value: str) -> LLMatcher:
     if not mask.any():
         raise GrammarError("it allows no answer at all")
     return matcher
+
+
+def _limits() -> LLParserLimits:
+    """What the library counts while it compiles a grammar and while it computes a mask. A grammar
+    that runs into one of these bounds becomes an error of its request. A lexer state takes 1 to
+    2 kB."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        max_items_in_row=2_000,
+        initial_lexer_fuel=1_000_000,
+        step_lexer_fuel=200_000,
+        step_max_items=50_000,
+        max_lexer_states=50_000,
+        max_grammar_size=100_000,
+        verbose_errors=False,
+    )

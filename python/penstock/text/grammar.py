@@ -13,7 +13,6 @@ from collections import OrderedDict
 from typing import Final
 
 import msgspec
-from llguidance import LLMatcher
 
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import Constraint
@@ -109,6 +108,8 @@ def serialize(constraint: Constraint) -> str:
             except ValueError as error:
                 raise _refusal(constraint, str(error)) from error
         case "regex":
+            from llguidance import LLMatcher
+
             return LLMatcher.grammar_from_regex(constraint.value)
         case "lark":
             return json.dumps({"grammars": [{"lark_grammar": constraint.value}]})

@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from llguidance import LLMatcher
-
 if TYPE_CHECKING:  # the library names the type in its stub only
     from llguidance._lib import JsonCompileOptions
 
@@ -59,6 +57,8 @@ def schema_fault(
 
 
 def _grammar(schema: dict[str, Any], strict: bool) -> str:
+    from llguidance import LLMatcher
+
     overrides: JsonCompileOptions = {} if strict else {"lenient": True}
     return LLMatcher.grammar_from_json_schema(schema, defaults=SPACING, overrides=overrides)
 

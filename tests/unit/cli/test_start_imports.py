@@ -34,4 +34,10 @@ def test_command_line_is_read_before_anything_slow_is_imported():
 def test_api_process_serves_before_the_store_is_loaded():
     loaded = modules_after("import sys, penstock.api.process; print(*sys.modules)")
     assert "starlette" in loaded
-    assert not loaded & {"sqlalchemy", "fsspec", "httpx", "pydantic", "rich"}
+    assert not loaded & {"sqlalchemy", "fsspec", "httpx", "pydantic", "rich", "llguidance"}
+
+
+def test_engine_process_loads_no_grammar_library_before_a_constraint_comes():
+    loaded = modules_after("import sys, penstock.engine.load; print(*sys.modules)")
+    assert "numpy" in loaded
+    assert not loaded & {"llguidance", "torch", "transformers", "starlette", "sqlalchemy", "jinja2"}
