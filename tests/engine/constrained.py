@@ -99,6 +99,12 @@ class Answer:
     chunks: int = 0
 
 
+def compile_all(core: EngineCore, requests: list[TokenRequest]) -> None:
+    """Have the engine know the grammars of `requests`, so that all of them join the first step of a
+    later `run`, however long a compilation takes on a busy machine."""
+    run(core, [replace(one, max_tokens=1) for one in requests if one.constraint is not None])
+
+
 def run(core: EngineCore, requests: list[TokenRequest]) -> dict[str, Answer]:
     """Submit all at once and step until all are finished."""
     answers = {request.id: Answer() for request in requests}

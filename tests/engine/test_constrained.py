@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 from constrained import (
     Answer,
+    compile_all,
     core_of,
     lark,
     regex,
@@ -151,6 +152,7 @@ def test_a_mixed_batch_answers_as_each_request_alone(
     runtime: CpuRuntime, alone: dict[str, list[int]], options: dict[str, int]
 ) -> None:
     core = taught(core_of(runtime, **options))
+    compile_all(core, mixed())
     answers = run(core, mixed())
     assert {id: answer.tokens for id, answer in answers.items()} == alone
     assert alone["json"] == alone["same"]
