@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from described import check_event
 from http_serving import CREATED, USAGE, Script, Serving, Step, serving, spoken
 from stores import MovableClock, opened, sqlite_settings
 
@@ -108,13 +109,22 @@ async def get(server: Serving, id: str, status: int = 200) -> dict[str, Any]:
 
 
 async def stream(server: Serving, **fields: Any) -> list[dict[str, Any]]:
-    """The events of a streamed request; their names are those in their data, and [DONE] is last."""
+    """The events of a streamed request."""
     answer = await server.http.post(URL, json={"input": "hi", "stream": True} | fields)
     assert answer.status_code == 200, answer.text
     return events_of(answer.text)
 
 
 def events_of(text: str) -> list[dict[str, Any]]:
+    """The events of a stream, which are as described."""
+    events = parsed(text)
+    for event in events:
+        check_event("ResponseStreamEvent", event)
+    return events
+
+
+def parsed(text: str) -> list[dict[str, Any]]:
+    """The events of a stream; their names are those in their data, and [DONE] is last."""
     *blocks, done, rest = [b for b in text.split("\n\n") if not b.startswith(":")]
     assert (done, rest) == ("data: [DONE]", "")
     events = []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from penstock import __version__
 from penstock.api.operations import JSON, OPERATIONS, TEXT, Operation, phrase
+from penstock.api.wire.response_input import UNTAGGED
 
 REF: Final = "#/components/schemas/{name}"
 PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
@@ -24,6 +25,9 @@ def build_document(operations: Sequence[Operation] = OPERATIONS) -> dict[str, An
     types = _types(operations)
     schemas, components = msgspec.json.schema_components(types, ref_template=REF)
     schema_of = dict(zip(types, schemas, strict=True))
+    for name, type_ in (event for operation in operations for event in operation.events):
+        components.setdefault(name, schema_of[type_])
+    _open_tags(components)
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         path = PARAMETER.sub(r"{\1}", operation.path)
@@ -43,8 +47,44 @@ def build_document(operations: Sequence[Operation] = OPERATIONS) -> dict[str, An
 
 
 def _types(operations: Sequence[Operation]) -> list[Any]:
-    named = [t for o in operations for t in (o.request, o.answer, o.events, o.error)]
-    return [*dict.fromkeys(t for t in named if t is not None)]
+    named: dict[Any, None] = {}
+    for operation in operations:
+        for types in (operation.request, operation.answer, operation.error):
+            named |= dict.fromkeys(_each(types))
+        named |= dict.fromkeys(type_ for _, type_ in operation.events)
+    return [*named]
+
+
+def _each(types: Any) -> tuple[Any, ...]:
+    """Of an operation's field: no type, one or several."""
+    if isinstance(types, tuple):
+        return types
+    return () if types is None else (types,)
+
+
+def _schema(types: Any, schema_of: dict[Any, Any]) -> dict[str, Any]:
+    schemas: list[dict[str, Any]] = [schema_of[type_] for type_ in _each(types)]
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+
+
+def _open_tags(value: Any) -> None:
+    """Let the types of UNTAGGED leave their tag out, in place; no discriminator tells them then."""
+    names = {type_.__name__ for type_ in UNTAGGED}
+    for name in names & value.keys():
+        value[name]["required"].remove("type")
+    refs = {REF.format(name=name) for name in names}
+    for schema in _nested(value):
+        if refs & set(schema.get("discriminator", {}).get("mapping", {}).values()):
+            del schema["discriminator"]
+
+
+def _nested(value: Any) -> Iterator[dict[str, Any]]:
+    """All objects in a JSON value."""
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value:
+        if isinstance(inner, dict | list):
+            yield from _nested(inner)
 
 
 def _operation(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
@@ -61,7 +101,7 @@ def _operation(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any
             for name in names
         ]
     if operation.request is not None:
-        content = {operation.request_media: {"schema": schema_of[operation.request]}}
+        content = {operation.request_media: {"schema": _schema(operation.request, schema_of)}}
         described["requestBody"] = {"required": True, "content": content}
     return described
 
@@ -69,21 +109,21 @@ def _operation(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any
 def _responses(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
     good: dict[str, Any] = {"schema": {"type": "string"}}
     if operation.answer is not None:
-        good = {"schema": schema_of[operation.answer]}
+        good = {"schema": _schema(operation.answer, schema_of)}
     elif operation.media in (JSON, "*/*"):
         good = {}
     content = {operation.media: good} if operation.media is not None else {}
     description = operation.summary
-    if operation.events is not None:
-        name = schema_of[operation.events]["$ref"].rpartition("/")[2]
+    if operation.events:
+        names = " or ".join(f"`{name}`" for name, _ in operation.events)
         content["text/event-stream"] = {"schema": {"type": "string"}}
-        description += f". With `stream`: events whose data is a `{name}`"
+        description += f". With `stream`: events whose data is a {names}"
     responses: dict[str, Any] = {"200": {"description": description}}
     if content:
         responses["200"]["content"] = content
     error: dict[str, Any] = {TEXT: {"schema": {"type": "string"}}}
     if operation.error is not None:
-        error = {JSON: {"schema": schema_of[operation.error]}}
+        error = {JSON: {"schema": _schema(operation.error, schema_of)}}
     for status in operation.statuses:
         responses[str(status)] = {"description": phrase(status), "content": error}
     return responses

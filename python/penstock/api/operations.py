@@ -9,6 +9,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Literal
 
+from penstock.api.wire.agent import (
+    AgenticToolApprovalRequired,
+    AgenticToolCallProgress,
+    FileObject,
+)
 from penstock.api.wire.chat import ChatCompletionRequest
 from penstock.api.wire.chat_answers import ChatCompletionChunkResponse, ChatCompletionResponse
 from penstock.api.wire.completions import (
@@ -18,25 +23,36 @@ from penstock.api.wire.completions import (
 )
 from penstock.api.wire.embeddings import EmbeddingRequest, EmbeddingResponse
 from penstock.api.wire.errors import ErrorEnvelope
-from penstock.api.wire.messages import (
+from penstock.api.wire.message_answers import (
     CountTokensResponse,
-    MessageEvent,
     MessageResponse,
     MessagesError,
-    MessagesRequest,
+    MessageStreamEvent,
 )
+from penstock.api.wire.messages import MessagesRequest
 from penstock.api.wire.models import (
     ModelObject,
     ModelObjects,
     ModelOperationRequest,
     ModelStatusResponse,
 )
+from penstock.api.wire.response_events import ResponseStreamEvent
 from penstock.api.wire.responses import (
     ItemList,
     OpenResponsesCreateRequest,
     ResponseDeleted,
-    ResponseEvent,
     ResponseResource,
+)
+from penstock.api.wire.sessions import ImportedSession, SerializedSession
+from penstock.api.wire.skills import (
+    SkillList,
+    SkillObject,
+    SkillUpload,
+    SkillVersionList,
+    SkillVersionObject,
+    VendorSkill,
+    VendorSkillList,
+    VendorSkillVersion,
 )
 from penstock.api.wire.stored import (
     ApprovalDecisionRequest,
@@ -47,8 +63,6 @@ from penstock.api.wire.stored import (
     FileList,
     FileMetadata,
     FileUpload,
-    SerializedSession,
-    SkillUpload,
 )
 from penstock.api.wire.system import Diagnosis
 from penstock.system.facts import SystemInfo
@@ -63,6 +77,13 @@ ENGINE_ERRORS: Final = (404, 429, 500, 503)
 # Of whatever is stored: bad, unknown, elided or broken ones, too much, a database that is gone, a
 # disk that is full.
 STORE_ERRORS: Final = (400, 404, 408, 410, 413, 422, 429, 503, 507)
+FILE_EVENT: Final = ("FileObject", FileObject)
+TOOL_EVENTS: Final = (
+    ("AgenticToolCallProgress", AgenticToolCallProgress),
+    ("AgenticToolApprovalRequired", AgenticToolApprovalRequired),
+    FILE_EVENT,
+)
+RESPONSE_EVENTS: Final = (("ResponseStreamEvent", ResponseStreamEvent), FILE_EVENT)
 
 
 @dataclass(frozen=True)
@@ -70,8 +91,9 @@ class Operation:
     """One method of one path.
 
     `request`: the type of its body, sent as `request_media`. `answer`: the type of its JSON, or
-    None for what has no schema. `media` None: the answer has no body. `events`: the type of a
-    streamed answer's data. `error`: the type of its errors' JSON, or None for plain text.
+    None for what has no schema. `media` None: the answer has no body. `events`: the types of a
+    streamed answer's data, with their names in the description. `error`: the type of its errors'
+    JSON, or None for plain text. Several types in a tuple: any of them.
     """
 
     method: Literal["GET", "POST", "PUT", "DELETE"]
@@ -83,7 +105,7 @@ class Operation:
     request_media: str = JSON
     answer: Any = None
     media: str | None = JSON
-    events: Any = None
+    events: tuple[tuple[str, Any], ...] = ()
     errors: tuple[int, ...] = ()
     error: Any = ErrorEnvelope
 
@@ -99,7 +121,7 @@ OPERATIONS: Final = (
         "Answer a chat",
         request=ChatCompletionRequest,
         answer=ChatCompletionResponse,
-        events=ChatCompletionChunkResponse,
+        events=(("ChatCompletionChunkResponse", ChatCompletionChunkResponse), *TOOL_EVENTS),
         errors=(*BODY_ERRORS, *ENGINE_ERRORS),
     ),
     Operation(
@@ -107,7 +129,7 @@ OPERATIONS: Final = (
         "Continue a text",
         request=CompletionRequest,
         answer=CompletionResponse,
-        events=CompletionChunkResponse,
+        events=(("CompletionChunkResponse", CompletionChunkResponse),),
         errors=(*BODY_ERRORS, *ENGINE_ERRORS),
     ),
     Operation(
@@ -122,14 +144,14 @@ OPERATIONS: Final = (
         "Answer a turn; streamed, stored, in the background",
         request=OpenResponsesCreateRequest,
         answer=ResponseResource,
-        events=ResponseEvent,
+        events=RESPONSE_EVENTS,
         errors=(*BODY_ERRORS, *ENGINE_ERRORS, 507),
     ),
     Operation(
         *("GET", "/v1/responses/{response_id}", "getResponse", "Responses"),
         "A stored response",
         answer=ResponseResource,
-        events=ResponseEvent,
+        events=RESPONSE_EVENTS,
         errors=STORE_ERRORS,
     ),
     Operation(
@@ -155,7 +177,7 @@ OPERATIONS: Final = (
         "Answer a chat in the second vendor's form",
         request=MessagesRequest,
         answer=MessageResponse,
-        events=MessageEvent,
+        events=(("MessageStreamEvent", MessageStreamEvent), FILE_EVENT),
         errors=(*BODY_ERRORS, *ENGINE_ERRORS, 507),
         error=MessagesError,
     ),
@@ -228,7 +250,7 @@ OPERATIONS: Final = (
     Operation(
         *("PUT", "/v1/sessions/{session_id}", "importSession", "Sessions"),
         "Import a session, in place of one with this id",
-        request=SerializedSession,
+        request=ImportedSession,
         media=None,
         errors=STORE_ERRORS,
     ),
@@ -241,34 +263,30 @@ OPERATIONS: Final = (
     Operation(
         *("GET", "/v1/skills", "listSkills", "Skills"),
         "All skills; in the second vendor's form for its headers",
-        answer=dict[str, Any],
+        answer=(SkillList, VendorSkillList),
         errors=STORE_ERRORS,
-        error=dict[str, Any],
     ),
     Operation(
         *("POST", "/v1/skills", "createSkill", "Skills"),
         "Upload a skill",
         request=SkillUpload,
         request_media=FORM,
-        answer=dict[str, Any],
+        answer=(SkillObject, VendorSkill),
         errors=STORE_ERRORS,
-        error=dict[str, Any],
     ),
     Operation(
         *("GET", "/v1/skills/{skill_id}/versions", "listSkillVersions", "Skills"),
         "The versions of a skill",
-        answer=dict[str, Any],
+        answer=SkillVersionList,
         errors=STORE_ERRORS,
-        error=dict[str, Any],
     ),
     Operation(
         *("POST", "/v1/skills/{skill_id}/versions", "addSkillVersion", "Skills"),
         "Upload a version of a skill",
         request=SkillUpload,
         request_media=FORM,
-        answer=dict[str, Any],
+        answer=(SkillVersionObject, VendorSkillVersion),
         errors=STORE_ERRORS,
-        error=dict[str, Any],
     ),
     Operation(
         *("POST", "/v1/agent/approvals/{approval_id}", "decideApproval", "Agent"),
@@ -276,7 +294,7 @@ OPERATIONS: Final = (
         request=ApprovalDecisionRequest,
         answer=ApprovalDecisionResponse,
         errors=STORE_ERRORS,
-        error=dict[str, Any],
+        error=(ApprovalDecisionResponse, ErrorEnvelope),
     ),
     Operation(
         *("GET", "/v1/models", "listModels", "Models"),

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from described import check_event
 from http_serving import CREATED, MODEL, USAGE, Serving, serving, spoken
 
 from penstock.api.codecs.messages.encode import signature_of
@@ -50,6 +51,7 @@ async def events(server: Serving, **fields: Any) -> list[tuple[str, dict[str, An
         name, data = block.split("\n")
         body = json.loads(data.removeprefix("data: "))
         assert body["type"] == name.removeprefix("event: ")
+        check_event("MessageStreamEvent", body)
         found.append((body["type"], body))
     return found
 

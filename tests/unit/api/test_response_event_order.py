@@ -5,9 +5,9 @@ from __future__ import annotations
 from drawn_runs import runs
 from hypothesis import given
 from hypothesis import strategies as st
-from responses_serving import events_of
+from responses_serving import events_of, parsed
 
-from penstock.api.codecs.responses import Resource, ResponseIdentity, ResponseStream
+from penstock.api.codecs.responses import Resource, ResponseIdentity, ResponseStream, decode
 from penstock.base.errors import EngineFault
 from penstock.dialog import (
     ArgumentsDelta,
@@ -21,7 +21,7 @@ from penstock.dialog import (
     TurnEnded,
 )
 
-IDENTITY = ResponseIdentity("resp_" + "0" * 32, "m", {"store": True})
+IDENTITY = ResponseIdentity("resp_" + "0" * 32, "m", decode(b'{"input":"x"}').echoed)
 KINDS = {"message": "text", "reasoning": "reasoning", "function_call": "tool_call"}
 TERMINAL = ("response.completed", "response.failed", "response.incomplete")
 FAILED = RunFailed(500, "server_error", "engine_fault", "the engine failed")
@@ -44,7 +44,7 @@ def streamed_behind(run: list[Event]) -> list[dict]:
     encoder = ResponseStream(resource)
     for event in run:
         resource.add(event)
-    return events_of(b"".join(map(encoder.encode, run)).decode())
+    return parsed(b"".join(map(encoder.encode, run)).decode())
 
 
 def check_frame(events: list[dict]) -> None:
@@ -134,7 +134,7 @@ def test_a_failure_anywhere_ends_the_stream_in_order(run: list[Event], at: int) 
 def test_an_error_outside_of_the_run_ends_the_stream_too(run: list[Event]) -> None:
     resource = Resource(IDENTITY)
     encoder = ResponseStream(resource)
-    events = events_of(encoder.fail(EngineFault("the store is gone")).decode())
+    events = parsed(encoder.fail(EngineFault("the store is gone")).decode())
     check_frame(events)
     assert [event["type"] for event in events[2:]] == ["error", "response.failed"]
 

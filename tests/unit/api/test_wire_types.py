@@ -14,12 +14,20 @@ from http_serving import MODEL, frames_of, serving, spoken
 from penstock.api.codecs import fields as fields_module
 from penstock.api.codecs.chat import decode as chat
 from penstock.api.codecs.completions import decode as completions
+from penstock.api.codecs.messages import decode as messages
+from penstock.api.codecs.responses import decode as responses
+from penstock.api.codecs.sessions import decode_session as sessions
 from penstock.api.wire.chat import ChatCompletionRequest
 from penstock.api.wire.completions import CompletionRequest
+from penstock.api.wire.messages import MessagesRequest
+from penstock.api.wire.responses import OpenResponsesCreateRequest
+from penstock.api.wire.sessions import ImportedSession
 from penstock.base.errors import InvalidRequest
 
 HELLO = {"messages": [{"role": "user", "content": "hi"}]}
 FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+NESTED_CHOICE = {"type": "function", "function": {"name": "f"}}
+FLAT_CHOICE = {"type": "function", "name": "g"}
 FULL_CHAT = {
     "messages": [
         {"role": "system", "content": [{"type": "text", "text": "s"}]},
@@ -27,13 +35,158 @@ FULL_CHAT = {
         {"role": "tool", "tool_call_id": "c", "content": "x"},
     ],
     "tools": [FUNCTION, {"type": "function", "name": "g"}],
-    "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [FUNCTION]},
+    "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [NESTED_CHOICE]},
     "response_format": {"type": "json_schema", "json_schema": {"schema": {}}},
     "chat_template_kwargs": {"enable_thinking": True},
 }
+PARTS = [
+    {"type": "text", "text": "t"},
+    {"type": "image_url", "image_url": {"url": "http://a/b.png", "detail": "low"}},
+    {"type": "audio_url", "audio_url": {"url": "http://a/b.wav"}},
+    {"type": "input_audio", "input_audio": {"data": "YQ==", "format": "wav"}},
+    {"type": "video_url", "video_url": {"url": "http://a/b.mp4"}},
+    {"type": "file", "file": {"filename": "a", "file_data": "YQ=="}},
+]
+SEARCH = {
+    "user_location": {"type": "approximate", "approximate": {"city": "Graz"}},
+    "filters": {"allowed_domains": ["a.at"]},
+    "search_content_types": ["text"],
+}
+RICH_CHAT = {
+    "messages": [{"role": "user", "content": PARTS}],
+    "tools": [{"type": "code_interpreter", "container": {"type": "auto"}}],
+    "web_search_options": SEARCH,
+    "files": [{"name": "a.csv"}],
+}
 LLGUIDANCE = {"type": "llguidance", "value": {"grammars": [{"lark_grammar": "start: /a/"}]}}
+FLAT = {"type": "function", "name": "g", "parameters": {"type": "object"}}
+ANNOTATION = {
+    "type": "file_citation",
+    "file_citation": {"file_id": "file-1"},
+    "url_citation": {"url": "u"},
+}
+INPUT_PARTS = [
+    {"type": "input_text", "text": "t", "annotations": [ANNOTATION]},
+    {"type": "output_text", "text": "t"},
+    {"type": "text", "text": "t"},
+    {"type": "refusal", "refusal": "no"},
+    {"type": "input_image", "image_url": "http://a/b.png"},
+    {"type": "image_url", "image_url": {"url": "http://a/b.png"}},
+    {"type": "input_audio", "input_audio": {"data": "YQ==", "format": "wav"}},
+    {"type": "input_audio", "data": "YQ==", "format": "wav"},
+    {"type": "input_file", "file_id": "file-1"},
+    {"type": "input_file", "file_url": "http://a/b"},
+    {"type": "input_file", "filename": "a", "file_data": "YQ=="},
+]
+ITEMS = [
+    {"role": "user", "content": INPUT_PARTS},
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}]},
+    {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "s"}]},
+    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": "x"},
+    {"id": "msg_1"},
+]
+SHELL = {
+    "type": "container_auto",
+    "skills": [{"type": "skill_reference", "skill_id": "s", "version": "latest"}],
+}
+FLAT_SEARCH = SEARCH | {"user_location": {"type": "approximate", "city": "Graz"}}
+FULL_RESPONSE = {
+    "input": ITEMS,
+    "tools": [
+        FUNCTION,
+        FLAT,
+        {"type": "web_search"} | FLAT_SEARCH,
+        {"type": "code_interpreter", "container": {"type": "auto"}},
+        {"type": "shell", "environment": SHELL},
+    ],
+    "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [FLAT_CHOICE]},
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}},
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "stream_options": {"include_usage": True},
+    "files": [{"name": "a.csv"}],
+}
+PREVIEW = {"type": "web_search_preview", "user_location": {"city": "Graz"}}
+FORMATTED = {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}
+IMAGE = {"type": "base64", "media_type": "image/png", "data": "YQ=="}
+BLOCK = {"type": "text", "text": "t"}
+BLOCKS = [
+    BLOCK,
+    {"type": "image", "source": IMAGE},
+    {"type": "image", "source": {"type": "url", "url": "http://a/b.png"}},
+    {"type": "image", "source": {"type": "file", "file_id": "file-1"}},
+    {"type": "document", "source": {"type": "text", "data": "t"}},
+    {"type": "document", "source": {"type": "content", "content": [BLOCK]}},
+    {"type": "document", "source": {"type": "base64", "data": "YQ=="}},
+    {"type": "document", "source": {"type": "url", "url": "http://a/b.pdf"}},
+    {"type": "document", "source": {"type": "file", "file_id": "file-1"}},
+    {"type": "search_result", "source": "s", "title": "t", "content": [BLOCK]},
+    {"type": "container_upload", "file_id": "file-1"},
+    {"type": "tool_result", "tool_use_id": "c", "content": [BLOCK], "is_error": True},
+    {"type": "web_search_tool_result"},
+]
+SAID = [
+    BLOCK,
+    {"type": "thinking", "thinking": "hm"},
+    {"type": "redacted_thinking"},
+    {"type": "tool_use", "id": "c", "name": "f", "input": {}},
+]
+FULL_MESSAGES = {
+    "messages": [{"role": "assistant", "content": SAID}, {"role": "user", "content": BLOCKS}],
+    "system": [BLOCK],
+    "tools": [
+        {"name": "f", "input_schema": {"type": "object"}},
+        {"type": "web_search_20250305", "user_location": {"type": "approximate"}},
+    ],
+    "tool_choice": {"type": "tool", "name": "f"},
+    "thinking": {"type": "adaptive"},
+    "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {}}},
+    "container": {"skills": [{"type": "custom", "skill_id": "s"}]},
+    "chat_template_kwargs": {"enable_thinking": True},
+    "files": [{"name": "a.csv"}],
+}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+SESSION_PARTS = [
+    {"type": "text", "text": "t"},
+    {"type": "image_url", "image_url": {"url": "http://a/b.png"}},
+    {"type": "audio_url", "audio_url": {"url": "http://a/b.wav"}},
+    {"type": "video_url", "video_url": {"url": "http://a/b.mp4"}},
+    {"type": "file", "file": {"filename": "a", "file_data": "YQ=="}},
+]
+SESSION = {
+    "messages": [
+        {"role": "user", "content": SESSION_PARTS},
+        {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning_content": "hm"},
+        {"role": "tool", "tool_call_id": "c", "content": "x"},
+    ],
+    "files": [{"id": "file-1", "name": "a", "text": "t", "source": {"tool": "shell"}}],
+}
 CASES = [
-    (chat, ChatCompletionRequest, [HELLO, FULL_CHAT, HELLO | {"grammar": LLGUIDANCE}]),
+    (
+        chat,
+        ChatCompletionRequest,
+        [HELLO, FULL_CHAT, RICH_CHAT, HELLO | {"grammar": LLGUIDANCE}],
+    ),
+    (
+        responses,
+        OpenResponsesCreateRequest,
+        [
+            {"input": "x", "tools": [PREVIEW]} | FORMATTED,
+            FULL_RESPONSE,
+            {"input": "x", "grammar": LLGUIDANCE},
+        ],
+    ),
+    (
+        messages,
+        MessagesRequest,
+        [
+            HELLO,
+            FULL_MESSAGES,
+            HELLO | {"grammar": LLGUIDANCE, "web_search_options": SEARCH},
+            HELLO | FORMATTED,
+        ],
+    ),
+    (sessions, ImportedSession, [SESSION]),
     (
         completions,
         CompletionRequest,
@@ -86,7 +239,8 @@ def test_codec_reads_what_the_wire_type_names_and_names_what_it_reads(codec, kin
     named = {field.encode_name for field in msgspec.structs.fields(kind)}
     top = {name for name in asked if "." not in name and "[" not in name}
     assert top <= named
-    assert named - top - OLDER == set(module.IGNORED) | NOT_READ.get(kind, set())
+    ignored = {name for name in getattr(module, "IGNORED", ()) if "." not in name}
+    assert named - top - OLDER == ignored | NOT_READ.get(kind, set())
 
 
 @pytest.mark.parametrize(("codec", "kind", "bodies"), CASES)
@@ -95,6 +249,12 @@ def test_fields_inside_are_named_too(codec, kind, bodies, asked):
         codec(json.dumps(body).encode())
     unnamed = [path for path in sorted(asked) if not names_path(kind, path)]
     assert unnamed == []
+
+
+@pytest.mark.parametrize(("kind", "bodies"), [case[1:] for case in CASES])
+def test_described_requests_are_those_that_the_codec_takes(kind, bodies):
+    for body in bodies:
+        validator_of_type(kind.__name__).validate(body)
 
 
 def names_path(kind: Any, path: str) -> bool:

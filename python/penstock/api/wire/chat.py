@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from penstock.api.wire import fields as f
 from penstock.api.wire.constraints import Adapter, Grammar, Permission, ResponseFormat
+from penstock.api.wire.hosted import CodeInterpreterTool, RequestedFiles, WebSearchOptions
 from penstock.api.wire.sampling import SamplingFields
-from penstock.api.wire.tools import FunctionTool, ToolChoice
+from penstock.api.wire.tools import Function, FunctionName, FunctionTool, ToolChoice
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 Effort = Annotated[
@@ -29,43 +30,80 @@ class RefusalPart(Struct, tag="refusal", tag_field="type"):
     refusal: str
 
 
+class ChatImage(Struct):
+    """An image by its URL, http(s) or data."""
+
+    url: str
+    detail: f.Ignored = None
+
+
+class MediaAddress(Struct):
+    """Sound or a video by its URL, http(s) or data."""
+
+    url: str
+
+
+class ChatAudio(Struct):
+    """Sound in base64."""
+
+    data: str
+    format: Annotated[str, Meta(min_length=1, description="wav, mp3 or another.")]
+
+
+class ChatFile(Struct):
+    """A stored file by its id; or one with its content, base64 or a data: URL."""
+
+    file_id: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    filename: Annotated[str, Meta(max_length=255)] | None = None
+    file_data: str | None = None
+    file_url: f.Absent = None
+
+
 class ImagePart(Struct, tag="image_url", tag_field="type"):
     """An image, by its URL."""
 
-    image_url: str | dict[str, Any]
+    image_url: str | ChatImage
 
 
 class AudioPart(Struct, tag="audio_url", tag_field="type"):
     """Audio, by its URL."""
 
-    audio_url: str | dict[str, Any]
+    audio_url: str | MediaAddress
 
 
 class InputAudioPart(Struct, tag="input_audio", tag_field="type"):
     """Audio, in base64."""
 
-    input_audio: dict[str, Any]
+    input_audio: ChatAudio
 
 
 class VideoPart(Struct, tag="video_url", tag_field="type"):
     """A video, by its URL."""
 
-    video_url: str | dict[str, Any]
+    video_url: str | MediaAddress
 
 
 class FilePart(Struct, tag="file", tag_field="type"):
     """A file, by its id or with its content."""
 
-    file: dict[str, Any]
+    file: ChatFile
 
 
 Part = TextPart | RefusalPart | ImagePart | AudioPart | InputAudioPart | VideoPart | FilePart
 
 
-class CallOfAssistant(Struct):
-    """A call of an earlier answer; `function` has `name` and `arguments` (JSON text)."""
+class FunctionOfCall(Struct):
+    """A function and its arguments, as JSON text; `parameters` is the same as `arguments`."""
 
-    function: dict[str, Any]
+    name: str
+    arguments: str | None = None
+    parameters: str | None = None
+
+
+class CallOfAssistant(Struct):
+    """A call of an earlier answer."""
+
+    function: FunctionOfCall
     id: str | None = None
     type: Literal["function"] | None = None
 
@@ -77,7 +115,7 @@ class ChatMessage(Struct):
     role: Role
     content: str | list[Part] | None = None
     refusal: str | None = None
-    function_call: dict[str, Any] | None = None
+    function_call: FunctionOfCall | None = None
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: list[CallOfAssistant] | None = None
@@ -107,13 +145,14 @@ class ChatCompletionRequest(SamplingFields, kw_only=True):
     stop: f.Stop | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[f.TopLogprobs | None, Meta(description="Needs `logprobs`.")] = None
-    tools: list[FunctionTool] | None = None
+    tools: list[FunctionTool | CodeInterpreterTool] | None = None
     tool_choice: ToolChoice | None = None
-    functions: Annotated[
-        list[dict[str, Any]] | None, Meta(description="The older form of `tools`.")
-    ] = None
+    functions: Annotated[list[Function] | None, Meta(description="The older form of `tools`.")] = (
+        None
+    )
     function_call: Annotated[
-        str | dict[str, Any] | None, Meta(description="The older form of `tool_choice`.")
+        Literal["auto", "none"] | FunctionName | None,
+        Meta(description="The older form of `tool_choice`."),
     ] = None
     response_format: ResponseFormat | None = None
     grammar: Grammar | None = None
@@ -126,11 +165,10 @@ class ChatCompletionRequest(SamplingFields, kw_only=True):
     adapter: Adapter | None = None
     agent_permission: Annotated[Permission | None, Meta(description="`ask` needs `stream`.")] = None
     code_execution_permission: Permission | None = None
-    web_search_options: dict[str, Any] | None = None
-    session_id: str | None = None
-    files: list[dict[str, Any]] | None = None
+    web_search_options: WebSearchOptions | None = None
+    session_id: Annotated[str, Meta(max_length=256)] | None = None
+    files: RequestedFiles | None = None
     enable_shell: bool | None = None
-    seed: f.Seed = None
     user: f.Ignored = None
     stream_options: f.Ignored = None
     metadata: f.Ignored = None

@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from penstock.api.wire.agent import AgenticToolCall, FileObject
 from penstock.api.wire.tools import CalledFunction, ToolCall
 from penstock.api.wire.usage import CompletionUsage
 
@@ -57,7 +58,8 @@ class ChatCompletionResponseChoice(Struct):
 
 
 class ChatCompletionResponse(Struct):
-    """The finished answers. `session_id` is that of the request, if it had one."""
+    """The finished answers. `session_id` is that of the request, if it had one; what tools of the
+    server did is there when they did something."""
 
     id: str
     object: Literal["chat.completion"]
@@ -67,6 +69,8 @@ class ChatCompletionResponse(Struct):
     choices: list[ChatCompletionResponseChoice]
     usage: CompletionUsage
     session_id: str | UnsetType = UNSET
+    agentic_tool_calls: list[AgenticToolCall] | UnsetType = UNSET
+    files: list[FileObject] | UnsetType = UNSET
 
 
 class FunctionDelta(Struct):

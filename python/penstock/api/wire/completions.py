@@ -56,7 +56,6 @@ class CompletionRequest(SamplingFields, kw_only=True):
     truncate_sequence: f.Truncate | None = None
     max_tool_rounds: f.Ignored = None
     adapter: Adapter | None = None
-    seed: f.Seed = None
     user: f.Ignored = None
     stream_options: f.Ignored = None
     metadata: f.Ignored = None

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 Ignored = Annotated[Any, Meta(description="Accepted, whatever it is, and ignored.")]
+Absent = Annotated[None, Meta(description="Not supported: any value is refused.")]
 Model = Annotated[
     str, Meta(description="`default`, or an id or alias of `/v1/models`; absent: the default.")
 ]

@@ -22,3 +22,4 @@ class SamplingFields(Struct, kw_only=True):
     dry_base: f.DryBase | None = None
     dry_allowed_length: f.DryAllowedLength | None = None
     dry_sequence_breakers: f.DryBreakers | None = None
+    seed: f.Seed = None

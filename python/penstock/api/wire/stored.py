@@ -1,28 +1,33 @@
-"""Files, sessions, skills and approvals: what is shown of them, and what is sent."""
+"""Files and approvals: what is shown of them, and what is sent."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from penstock.api.wire.agent import FileSource
 
 
-class FileMetadata(Struct):
-    """A stored file. `source` attributes it: tool, round, turn. `filename` and `name` are the same,
-    for clients of either. `code` and `message` tell why there is no body."""
+class FileMetadata(Struct, kw_only=True):
+    """A stored file. `filename` and `name` are the same, for clients of either. `truncated`: its
+    body was not kept; `code` and `message` tell why there is none."""
 
     id: str
     object: Literal["file"]
     bytes: int
     created_at: int
+    expires_at: int
     filename: str
     name: str
     purpose: str
+    format: str
     mime_type: str
-    source: dict[str, Any]
-    format: str | None = None
-    code: str | None = None
-    message: str | None = None
+    status: Literal["processed", "error"]
+    source: FileSource
+    truncated: bool | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    message: str | UnsetType | None = UNSET
 
 
 class FileList(Struct):
@@ -30,19 +35,25 @@ class FileList(Struct):
 
     object: Literal["list"]
     data: list[FileMetadata]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
 
 
 class ContainerFileMetadata(Struct):
-    """A file that a run in a container made."""
+    """A file that a run in a container made. `filename`, `name` and `path` are the same."""
 
     id: str
     object: Literal["container.file"]
     bytes: int
     created_at: int
-    container_id: str
+    filename: str
+    name: str
+    path: str
+    container_id: str | None
+    format: str
     mime_type: str
-    source: dict[str, Any]
-    format: str | None = None
+    source: FileSource
 
 
 class ContainerFileList(Struct):
@@ -50,6 +61,9 @@ class ContainerFileList(Struct):
 
     object: Literal["list"]
     data: list[ContainerFileMetadata]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
 
 
 class FileDeleted(Struct):
@@ -65,21 +79,6 @@ class FileUpload(Struct):
 
     file: Annotated[str, Meta(extra_json_schema={"contentMediaType": "application/octet-stream"})]
     purpose: Annotated[str, Meta(min_length=1, description="`user_data` for what requests use.")]
-
-
-class SerializedSession(Struct):
-    """What a session was exported as."""
-
-    messages: list[dict[str, Any]]
-    images: list[str] | None = None
-    videos: list[dict[str, Any]] | None = None
-    files: list[dict[str, Any]] | None = None
-
-
-class SkillUpload(Struct):
-    """A form with a zip archive, or the files of one folder; one of them is SKILL.md."""
-
-    files: list[str]
 
 
 class ApprovalDecisionRequest(Struct):

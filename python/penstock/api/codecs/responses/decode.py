@@ -11,6 +11,7 @@ from penstock.api.codecs.extensions import decode_requested_files
 from penstock.api.codecs.fields import Fields, decode_object, shown
 from penstock.api.codecs.hosted import decode_hosted_tools
 from penstock.api.codecs.reasoning import OFF, decode_effort
+from penstock.api.codecs.responses.echo import echoed
 from penstock.api.codecs.responses.items import Items, decode_input, references
 from penstock.api.codecs.sampling import (
     MAX_N,
@@ -110,7 +111,7 @@ def decode(body: bytes) -> ResponsesRequest:
     return ResponsesRequest(
         request=request,
         fields=fields if referred else None,
-        echoed=_echoed(fields, limits, store, background),
+        echoed=echoed(fields, limits, store, background),
         stream=_flag(fields, "stream", False),
         background=background,
         store=store,
@@ -199,32 +200,3 @@ def _previous_id(fields: Fields) -> str | None:
     if value == "":
         fields.refuse("previous_response_id", "must not be empty")
     return value
-
-
-def _echoed(fields: Fields, limits: Limits, store: bool, background: bool) -> dict[str, Any]:
-    """In the order of the resource. What was not said and has no default here is null."""
-
-    def said(key: str, default: Any = None) -> Any:
-        value = fields.get(key)
-        return default if value is None else value
-
-    text = said("text", {})
-    return {
-        "background": background,
-        "frequency_penalty": said("frequency_penalty"),
-        "presence_penalty": said("presence_penalty"),
-        "instructions": said("instructions"),
-        "max_output_tokens": limits.max_tokens,
-        "max_tool_calls": None,
-        "metadata": said("metadata", {}),
-        "parallel_tool_calls": True,
-        "previous_response_id": said("previous_response_id"),
-        "store": store,
-        "temperature": said("temperature"),
-        "text": {**text, "format": text.get("format") or {"type": "text"}},
-        "tool_choice": said("tool_choice", "auto"),
-        "tools": said("tools", []),
-        "top_logprobs": said("top_logprobs"),
-        "top_p": said("top_p"),
-        "truncation": said("truncation", "disabled"),
-    }

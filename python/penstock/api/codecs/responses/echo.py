@@ -1,0 +1,113 @@
+"""The fields of a request that its response repeats: what was understood of them, as it was sent.
+
+Fields without a meaning are left out, so that an answer holds nothing that was not checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from penstock.api.codecs.fields import Fields
+from penstock.api.codecs.hosted import hosted_kind
+from penstock.dialog import Limits
+
+Shape = Mapping[str, Any]
+"""The fields kept of an object: name -> the shape of what is inside, or None for any value."""
+
+_NAME: Final[Shape] = {"name": None}
+_FUNCTION: Final[Shape] = {"name": None, "description": None, "parameters": None, "strict": None}
+_SCHEMA: Final[Shape] = {"name": None, "description": None, "schema": None, "strict": None}
+_LOCATION: Final[Shape] = dict.fromkeys(("type", "city", "country", "region", "timezone"))
+_DOMAINS: Final[Shape] = dict.fromkeys(("allowed_domains", "blocked_domains"))
+_PREVIEW: Final[Shape] = {
+    "search_context_size": None,
+    "search_content_types": None,
+    "user_location": _LOCATION,
+}
+_SKILL: Final[Shape] = dict.fromkeys(("type", "skill_id", "version"))
+_HOSTED: Final[Mapping[str, Shape]] = {
+    "web_search": {
+        **_PREVIEW,
+        "filters": _DOMAINS,
+        "external_web_access": None,
+        "return_token_budget": None,
+    },
+    "web_search_preview": _PREVIEW,
+    "code_interpreter": {"container": {"type": None}},
+    "shell": {"environment": {"type": None, "skills": _SKILL}},
+}
+
+
+def echoed(fields: Fields, limits: Limits, store: bool, background: bool) -> dict[str, Any]:
+    """In the order of the resource. What was not said and has no default here is null. The fields
+    must have been decoded: nothing is checked here."""
+
+    def said(key: str, default: Any = None) -> Any:
+        value = fields.get(key)
+        return default if value is None else value
+
+    return {
+        "background": background,
+        "frequency_penalty": said("frequency_penalty"),
+        "presence_penalty": said("presence_penalty"),
+        "instructions": said("instructions"),
+        "max_output_tokens": limits.max_tokens,
+        "max_tool_calls": None,
+        "metadata": said("metadata", {}),
+        "parallel_tool_calls": True,
+        "previous_response_id": said("previous_response_id"),
+        "store": store,
+        "temperature": said("temperature"),
+        "text": {"format": _format(said("text", {}).get("format"))},
+        "tool_choice": _choice(said("tool_choice", "auto")),
+        "tools": [_tool(tool) for tool in said("tools", [])],
+        "top_logprobs": said("top_logprobs"),
+        "top_p": said("top_p"),
+        "truncation": said("truncation", "disabled"),
+    }
+
+
+def _format(wanted: dict[str, Any] | None) -> dict[str, Any]:
+    if wanted is None or wanted["type"] == "text":
+        return {"type": "text"}
+    return {"type": wanted["type"], **_kept(wanted, _SCHEMA)}
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    kind = hosted_kind(tool["type"])
+    if kind is not None:
+        return {"type": kind, **_kept(tool, _HOSTED[kind])}
+    return {"type": tool["type"], **_flat_or_nested(tool, _FUNCTION)}
+
+
+def _choice(choice: str | dict[str, Any]) -> str | dict[str, Any]:
+    if isinstance(choice, str):
+        return choice
+    if choice["type"] == "function":
+        return {"type": "function", **_flat_or_nested(choice, _NAME)}
+    nested = choice.get("allowed_tools")
+    inner = choice if nested is None else nested
+    tools = [{"type": "function", **_flat_or_nested(tool, _NAME)} for tool in inner["tools"]]
+    allowed = {"mode": inner["mode"], "tools": tools}
+    return {"type": choice["type"], **(allowed if nested is None else {"allowed_tools": allowed})}
+
+
+def _flat_or_nested(entry: dict[str, Any], shape: Shape) -> dict[str, Any]:
+    """A function as it was sent: nested under `function`, which then counts alone, or flat."""
+    return _kept(entry, {"function": shape} if entry.get("function") is not None else shape)
+
+
+def _kept(value: dict[str, Any], shape: Shape) -> dict[str, Any]:
+    """An object with those fields of `shape` that are not null."""
+    given = {key: value[key] for key in shape if value.get(key) is not None}
+    return {
+        key: inner if shape[key] is None else _kept_inside(inner, shape[key])
+        for key, inner in given.items()
+    }
+
+
+def _kept_inside(value: dict[str, Any] | list[dict[str, Any]], shape: Shape) -> Any:
+    if isinstance(value, list):
+        return [_kept(entry, shape) for entry in value]
+    return _kept(value, shape)

@@ -1,0 +1,102 @@
+"""What answers and streams tell of tools that the server runs, under every dialect."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+ToolType = Literal["code_execution", "web_search", "shell", "custom"]
+
+
+class AgenticToolCall(Struct):
+    """A call that the server ran. `arguments` is JSON text; `file_ids`: of files that it made."""
+
+    round: int
+    name: str
+    arguments: str
+    result_content: str
+    result_images_base64: list[str] | UnsetType = UNSET
+    file_ids: list[str] | UnsetType = UNSET
+
+
+class ToolProgressData(Struct, kw_only=True):
+    """By `tool_type`: the code, the commands, the query or the arguments of a call; what came of it
+    when it is complete."""
+
+    tool_type: ToolType
+    code: str | UnsetType = UNSET
+    commands: list[str] | UnsetType = UNSET
+    query: str | UnsetType = UNSET
+    arguments: Any | UnsetType = UNSET
+    stdout: str | UnsetType = UNSET
+    stderr: str | UnsetType = UNSET
+    exception: str | UnsetType = UNSET
+    exit_code: int | UnsetType = UNSET
+    status: str | UnsetType = UNSET
+    timed_out: bool | UnsetType = UNSET
+    working_directory: str | UnsetType = UNSET
+    execution_time_ms: int | UnsetType = UNSET
+    images_base64: list[str] | UnsetType = UNSET
+    video_frames_base64: list[str] | UnsetType = UNSET
+    video_frame_count: int | UnsetType = UNSET
+    results_count: int | UnsetType = UNSET
+    sources: list[str] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class AgenticToolCallProgress(Struct, tag="agentic_tool_call_progress", tag_field="type"):
+    """The event of this name. `sequence_number` is of the responses interface."""
+
+    round: int
+    tool_name: str
+    phase: Literal["calling", "complete"]
+    data: ToolProgressData
+    sequence_number: int | UnsetType = UNSET
+
+
+class ApprovalTool(Struct):
+    """What waits for approval; `label` is for people."""
+
+    source: Literal["built_in", "user", "mcp", "external"]
+    kind: Literal["code_execution", "web_search", "shell", "file", "custom", "external"]
+    label: str
+
+
+class AgenticToolApprovalRequired(Struct, tag="agentic_tool_approval_required", tag_field="type"):
+    """The event of this name. `POST /v1/agent/approvals/{approval_id}` answers it; after five
+    minutes the call is denied."""
+
+    approval_id: str
+    session_id: str
+    round: int
+    tool: ApprovalTool
+    arguments: Any
+
+
+class FileSource(Struct):
+    """Who made a file, and when within a session."""
+
+    tool: str
+    round: int
+    turn: int
+
+
+class FileObject(Struct):
+    """A file with its body: `text`, or `data_base64` of what is no text. Neither: it is larger than
+    8 MiB and fetched through `/v1/files/{id}/content`, or there is none, as `code` and `message`
+    tell. The data of the event `file_produced`."""
+
+    id: str
+    name: str
+    format: str
+    mime_type: str
+    bytes: int
+    created_at: Annotated[int, Meta(description="Unix seconds.")]
+    purpose: Annotated[str, Meta(description="`agent_output` or `user_data`.")]
+    source: FileSource
+    text: str | UnsetType = UNSET
+    preview: str | UnsetType = UNSET
+    data_base64: str | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    message: str | UnsetType = UNSET

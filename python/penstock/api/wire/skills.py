@@ -1,0 +1,88 @@
+"""Skills, in the forms of both vendors: the second one's clients are known by their headers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+
+class SkillUpload(Struct):
+    """A form with a zip archive, or the files of one folder; one of them is SKILL.md."""
+
+    files: list[str]
+
+
+class SkillObject(Struct):
+    """A skill."""
+
+    id: str
+    object: Literal["skill"]
+    created_at: int
+    name: str
+    description: str
+    latest_version: int
+
+
+class SkillList(Struct):
+    """Skills, the newest first."""
+
+    object: Literal["list"]
+    data: list[SkillObject]
+    has_more: bool
+    first_id: str | UnsetType = UNSET
+    last_id: str | UnsetType = UNSET
+
+
+class SkillVersionObject(Struct):
+    """A version of a skill."""
+
+    id: str
+    object: Literal["skill.version"]
+    skill_id: str
+    created_at: int
+    version: int
+    name: str
+    description: str
+
+
+class VendorSkill(Struct):
+    """A skill, for clients of the second vendor; times are as RFC 3339 writes them."""
+
+    id: str
+    type: Literal["skill"]
+    created_at: str
+    updated_at: str
+    display_title: str
+    latest_version: str
+    source: Literal["custom"]
+
+
+class VendorSkillList(Struct):
+    """The same, the newest first; `next_page` is for the query's `page`."""
+
+    data: list[VendorSkill]
+    has_more: bool
+    next_page: str | None
+
+
+class VendorSkillVersion(Struct):
+    """A version of a skill, for clients of the second vendor."""
+
+    id: str
+    type: Literal["skill_version"]
+    skill_id: str
+    created_at: str
+    version: str
+    name: str
+    description: str
+    directory: str
+
+
+class SkillVersionList(Struct):
+    """Versions, the newest first; always in the second vendor's form."""
+
+    object: Literal["list"]
+    data: list[VendorSkillVersion]
+    has_more: bool
+    next_page: str | None

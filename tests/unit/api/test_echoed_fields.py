@@ -1,0 +1,104 @@
+"""What a response repeats of its request: what was understood, and nothing that was not checked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from described import validator_of_type
+
+from penstock.api.codecs.responses import decode
+
+FLAT = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
+NESTED = {"type": "function", "function": {"name": "f", "description": "d"}}
+SHELL_SKILLS = [{"type": "skill_reference", "skill_id": "s", "version": 2}]
+# (field, as it is sent, as it is repeated)
+CASES: list[tuple[str, Any, Any]] = [
+    ("tools", [FLAT], [FLAT]),
+    ("tools", [NESTED], [NESTED]),
+    ("tools", [NESTED | {"name": 5, "defer": True}], [NESTED]),
+    ("tools", [FLAT | {"function": None, "description": None}], [FLAT]),
+    (
+        "tools",
+        [{"type": "web_search_2025_08_26", "filters": {"allowed_domains": ["a.at"], "x": 1}}],
+        [{"type": "web_search", "filters": {"allowed_domains": ["a.at"]}}],
+    ),
+    (
+        "tools",
+        [
+            {
+                "type": "web_search_preview",
+                "external_web_access": "whatever",
+                "user_location": {"type": "approximate", "city": "Graz", "planet": 3},
+            }
+        ],
+        [
+            {
+                "type": "web_search_preview",
+                "user_location": {"type": "approximate", "city": "Graz"},
+            }
+        ],
+    ),
+    (
+        "tools",
+        [{"type": "code_interpreter", "container": {"type": "auto", "size": 1}}],
+        [{"type": "code_interpreter", "container": {"type": "auto"}}],
+    ),
+    (
+        "tools",
+        [{"type": "shell", "environment": {"type": "container_auto", "skills": SHELL_SKILLS}}],
+        [{"type": "shell", "environment": {"type": "container_auto", "skills": SHELL_SKILLS}}],
+    ),
+    ("text", {"verbosity": 3}, {"format": {"type": "text"}}),
+    ("text", {"format": {"type": "text", "name": 5}}, {"format": {"type": "text"}}),
+    (
+        "text",
+        {"format": {"type": "json_schema", "name": "n", "schema": {}, "x": 1}},
+        {"format": {"type": "json_schema", "name": "n", "schema": {}}},
+    ),
+]
+CHOICES = [
+    ("required", "required"),
+    ({"type": "function", "name": "f", "x": 1}, {"type": "function", "name": "f"}),
+    (
+        {"type": "function", "function": {"name": "f"}, "name": 5},
+        {"type": "function", "function": {"name": "f"}},
+    ),
+    (
+        {"type": "allowed_tools", "mode": "auto", "tools": [FLAT]},
+        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+    ),
+    (
+        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NESTED]}},
+        {
+            "type": "allowed_tools",
+            "allowed_tools": {
+                "mode": "auto",
+                "tools": [{"type": "function", "function": {"name": "f"}}],
+            },
+        },
+    ),
+]
+
+
+def repeated(**fields: Any) -> dict[str, Any]:
+    """The fields of the resource that repeat those of the request, which are as described."""
+    echoed = decode(json.dumps({"input": "x"} | fields).encode()).echoed
+    described = validator_of_type("ResponseResource")
+    schema = described.schema["components"]["schemas"]["ResponseResource"]
+    for name, value in echoed.items():
+        described.evolve(
+            schema={**schema["properties"][name], "components": described.schema["components"]}
+        ).validate(value)
+    return echoed
+
+
+@pytest.mark.parametrize(("field", "sent", "expected"), CASES)
+def test_what_was_understood_of_a_field_is_repeated(field, sent, expected):
+    assert repeated(**{field: sent})[field] == expected
+
+
+@pytest.mark.parametrize(("sent", "expected"), CHOICES)
+def test_choices_of_tools_are_repeated_in_their_form(sent, expected):
+    assert repeated(tools=[FLAT], tool_choice=sent)["tool_choice"] == expected
