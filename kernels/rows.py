@@ -75,16 +75,20 @@ class StepSlots(Generic[Tensor]):
     seed: Tensor
     position: Tensor
 
-    def cut(self, chunks: int, tokens: int, places: int, drawing: int) -> StepSlots[Any]:
-        """The first so many: of `places` whose logits are wanted, `drawing` are drawn from."""
+    def cut(
+        self, chunks: int, tokens: int, places: int, drawing: int, blocks: int
+    ) -> StepSlots[Any]:
+        """The first so many: of `places` whose logits are wanted, `drawing` are drawn from; block
+        tables of `blocks` blocks."""
         inputs: Any = self.inputs
+        tables = inputs.block_tables.view(-1)[: chunks * blocks]
         cut = StepInputs(
             tokens=inputs.tokens[:tokens],
             positions=inputs.positions[:tokens],
             slots=inputs.slots[:tokens],
             query_starts=inputs.query_starts[: chunks + 1],
             context_lens=inputs.context_lens[:chunks],
-            block_tables=inputs.block_tables[:chunks],
+            block_tables=tables.view(chunks, blocks),
             sample_rows=inputs.sample_rows[:places],
         )
         columns: tuple[Any, ...] = (

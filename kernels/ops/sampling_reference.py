@@ -42,7 +42,7 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     """The token of each row: [S, V], adjusted in place -> [S] int32, negative where there is
     none."""
     barren = adjust_logits(logits, rows)
-    draws = uniform(rows.seed, rows.position)
+    draws = uniform(_bits(rows.seed), _bits(rows.position))
     tokens = [
         int(barren[row])
         or sample_row(
@@ -56,6 +56,12 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
         for row in range(len(logits))
     ]
     return torch.tensor(tokens, dtype=torch.int32, device=logits.device)
+
+
+def _bits(column: Any) -> npt.NDArray[np.uint64]:
+    """A column of numbers, or the tensor of a device that holds their bits."""
+    array = column.cpu().numpy() if isinstance(column, torch.Tensor) else column
+    return np.asarray(array).view(np.uint64)
 
 
 def sample_row(

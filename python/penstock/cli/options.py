@@ -87,10 +87,19 @@ ENGINE_OPTIONS: Final = (
     SettingOption(
         "cache_dtype",
         ("--cache-dtype", "--pa-cache-type"),
-        Literal["auto", "f16", "f32"],
-        "Format of the KV cache.",
+        Literal["auto", "f16", "f32", "f8e4m3"],
+        "Format of the KV cache; f8e4m3 on a GPU.",
         ENGINE_PANEL,
-        "f16; f32 with --dtype f32",
+        "f16, on a GPU bf16; f32 with --dtype f32",
+    ),
+    SettingOption(
+        "device",
+        ("--device",),
+        str,
+        "Who computes: cpu, cuda or cuda:N.",
+        ENGINE_PANEL,
+        "the first GPU, if there is one",
+        "DEVICE",
     ),
     SettingOption(
         "block_tokens",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from ipaddress import ip_network
 from typing import Final
@@ -47,6 +48,7 @@ STORE_RANGES: Final[dict[str, tuple[int, int]]] = {
     "file_expiry_s": (1, 2**31),
     "max_files": (1, 2**20),
 }
+DEVICES: Final = "auto|cpu|cuda(:[0-9]{1,3})?"
 # what requests call the default model, whichever it is
 RESERVED_NAME: Final = "default"
 
@@ -61,6 +63,8 @@ def check_engine(settings: EngineSettings) -> None:
         _check(name, getattr(settings, name), least, most)
     if not settings.model:
         raise SettingsError("model must not be empty")
+    if not re.fullmatch(DEVICES, settings.device):
+        raise SettingsError(f"device is {settings.device!r}; it must be auto, cpu, cuda or cuda:N")
     if settings.lora is not None:
         check_lora(settings.lora)
 

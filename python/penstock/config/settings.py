@@ -63,9 +63,11 @@ class EngineSettings(msgspec.Struct, frozen=True):
     """Of one loaded model.
 
     `dtype`: "auto" computes in the weights' own format (integers, bf16); "f32" dequantizes
-    everything. `cache_dtype` "auto": f16, or f32 with dtype f32. `context_tokens` None: the
-    model's own, clamped to what the cache holds. `cache_mb`: memory of the KV cache in MiB, None:
-    enough for `max_seqs` sequences of 1,024 tokens and for one of the full context. `threads`
+    everything. `device`: "cpu", "cuda" or "cuda:N"; "auto" takes the first GPU, if there is one.
+    `cache_dtype` "auto": f16, on a GPU bf16, or f32 with dtype f32; "f8e4m3" is of a GPU.
+    `context_tokens` None: the model's own, clamped to what the cache holds. `cache_mb`: memory of
+    the KV cache in MiB, None: enough for `max_seqs` sequences of 1,024 tokens and for one of the
+    full context; on a GPU what is left of it. `threads`
     None: the cores this process may use. `prefix_cache_n` 0 turns prefix caching off.
     `tool_syntax`: how the model writes calls of functions, None: as its chat template tells.
     `speculation`: guess next tokens from a request's own where that pays; answers stay the same.
@@ -74,7 +76,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
 
     model: str = "smollm2-135m-instruct"
     dtype: Literal["auto", "f32"] = "auto"
-    cache_dtype: Literal["auto", "f16", "f32"] = "auto"
+    cache_dtype: Literal["auto", "f16", "f32", "f8e4m3"] = "auto"
+    device: str = "auto"
     context_tokens: int | None = None
     cache_mb: int | None = None
     block_tokens: int = 16

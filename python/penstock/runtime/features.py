@@ -87,6 +87,10 @@ class FeatureTable:
         if features is not None:
             features.extend(token_ids)
 
+    def has_any(self, rows: list[int]) -> bool:
+        """Whether any of `rows` has its logits changed before the draw."""
+        return any(row in self._rows for row in rows) if self._rows else False
+
     def has_state(self, row: int) -> bool:
         """Whether the next draw of `row` depends on the token drawn before it."""
         features = self._rows.get(row)

@@ -58,7 +58,8 @@ class DeviceRows:
 
     def prepare(self, packed: Packed) -> Slots:
         """The inputs of the step that was sent last; valid until the next is prepared."""
-        slots = self._slots.cut(packed.chunks, packed.tokens, packed.places, packed.drawing)
+        blocks = packed.blocks or self._slots.inputs.block_tables.shape[1]
+        slots = self._slots.cut(packed.chunks, packed.tokens, packed.places, packed.drawing, blocks)
         upload = self._upload(packed)
         self._ops.prepare_step(self._state, upload, slots, packed.chunks, self._block_tokens)
         return slots

@@ -6,7 +6,7 @@ whose last token the device knows better is *carried*: its next chunk says no mo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,8 @@ Ints = npt.NDArray[np.int32]
 class Packed:
     """A step as packed: `num_words` words, of which none need to be sent where the device has them
     already. `chunks` with what fills them up, `tokens`, `places` whose logits are wanted, of which
-    `drawing` are drawn from. The rest as in `Upload`."""
+    `drawing` are drawn from; `blocks` of the longest context, 0: of any. For the rest
+    see `Upload`."""
 
     num_words: int
     chunks: int
@@ -35,6 +36,7 @@ class Packed:
     num_updates: int = 0
     runs_at: int = 0
     num_runs: int = 0
+    blocks: int = 0
 
 
 def is_decode(plan: StepPlan) -> bool:
@@ -49,9 +51,16 @@ class StepPacker:
     """Packs steps over `rows`. `max_chunks`: the most of a step, with what fills it up."""
 
     def __init__(
-        self, rows: RowTable, max_seqs: int, max_chunks: int, step_tokens: int, max_blocks: int
+        self,
+        rows: RowTable,
+        max_seqs: int,
+        max_chunks: int,
+        step_tokens: int,
+        max_blocks: int,
+        block_tokens: int,
     ) -> None:
         self._rows = rows
+        self._block_tokens = block_tokens
         self._scratch = max_seqs
         self._carried = np.zeros(max_seqs, bool)
         self._num_blocks = [0] * max_seqs
@@ -67,28 +76,50 @@ class StepPacker:
 
     def pack(self, plan: StepPlan, words: Ints, fill_up_to: int = 0) -> Packed:
         """Pack a step into `words`. The table of rows has taken the plan in. A step of decodes gets
-        chunks of nobody up to `fill_up_to`."""
+        chunks of nobody up to `fill_up_to`; with 0 the step is no larger than it needs."""
         changed = self._take(plan)
         decode = is_decode(plan)
         if decode:
             changed |= self._settle([chunk.row for chunk in plan.chunks])
         updates = sorted(changed)
+        blocks = 0 if fill_up_to else self._longest(plan.chunks)
         if decode:
-            count = max(len(plan.chunks), fill_up_to)
             rows = [chunk.row for chunk in plan.chunks]
+            count = max(len(rows), fill_up_to)
             sizes = (count, count, count, count)
             if not updates and not plan.blocks and self._sent == (rows, count):
-                return Packed(0, *sizes)
+                return Packed(0, *sizes, blocks=blocks)
+            sent, tokens = self._decodes(rows, count), np.empty(0, np.int32)
             self._sent = (rows, count)
-            sent = self._decode[:count]
-            sent[:, 0] = self._scratch
-            sent[: len(rows), 0] = rows
-            tokens = np.empty(0, np.int32)
         else:
             self._sent = ([], 0)
             sent, tokens, sizes = self._mixed(plan.chunks)
         self._carry(plan.chunks)
-        return self._write(words, sent, updates, plan.blocks, tokens, sizes)
+        packed = self._write(words, sent, updates, plan.blocks, tokens, sizes)
+        return replace(packed, blocks=blocks)
+
+    def pack_nobody(self, words: Ints, count: int) -> Packed:
+        """A step of `count` decodes of nobody."""
+        self._sent = ([], 0)
+        sent = self._decodes([], count)
+        words[: sent.size] = sent.reshape(-1)
+        return Packed(sent.size, count, count, count, count)
+
+    def forget(self, plan: StepPlan) -> None:
+        """What the step drew, the host drew: the device knows less of its rows."""
+        self._carried[[chunk.row for chunk in plan.chunks]] = False
+
+    def _longest(self, chunks: tuple[Chunk, ...]) -> int:
+        """Blocks of the longest context."""
+        ends = (chunk.start + chunk.length + len(chunk.draft) for chunk in chunks)
+        return -(-max(ends) // self._block_tokens)
+
+    def _decodes(self, rows: list[int], count: int) -> Ints:
+        """`count` chunks of a carried token: of `rows`, and of nobody."""
+        sent = self._decode[:count]
+        sent[:, 0] = self._scratch
+        sent[: len(rows), 0] = rows
+        return sent
 
     def _take(self, plan: StepPlan) -> set[int]:
         """Note what the plan changes; the rows of which the device must be told."""

@@ -20,10 +20,11 @@ from penstock.models.tensor_names import hf_names
 from penstock.models.weights import expected_shapes
 from penstock.runtime.backend import Backend
 from penstock.runtime.cpu import CpuRuntime
+from penstock.runtime.device import choose_device
 from penstock.runtime.embedding import NativeEmbedding
 from penstock.runtime.memory import MemoryPlan, plan_memory
 from penstock.runtime.native import NativeBackend
-from penstock.runtime.protocol import RuntimeInfo
+from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.rows import RowTable
 
 
@@ -31,7 +32,7 @@ def load_runtime(
     settings: EngineSettings,
     environment: Environment | None = None,
     progress: Progress | None = None,
-) -> CpuRuntime:
+) -> Runtime:
     """The runtime of the model that `settings` names. `progress(layers packed, layers in all)`.
 
     Raises ModelError where the model is not found, cannot be read or does not fit.
@@ -72,9 +73,18 @@ def start_runtime(
     settings: EngineSettings,
     available: int | None = None,
     progress: Progress | None = None,
-) -> CpuRuntime:
-    """The runtime of a model on disk, within `available` bytes (None: as much as it takes)."""
+) -> Runtime:
+    """The runtime of a model on disk, on the device that `settings` ask for; on a CPU within
+    `available` bytes (None: as much as it takes). Raises ModelError."""
+    device = choose_device(settings)
     model = load_model(files, settings.dtype)
+    if device != "cpu":
+        # torch takes two seconds to import: a CPU server has no need of it
+        from penstock.runtime import gpu_load
+
+        if settings.device != "auto" or gpu_load.torch_serves():
+            taken_bytes = weight_bytes(files, model.spec, settings)
+            return gpu_load.start_gpu_runtime(model, taken_bytes, settings, device, progress)
     memory = plan_memory(model.spec, weight_bytes(files, model.spec, settings), settings, available)
     backend = backend_for(settings)(model, memory, settings, progress)
     rows = RowTable(settings.max_seqs, memory.context_tokens, settings.block_tokens)

@@ -142,7 +142,10 @@ def refuse_excess(plan: MemoryPlan, available_bytes: int | None, advice: str) ->
 
 
 def cache_item_bytes(settings: EngineSettings) -> int:
-    """Bytes of one element of the cache: 4 for f32, 2 for f16."""
+    """Bytes of one element of the cache: 4 for f32, 2 for f16. Raises ModelError for what only a
+    GPU has."""
+    if settings.cache_dtype == "f8e4m3":
+        raise ModelError("cache_dtype f8e4m3 needs a GPU; on a CPU it must be auto, f16 or f32")
     wide = settings.cache_dtype == "f32"
     return 4 if wide or (settings.cache_dtype == "auto" and settings.dtype == "f32") else 2
 

@@ -175,6 +175,10 @@ class RowTable:
         last = self._tokens[index, known - 1]
         return known, last, *(column[index] for column in columns)
 
+    def adjusts(self, rows: list[int]) -> bool:
+        """Whether the logits of any of `rows` are changed before the draw, but for masks."""
+        return self._features.has_any(rows)
+
     def has_state(self, row: int) -> bool:
         """Whether the next draw of `row` depends on the token drawn before it."""
         return self._features.has_state(row)

@@ -37,10 +37,11 @@ def draft_ahead(flying: Draft, running: List[Sequence], cache: BlockCache) -> Dr
 
 
 def is_plain(sampling: Sampling) -> bool:
-    """Whether a draw depends on no token drawn before it."""
-    penalties = sampling.presence_penalty or sampling.frequency_penalty
+    """Whether a draw is from the logits as the model gives them. What changes them is listed by
+    the host, of penalties and DRY after every token."""
+    penalties = sampling.presence_penalty or sampling.frequency_penalty or sampling.dry_multiplier
     repetition = sampling.repetition_penalty
-    return not penalties and repetition in (None, 1.0) and not sampling.dry_multiplier
+    return not penalties and repetition in (None, 1.0) and not sampling.logit_bias
 
 
 def _is_leaving(sequence: Sequence) -> bool:

@@ -47,7 +47,7 @@ class Pair:
         self.host = RowTable(ROWS, CONTEXT, BLOCK)
         self.fill_up = fill_up
         tokens = CONTEXT * ROWS
-        self.packer = StepPacker(self.host, ROWS, 8, tokens, CONTEXT // BLOCK)
+        self.packer = StepPacker(self.host, ROWS, 8, tokens, CONTEXT // BLOCK, BLOCK)
         self.link = Link(torch.device("cpu"), self.packer.most_words)
         self.device = DeviceRows(
             device_ops(),

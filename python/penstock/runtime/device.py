@@ -1,0 +1,42 @@
+"""Which device computes: decided once, without importing torch to find out that there is no GPU."""
+
+from __future__ import annotations
+
+import ctypes
+from importlib.util import find_spec
+
+from penstock.base.errors import ModelError
+from penstock.config import EngineSettings
+
+DRIVER = "libcuda.so.1"
+
+
+def choose_device(settings: EngineSettings) -> str:
+    """ "cpu" or "cuda:N". "auto" takes the first GPU where the driver shows one and torch is
+    installed. Raises ModelError where a GPU is asked for and cannot serve."""
+    wanted = settings.device
+    if wanted == "cpu" or (wanted == "auto" and settings.kernels != "auto"):
+        return "cpu"
+    if wanted == "auto":
+        return "cuda:0" if driver_devices() and find_spec("torch") else "cpu"
+    if settings.kernels != "auto":
+        raise ModelError(f"kernels {settings.kernels} are of the CPU; device is {wanted}")
+    _, _, number = wanted.partition(":")
+    index, count = int(number or 0), driver_devices()
+    if index >= count:
+        raise ModelError(f"device is {wanted}, and the driver shows {count} CUDA devices")
+    if not find_spec("torch"):
+        raise ModelError(f"device is {wanted}, which needs torch: install penstock[torch]")
+    return f"cuda:{index}"
+
+
+def driver_devices(driver: str = DRIVER) -> int:
+    """How many CUDA devices the driver shows; 0 without one."""
+    try:
+        library = ctypes.CDLL(driver)
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if library.cuInit(0) != 0 or library.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value

@@ -1,0 +1,265 @@
+"""The runtime of a GPU: it launches a step and looks at what was drawn later.
+
+A step in which rows only draw freely never waits for the host: its inputs come from the rows on
+the device, its tokens stay there, and the host gets a copy. A step of decodes is one replay of a
+captured graph. What needs the host between logits and draw (masks, penalties, biases, drafts,
+scores of prompts) gets it: the forward pass is launched the same way, and `Drawing` does the rest
+as on a CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.kernels.sampling import SamplingRows
+from penstock.kernels.torch_ops import TorchOps
+from penstock.runtime.backend import Floats, Ints
+from penstock.runtime.drawing import Drawing
+from penstock.runtime.gpu_graphs import CallAgain, Capturer, CudaCapturer, DecodeGraphs
+from penstock.runtime.gpu_link import Fetched, Link
+from penstock.runtime.gpu_model import DeviceModel
+from penstock.runtime.gpu_rows import DeviceRows
+from penstock.runtime.gpu_upload import Packed, StepPacker, is_decode
+from penstock.runtime.protocol import Masks, RuntimeInfo
+from penstock.runtime.rows import RowTable
+from penstock.scheduler import MAX_DRAFT
+from penstock.scheduler.types import Drawn, StepPlan, StepResult
+
+Results = tuple[torch.Tensor, "torch.Tensor | None"]  # logits, and tokens where it draws
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A step on its way: `asked`, indices of the drawn rows whose log-probabilities are wanted,
+    and how many of the best."""
+
+    plan: StepPlan
+    rows: list[int]
+    fetched: Fetched
+    asked: list[int]
+
+
+class GpuRuntime:
+    """A `Runtime` that overlaps. Sizes: see `DeviceRows`; `scratch_block` belongs to nobody.
+    `graphs` False: every step is launched kernel by kernel."""
+
+    def __init__(
+        self,
+        ops: TorchOps,
+        model: DeviceModel,
+        info: RuntimeInfo,
+        report: str,
+        *,
+        max_seqs: int,
+        step_tokens: int,
+        stream: Any = None,
+        graphs: bool = True,
+    ) -> None:
+        self._ops, self._model = ops, model
+        self._info, self._report = info, report
+        self._device = torch.device(ops.device)
+        self._stream = stream
+        capturer: Capturer = CallAgain()
+        if graphs and self._device.type == "cuda":
+            capturer = CudaCapturer(stream)
+        self._graphs: DecodeGraphs[Results] = DecodeGraphs(
+            capturer, max_seqs, self._compute_decodes, self._clear
+        )
+        most_rows = self._graphs.sizes[-1]
+        max_blocks = -(-info.context_tokens // info.block_tokens)
+        self._rows = RowTable(max_seqs, info.context_tokens, info.block_tokens)
+        self._packer = StepPacker(
+            self._rows, max_seqs, most_rows, step_tokens, max_blocks, info.block_tokens
+        )
+        self._link = Link(self._device, self._packer.most_words)
+        self._device_rows = DeviceRows(
+            ops,
+            self._link,
+            max_seqs=max_seqs,
+            max_blocks=max_blocks,
+            block_tokens=info.block_tokens,
+            max_chunks=most_rows,
+            step_tokens=max(step_tokens, most_rows),
+            max_places=max(most_rows, max_seqs + MAX_DRAFT),
+            scratch_block=info.cache_blocks,
+        )
+        self._drawing = Drawing(self._rows, _HostDraws(ops, model))
+        self._flights: deque[_Flight | StepResult] = deque()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # what was loaded is there for every stream
+
+    @property
+    def info(self) -> RuntimeInfo:
+        return self._info
+
+    @property
+    def report(self) -> str:
+        return self._report
+
+    @property
+    def captured(self) -> list[tuple[int, bool]]:
+        """Sizes of the captured graphs, with or without the draw, in their order."""
+        return self._graphs.captured
+
+    def warm(self, *rows: int) -> None:
+        """Capture now what steps of so many decodes will need."""
+        with self._launching():
+            for count in rows:
+                self._graphs.make(self._graphs.size_for(count), draws=True)
+
+    def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
+        """See `Runtime.submit`."""
+        self._rows.apply(plan)
+        drawn = [chunk.row for chunk in plan.chunks if chunk.samples]
+        free = masks is None and not self._rows.adjusts(drawn)
+        free &= not any(chunk.draft or chunk.num_scores for chunk in plan.chunks)
+        with self._launching():
+            logits, tokens = self._launch(plan, draws=free and bool(drawn))
+            if free:
+                self._flights.append(self._fly(plan, drawn, logits, tokens))
+                return
+            assert not self._flights, "a step that the host draws in cannot be planned ahead"
+            self._packer.forget(plan)
+            wanted: Any = logits[: self._wanted(plan)]
+            self._flights.append(self._drawing.finish(plan, wanted, masks))
+
+    def collect(self) -> StepResult:
+        """See `Runtime.collect`."""
+        flight = self._flights.popleft()
+        if isinstance(flight, StepResult):
+            return flight
+        arrived = flight.fetched.wait()
+        if not flight.rows:
+            return StepResult(flight.plan.step, ())
+        token_ids, *best = arrived
+        token_ids = token_ids[: len(flight.rows)]
+        self._rows.append(flight.rows, token_ids)
+        return StepResult(flight.plan.step, self._drawn(flight, token_ids, best))
+
+    def execute(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
+        """Both in one."""
+        self.submit(plan, masks)
+        return self.collect()
+
+    def close(self) -> None:
+        """See `Runtime.close`."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self._flights.clear()
+        del self._graphs
+        self._model.close()
+
+    @contextmanager
+    def _launching(self) -> Iterator[None]:
+        """Whatever thread calls: this device, this stream, no gradients."""
+        with torch.inference_mode():
+            if self._stream is None:
+                yield
+            else:
+                with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+                    yield
+
+    def _launch(self, plan: StepPlan, *, draws: bool) -> Results:
+        """Launch a step: its logits, and its tokens where the device draws them."""
+        size = self._graphs.size_for(len(plan.chunks)) if is_decode(plan) else 0
+        if size:
+            self._graphs.make(size, draws)
+        packed = self._packer.pack(plan, self._link.staging(), size)
+        self._device_rows.update(packed)
+        if size:
+            return self._graphs.replay(size, draws)
+        return self._compute(packed, draws)
+
+    def _compute_decodes(self, size: int, draws: bool) -> Results:
+        return self._compute(Packed(0, size, size, size, size), draws, one_token=True)
+
+    def _compute(self, packed: Packed, draws: bool, *, one_token: bool = False) -> Results:
+        """The step that was sent last."""
+        slots = self._device_rows.prepare(packed)
+        logits = self._model.logits(slots.inputs, one_token)
+        if not draws:
+            return logits, None
+        rows: Any = SamplingRows(
+            slots.temperature, slots.top_k, slots.top_p, slots.min_p, slots.seed, slots.position
+        )
+        tokens = self._ops.sample(logits, rows)
+        self._device_rows.append(packed, slots, tokens)
+        return logits, tokens
+
+    def _clear(self, size: int) -> None:
+        """Before a capture: the step is nobody's."""
+        self._device_rows.update(self._packer.pack_nobody(self._link.staging(), size))
+
+    def _wanted(self, plan: StepPlan) -> int:
+        """Places of a step whose logits are wanted."""
+        return sum(chunk.num_scores + chunk.samples + len(chunk.draft) for chunk in plan.chunks)
+
+    def _fly(
+        self, plan: StepPlan, drawn: list[int], logits: torch.Tensor, tokens: torch.Tensor | None
+    ) -> _Flight:
+        """Ask for what the host will want to know of a launched step."""
+        asked = [i for i, row in enumerate(drawn) if self._rows.top_logprobs[row] is not None]
+        results = [] if tokens is None else [tokens]
+        if asked and tokens is not None:
+            count = max(self._rows.top_logprobs[drawn[index]] or 0 for index in asked)
+            rows = torch.tensor(asked, dtype=torch.int32, device=self._device)
+            chosen = tokens[rows.long()].clamp(min=0)
+            results += self._ops.top_logprobs(logits, rows, chosen, count)
+        return _Flight(plan, drawn, self._link.fetch(results), asked)
+
+    def _drawn(self, flight: _Flight, token_ids: Ints, best: list[Any]) -> tuple[Drawn, ...]:
+        logprobs = {}
+        if flight.asked:
+            own, ids, values = (part.tolist() for part in best)
+            logprobs = dict(zip(flight.asked, zip(own, ids, values, strict=True), strict=True))
+        drawn = []
+        for index, (row, token) in enumerate(zip(flight.rows, token_ids.tolist(), strict=True)):
+            if token < 0:
+                drawn.append(Drawn(row, token, failed=True))
+            elif index not in logprobs:
+                drawn.append(Drawn(row, token))
+            else:
+                logprob, ids, values = logprobs[index]
+                pairs = [p for p in zip(ids, values, strict=True) if p[1] > -math.inf]
+                top = tuple(pairs[: self._rows.top_logprobs[row]])
+                drawn.append(Drawn(row, token, logprob, top))
+        return tuple(drawn)
+
+
+class _HostDraws:
+    """A `Backend` for steps in which the host has a part: logits are the device's tensors, what
+    goes in and comes out is the host's."""
+
+    buffer_bytes = 0
+
+    def __init__(self, ops: TorchOps, model: DeviceModel) -> None:
+        self._ops, self._model = ops, model
+
+    @property
+    def weight_bytes(self) -> int:
+        return self._model.weight_bytes
+
+    def logits(self, inputs: Any) -> Floats:
+        raise AssertionError("the runtime launches the forward pass itself")
+
+    def sample(self, logits: Any, rows: SamplingRows) -> Ints:
+        tokens: Ints = self._ops.sample(logits, rows).cpu().numpy().astype(np.int32)
+        return tokens
+
+    def top_logprobs(
+        self, logits: Any, rows: Ints, tokens: Ints, count: int
+    ) -> tuple[Floats, Ints, Floats]:
+        chosen, drawn = (torch.from_numpy(part).to(logits.device) for part in (rows, tokens))
+        own, ids, values = self._ops.top_logprobs(logits, chosen, drawn, count)
+        return own.cpu().numpy(), ids.cpu().numpy(), values.cpu().numpy()
+
+    def close(self) -> None:
+        self._model.close()

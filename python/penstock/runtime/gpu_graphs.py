@@ -1,0 +1,116 @@
+"""Graphs of the decode step: which size serves, when it is captured, and how.
+
+A step of R rows is replayed at the least captured size that holds it; chunks of nobody fill it up.
+Graphs share one pool of memory: the largest is captured first, so that the smaller ones fit into
+what it left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+BEYOND = 128
+"""Between two sizes over the largest of `SIZES`."""
+
+
+def sizes_up_to(max_rows: int) -> tuple[int, ...]:
+    """The sizes of steps of up to `max_rows` rows."""
+    sizes = list(SIZES)
+    while sizes[-1] < max_rows:
+        sizes.append(sizes[-1] + BEYOND)
+    return tuple(
+        size for size, before in zip(sizes, [0, *sizes], strict=False) if before < max_rows
+    )
+
+
+class Capturer(Protocol):
+    """Turns a computation over fixed memory into one that is replayed."""
+
+    def capture(self, compute: Callable[[], T]) -> Callable[[], T]:
+        """`compute` may be called meanwhile, and what it does must not matter then. The result
+        does what it does, into the memory of the same results."""
+
+
+class CallAgain:
+    """No graphs: a step is computed anew. For a CPU, and for telling what a graph does wrong."""
+
+    def capture(self, compute: Callable[[], T]) -> Callable[[], T]:
+        return compute
+
+
+class CudaCapturer:
+    """CUDA graphs in one pool, captured and replayed on `stream`."""
+
+    WARM_UPS = 2
+    """Kernels are compiled and libraries set up before anything is captured."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def capture(self, compute: Callable[[], T]) -> Callable[[], T]:
+        for _ in range(self.WARM_UPS):
+            compute()
+        graph: Any = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(
+            graph,
+            pool=self._pool,
+            stream=self._stream,
+            capture_error_mode="thread_local",  # other threads may allocate meanwhile
+        ):
+            results = compute()
+
+        def replay() -> T:
+            graph.replay()
+            return results
+
+        return replay
+
+
+class DecodeGraphs(Generic[T]):
+    """The graphs of steps of up to `max_rows` rows, each captured when it is first wanted.
+
+    `compute(size, draws)`: the step of that size, with the draw or without. `clear(size)`: make the
+    inputs those of nobody, for the calls that a capture makes.
+    """
+
+    def __init__(
+        self,
+        capturer: Capturer,
+        max_rows: int,
+        compute: Callable[[int, bool], T],
+        clear: Callable[[int], None],
+    ) -> None:
+        self.sizes = sizes_up_to(max_rows)
+        self._capturer = capturer
+        self._compute = compute
+        self._clear = clear
+        self._graphs: dict[tuple[int, bool], Callable[[], T]] = {}
+
+    @property
+    def captured(self) -> list[tuple[int, bool]]:
+        """Sizes, with or without the draw, in the order in which they were captured."""
+        return list(self._graphs)
+
+    def size_for(self, rows: int) -> int:
+        """The least size that holds `rows` rows."""
+        return next(size for size in self.sizes if size >= rows)
+
+    def make(self, size: int, draws: bool) -> None:
+        """Capture what a replay will need. The inputs are those of nobody afterwards."""
+        for wanted in (self.sizes[-1], size):
+            if (wanted, draws) not in self._graphs:
+                self._clear(wanted)
+                self._graphs[wanted, draws] = self._capturer.capture(
+                    lambda wanted=wanted: self._compute(wanted, draws)  # type: ignore[misc]
+                )
+
+    def replay(self, size: int, draws: bool) -> T:
+        """The results of a step, in memory that the next step of this size writes to."""
+        return self._graphs[size, draws]()

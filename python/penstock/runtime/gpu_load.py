@@ -1,0 +1,101 @@
+"""From a model on disk to a runtime on a GPU. Imports torch."""
+
+from __future__ import annotations
+
+import torch
+
+from penstock.base.errors import ModelError
+from penstock.config import EngineSettings
+from penstock.kernels.gpu_cache import CacheExtents
+from penstock.kernels.torch_ops import TorchOps
+from penstock.models.decoder import Progress
+from penstock.models.loading import LoadedModel
+from penstock.runtime.gpu import GpuRuntime
+from penstock.runtime.gpu_graphs import sizes_up_to
+from penstock.runtime.gpu_memory import DevicePlan, cache_item_bytes, plan_device_memory
+from penstock.runtime.gpu_model import DeviceModel
+from penstock.runtime.protocol import RuntimeInfo
+
+
+def torch_serves() -> bool:
+    """Whether this build of torch can use the GPU that the driver shows."""
+    return torch.cuda.is_available()
+
+
+def start_gpu_runtime(
+    model: LoadedModel,
+    weight_bytes: int,
+    settings: EngineSettings,
+    device: str,
+    progress: Progress | None = None,
+) -> GpuRuntime:
+    """The runtime of an opened model on `device`, its largest graph captured. Raises ModelError
+    where the device cannot serve or the model does not fit."""
+    if not torch_serves():
+        raise ModelError(f"device is {device}, and this build of torch sees no CUDA device")
+    torch.cuda.set_device(device)
+    # only where there is a GPU: Triton takes a second to import
+    from penstock.kernels.triton import TritonOps
+
+    dtype = torch.float32 if settings.dtype == "f32" else torch.bfloat16
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    sizes = sizes_up_to(settings.max_seqs)
+    memory = plan_device_memory(model.spec, weight_bytes, settings, free_bytes, sizes)
+    runtime = place(model, memory, settings, TritonOps(device, dtype), progress)
+    runtime.warm(1)
+    return runtime
+
+
+def place(
+    model: LoadedModel,
+    memory: DevicePlan,
+    settings: EngineSettings,
+    ops: TorchOps,
+    progress: Progress | None = None,
+    *,
+    graphs: bool = True,
+) -> GpuRuntime:
+    """The runtime of a model with the sizes of `memory`, on the device of `ops`."""
+    shape = memory.cache
+    extents = CacheExtents(
+        shape.layers, shape.blocks, shape.kv_heads, shape.block_tokens, shape.head_dim
+    )
+    rows = sizes_up_to(settings.max_seqs)[-1]
+    context = memory.context_tokens
+    dtype = cache_dtype(settings, ops.dtype)
+    placed = DeviceModel(model, ops, extents, dtype, rows, context, progress)
+    info = RuntimeInfo(
+        model_id=model.model_id,
+        fingerprint=model.fingerprint,
+        vocab_size=model.spec.vocab,
+        context_tokens=context,
+        cache_blocks=shape.blocks - 1,  # the last is written to by what only fills steps up
+        block_tokens=shape.block_tokens,
+        weight_bytes=placed.weight_bytes,
+        memory_bytes=memory.total_bytes,
+        overlaps=True,
+    )
+    stream = None
+    if torch.device(ops.device).type == "cuda":
+        stream = torch.cuda.Stream(ops.device)  # type: ignore[no-untyped-call]
+    return GpuRuntime(
+        ops,
+        placed,
+        info,
+        memory.formula(),
+        max_seqs=settings.max_seqs,
+        step_tokens=memory.step_tokens,
+        stream=stream,
+        graphs=graphs,
+    )
+
+
+def cache_dtype(settings: EngineSettings, activations: torch.dtype) -> torch.dtype:
+    """The type of the cache's elements; bfloat16 beside bfloat16 activations."""
+    item_bytes = cache_item_bytes(settings)
+    if item_bytes == 1:
+        return torch.float8_e4m3fn
+    if item_bytes == 4:
+        return torch.float32
+    wanted_f16 = settings.cache_dtype == "f16" or activations != torch.bfloat16
+    return torch.float16 if wanted_f16 else torch.bfloat16

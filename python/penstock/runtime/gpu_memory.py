@@ -1,0 +1,155 @@
+"""The closed formula of an engine's memory on a GPU, computed before anything large is allocated.
+
+weights + cache + work of a step + graphs + rows + fixed. What is not taken by the rest is cache,
+unless a size is asked for. Nothing is tried out: no profiling run, so a start costs no step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from penstock.base.errors import ModelError
+from penstock.config import EngineSettings
+from penstock.models.spec import DecoderSpec
+from penstock.runtime.memory import MIB, CacheShape
+from penstock.scheduler import MAX_DRAFT, step_token_budget
+
+SHARE = 0.92
+"""Of the memory that is free, an engine takes so much: allocators round up, others may start."""
+
+FIXED_BYTES = 384 * MIB
+"""Code of the kernels, workspaces of cuBLAS, what the allocator keeps back."""
+
+GRAPH_BYTES = 12 * MIB
+"""What the driver keeps for a captured step."""
+
+ATTENTION_CHUNK, MOST_CHUNKS, TILE_ROWS = 256, 64, 16
+"""Decode attention cuts a context into up to so many chunks, of no fewer tokens, whose parts it
+keeps for a tile of so many queries."""
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePlan:
+    """What an engine will take of a device. `step_tokens`: the largest step; `context_tokens`: the
+    longest sequence; `cache` has one block more than sequences may have."""
+
+    weight_bytes: int
+    cache: CacheShape
+    work_bytes: int
+    graph_bytes: int
+    row_bytes: int
+    context_tokens: int
+    step_tokens: int
+
+    @property
+    def total_bytes(self) -> int:
+        steps = self.work_bytes + self.graph_bytes + self.row_bytes
+        return self.weight_bytes + self.cache.size_bytes + steps + FIXED_BYTES
+
+    def formula(self) -> str:
+        """One line with every term in MiB."""
+        cache = self.cache
+        shape = (
+            f"{cache.blocks} blocks x {cache.block_tokens} tokens x {cache.layers} layers x 2 x "
+            f"{cache.kv_heads} heads x {cache.head_dim} x {cache.item_bytes} bytes"
+        )
+        return (
+            f"{_mib(self.weight_bytes)} weights + {_mib(cache.size_bytes)} cache ({shape}) + "
+            f"{_mib(self.work_bytes)} work ({self.step_tokens} tokens a step) + "
+            f"{_mib(self.graph_bytes)} graphs + {_mib(self.row_bytes)} rows + "
+            f"{_mib(FIXED_BYTES)} fixed = {_mib(self.total_bytes)} MiB of the device"
+        )
+
+
+def plan_device_memory(
+    spec: DecoderSpec,
+    weight_bytes: int,
+    settings: EngineSettings,
+    free_bytes: int,
+    graph_sizes: tuple[int, ...],
+) -> DevicePlan:
+    """Sizes for `spec` on a device with `free_bytes` left, in which steps of `graph_sizes` rows
+    will be captured. Raises ModelError with the numbers where it does not fit."""
+    wanted_context = min(settings.context_tokens or spec.context_tokens, spec.context_tokens)
+    one_block = CacheShape(
+        blocks=1,
+        block_tokens=settings.block_tokens,
+        layers=len(spec.layers),
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        item_bytes=cache_item_bytes(settings),
+    )
+    bare = _sized(spec, weight_bytes, settings, one_block, wanted_context, graph_sizes)
+    usable = int(SHARE * free_bytes)
+    left = usable - (bare.total_bytes - one_block.size_bytes)
+    blocks = left // one_block.size_bytes
+    if settings.cache_mb is not None:
+        blocks = settings.cache_mb * MIB // one_block.size_bytes
+    least = -(-min(wanted_context, 2048) // settings.block_tokens) + 1
+    plan = replace(bare, cache=replace(one_block, blocks=max(blocks, least)))
+    if blocks < least or plan.total_bytes > usable:
+        raise ModelError(
+            f"the model does not fit: {plan.formula()}, and {_mib(usable)} MiB of "
+            f"{_mib(free_bytes)} free ones may be used; a smaller cache_mb, context_tokens, "
+            "max_seqs or token_budget needs less"
+        )
+    context = min(wanted_context, (plan.cache.blocks - 1) * settings.block_tokens)
+    return replace(plan, context_tokens=context)
+
+
+def cache_item_bytes(settings: EngineSettings) -> int:
+    """Bytes of one element of the cache: 1 for f8e4m3, 4 for f32, else 2."""
+    if settings.cache_dtype == "f8e4m3":
+        return 1
+    wide = settings.cache_dtype == "f32"
+    return 4 if wide or (settings.cache_dtype == "auto" and settings.dtype == "f32") else 2
+
+
+def _sized(
+    spec: DecoderSpec,
+    weight_bytes: int,
+    settings: EngineSettings,
+    cache: CacheShape,
+    context: int,
+    graph_sizes: tuple[int, ...],
+) -> DevicePlan:
+    step_tokens = step_token_budget(
+        settings.token_budget, context, no_kv_cache=settings.no_kv_cache
+    )
+    places = settings.max_seqs + MAX_DRAFT
+    item = 4 if settings.dtype == "f32" else 2
+    largest = graph_sizes[-1]
+    kept = _attention_bytes(spec, largest, context, spec.heads // spec.kv_heads)
+    mixed = _attention_bytes(spec, settings.max_seqs, context, TILE_ROWS)
+    work = activation_bytes(spec, step_tokens, places, item) + kept + mixed
+    graphs = activation_bytes(spec, largest, largest, item) + GRAPH_BYTES * len(graph_sizes)
+    max_blocks = -(-context // settings.block_tokens)
+    rows = 4 * (3 * (largest + 1) * max_blocks + 8 * step_tokens) + 4 * context * spec.rope.rotated
+    return DevicePlan(
+        weight_bytes=weight_bytes,
+        cache=cache,
+        work_bytes=work,
+        graph_bytes=graphs,
+        row_bytes=rows,
+        context_tokens=context,
+        step_tokens=step_tokens,
+    )
+
+
+def activation_bytes(spec: DecoderSpec, tokens: int, places: int, item_bytes: int) -> int:
+    """An upper bound of what a step's activations take, and its logits, as computed and as
+    float32. See `memory.buffer_bytes`."""
+    attention = 3 * spec.q_rows + 2 * spec.kv_rows
+    per_token = 3 * spec.width + max(attention, 3 * spec.ff)
+    return tokens * per_token * item_bytes + min(places, tokens) * spec.vocab * (item_bytes + 4)
+
+
+def _attention_bytes(spec: DecoderSpec, rows: int, context: int, lanes: int) -> int:
+    """Parts of the contexts of `rows` rows, float32, with two numbers each, for each window."""
+    chunks = min(-(-context // ATTENTION_CHUNK), MOST_CHUNKS)
+    windows = len({layer.window for layer in spec.layers})
+    return windows * rows * chunks * spec.kv_heads * lanes * (spec.head_dim + 2) * 4
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{-(-size_bytes // MIB):,}"

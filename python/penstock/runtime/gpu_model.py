@@ -1,0 +1,106 @@
+"""A model on a device: its packed weights, its cache, and the logits of a step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from penstock.kernels.gpu_cache import CacheExtents, allocate_caches
+from penstock.kernels.table import StepInputs
+from penstock.kernels.torch_ops import TorchOps
+from penstock.models.decoder import Decoder, Progress
+from penstock.models.loading import LoadedModel
+from penstock.models.spec import DecoderSpec
+
+
+class DeviceModel:
+    """`extents`: of the cache. `max_rows` sequences of up to `context_tokens` tokens. Raises
+    ModelError where weights cannot be read."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        ops: TorchOps,
+        extents: CacheExtents,
+        cache_dtype: torch.dtype,
+        max_rows: int,
+        context_tokens: int,
+        progress: Progress | None = None,
+    ) -> None:
+        self._ops = ops
+        self._decoder: Decoder[torch.Tensor] = Decoder(
+            model.spec, model.weights, ops, context_tokens, progress
+        )
+        self._caches = allocate_caches(extents, cache_dtype, ops.device)
+        self._work = None
+        if ops.table["attention"].name == "triton":
+            from penstock.kernels.triton.attention_work import most_units
+
+            units = most_units(max_rows, context_tokens)
+            self._work = _Works(model.spec, ops.device, max_rows, units, extents.block_tokens)
+
+    @property
+    def weight_bytes(self) -> int:
+        return self._decoder.weight_bytes
+
+    @property
+    def work_bytes(self) -> int:
+        """Memory that decode attention keeps for the parts of long contexts."""
+        return 0 if self._work is None else self._work.size_bytes
+
+    def logits(self, inputs: StepInputs[torch.Tensor], one_token: bool) -> torch.Tensor:
+        """[S, V] float32 at the places `sample_rows`. `one_token`: every chunk has just one, and
+        memory is where it was the last time."""
+        if self._work is not None:
+            inputs = replace(inputs, work=self._work.prepare(inputs, one_token))
+        return self._decoder.forward(self._ops, inputs, self._caches).float()
+
+    def close(self) -> None:
+        self._caches = []
+        self._work = None
+        del self._decoder
+
+
+class _Works:
+    """What attention prepares once for all layers of a step, for each window that layers have."""
+
+    def __init__(
+        self, spec: DecoderSpec, device: str, max_rows: int, units: int, block_tokens: int
+    ) -> None:
+        # only where Triton serves: a CPU has no need of it
+        from penstock.kernels.triton import attention_work, decode_attention
+
+        self._allocate = attention_work.AttentionWork.allocate
+        self._most_units = attention_work.most_units
+        self._heads = (spec.heads, spec.kv_heads, spec.head_dim)
+        self._short = decode_attention.decode_tokens(self._heads)
+        self._device = device
+        self._block_tokens = block_tokens
+        self._windows = sorted({layer.window for layer in spec.layers})
+        self._kept = {
+            window: self._allocate(max_rows, units, self._heads, window, device)
+            for window in self._windows
+        }
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(work.parts.nbytes + work.stats.nbytes for work in self._kept.values())
+
+    def prepare(self, inputs: StepInputs[torch.Tensor], one_token: bool) -> dict[int, Any]:
+        works = self._kept if one_token else self._fresh(inputs)
+        for work in works.values():
+            work.plan(inputs)
+        return works
+
+    def _fresh(self, inputs: StepInputs[torch.Tensor]) -> dict[int, Any]:
+        """For a step of any chunks, as large as its own longest context asks for."""
+        rows, width = inputs.block_tables.shape
+        tokens = len(inputs.tokens)
+        short = 1 if tokens == rows else self._short
+        units = self._most_units(rows, width * self._block_tokens)
+        return {
+            window: self._allocate(rows, units, self._heads, window, self._device, short)
+            for window in self._windows
+        }

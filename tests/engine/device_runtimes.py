@@ -1,0 +1,38 @@
+"""Runtimes of a device, rehearsed on CPU tensors: over the reference bodies, or over the Triton
+kernels where Triton interprets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from penstock.config import EngineSettings
+from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.torch_ops import TorchOps
+from penstock.models.loading import load_model
+from penstock.models.sources import files_at
+from penstock.runtime.gpu import GpuRuntime
+from penstock.runtime.gpu_graphs import sizes_up_to
+from penstock.runtime.gpu_load import place
+from penstock.runtime.gpu_memory import plan_device_memory
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+FREE_BYTES = 1 << 30
+
+
+def rehearsal_ops() -> TorchOps:
+    if not INTERPRETED:
+        return ReferenceOps()
+    from penstock.kernels.triton import TritonOps
+
+    return TritonOps("cpu", torch.float32)
+
+
+def rehearse(folder: Path, settings: EngineSettings) -> GpuRuntime:
+    """The runtime that a GPU would have, on the CPU."""
+    model = load_model(files_at(folder, folder.name), settings.dtype)
+    sizes = sizes_up_to(settings.max_seqs)
+    memory = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES, sizes)
+    return place(model, memory, settings, rehearsal_ops())

@@ -1,0 +1,91 @@
+"""Which device computes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.base.errors import ModelError
+from penstock.config import EngineSettings
+from penstock.runtime import device
+from penstock.runtime.device import choose_device, driver_devices
+
+DRIVER = """
+int cuInit(unsigned flags) { return FAILS; }
+int cuDeviceGetCount(int *count) { *count = 2; return 0; }
+"""
+
+
+@pytest.fixture
+def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "driver_devices", lambda: 2)
+
+
+@pytest.fixture
+def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "driver_devices", lambda: 0)
+
+
+def chosen(name: str, **options: object) -> str:
+    return choose_device(EngineSettings(device=name, **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_a_gpu_is_taken_where_there_is_one() -> None:
+    assert chosen("auto") == chosen("cuda") == "cuda:0"
+    assert chosen("cuda:1") == "cuda:1"
+    assert chosen("cpu") == "cpu"
+    assert chosen("auto", kernels="native") == chosen("auto", kernels="reference") == "cpu"
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_one_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"cuda:2, and the driver shows 2"):
+        chosen("cuda:2")
+    with pytest.raises(ModelError, match="kernels native are of the CPU"):
+        chosen("cuda", kernels="native")
+
+
+@pytest.mark.usefixtures("no_device")
+def test_without_a_gpu_the_cpu_serves_unless_one_is_asked_for() -> None:
+    assert chosen("auto") == "cpu"
+    with pytest.raises(ModelError, match="shows 0 CUDA devices"):
+        chosen("cuda")
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_without_torch_the_cpu_serves_unless_a_gpu_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device, "find_spec", lambda name: None)
+    assert chosen("auto") == "cpu"
+    with pytest.raises(ModelError, match="needs torch"):
+        chosen("cuda:0")
+
+
+@pytest.mark.parametrize(("fails", "count"), [(0, 2), (100, 0)])
+def test_the_driver_is_asked_for_its_devices(tmp_path: Path, fails: int, count: int) -> None:
+    compiler = shutil.which("cc") or pytest.skip("needs a C compiler")
+    source, library = tmp_path / "driver.c", tmp_path / "driver.so"
+    source.write_text(DRIVER)
+    command = [compiler, "-shared", "-fPIC", f"-DFAILS={fails}", str(source), "-o", str(library)]
+    subprocess.run(command, check=True)
+    assert driver_devices(str(library)) == count
+
+
+def test_no_driver_is_no_device() -> None:
+    assert driver_devices("no-such-driver.so") == 0
+
+
+def test_finding_out_imports_no_torch() -> None:
+    code = (
+        "import sys, penstock.runtime.device as device;"
+        "from penstock.config import EngineSettings;"
+        "device.choose_device(EngineSettings());"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,76 @@
+"""The memory formula of a GPU."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.base.errors import ModelError
+from penstock.config import EngineSettings
+from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
+from penstock.runtime.gpu_graphs import sizes_up_to
+from penstock.runtime.gpu_memory import DevicePlan, plan_device_memory
+
+GIB = 1 << 30
+LLAMA_8B = DecoderSpec(
+    architecture="llama",
+    width=4096,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    ff=14336,
+    vocab=128256,
+    norm_eps=1e-5,
+    rope=RopeSpec(500000.0, 128),
+    layers=(LayerSpec(),) * 32,
+    context_tokens=131072,
+)
+WEIGHTS = 16_060_000_000
+SETTINGS = EngineSettings(max_seqs=256, token_budget=8192, context_tokens=4096)
+
+
+def plan(settings: EngineSettings = SETTINGS, free_bytes: int = 140 * GIB) -> DevicePlan:
+    sizes = sizes_up_to(settings.max_seqs)
+    return plan_device_memory(LLAMA_8B, WEIGHTS, settings, free_bytes, sizes)
+
+
+def test_the_cache_takes_what_nothing_else_does() -> None:
+    found = plan()
+    assert 0.999 * 0.92 * 140 * GIB < found.total_bytes <= 0.92 * 140 * GIB
+    tokens = found.cache.blocks * found.cache.block_tokens
+    assert tokens == pytest.approx(920_000, rel=0.02)  # what an H200 should hold of it
+
+
+def test_eight_bits_an_element_hold_twice_the_tokens() -> None:
+    narrow = plan(msgspec.structs.replace(SETTINGS, cache_dtype="f8e4m3"))
+    assert narrow.cache.blocks == pytest.approx(2 * plan().cache.blocks, abs=2)
+
+
+def test_a_size_that_is_asked_for_is_given() -> None:
+    found = plan(msgspec.structs.replace(SETTINGS, cache_mb=8192))
+    assert found.cache.size_bytes == 8192 << 20
+
+
+@pytest.mark.parametrize(
+    ("changes", "free_gib"),
+    [({}, 16), ({"cache_mb": 8192}, 24), ({"cache_mb": 64}, 140)],
+)
+def test_what_does_not_fit_is_refused_with_the_numbers(
+    changes: dict[str, object], free_gib: int
+) -> None:
+    settings = msgspec.structs.replace(SETTINGS, **changes)
+    with pytest.raises(ModelError, match=r"15,317 weights .* MiB of the device, and [\d,]+ MiB"):
+        plan(settings, free_gib * GIB)
+
+
+def test_a_context_is_clamped_to_what_the_cache_holds() -> None:
+    long = msgspec.structs.replace(SETTINGS, context_tokens=None, max_seqs=8)
+    found = plan(long, 26 * GIB)
+    assert found.context_tokens == (found.cache.blocks - 1) * 16 < 131072
+
+
+def test_the_formula_adds_up() -> None:
+    terms = plan().formula().split(" = ")
+    numbers = [int(part.split()[0].replace(",", "")) for part in terms[0].split(" + ")]
+    total = int(terms[1].split()[0].replace(",", ""))
+    assert total <= sum(numbers) <= total + len(numbers)
