@@ -46,20 +46,20 @@ test-fast: $(VENV)/.dev  ## Without the slow suites
 lint: $(VENV)/.dev  ## Linters, formatters in check mode, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $$(find csrc -name '*.h' -o -name '*.cc')
+	$(BIN)/clang-format --dry-run --Werror $$(find csrc -name "*.h" -o -name "*.cc" -o -name "*.cu" -o -name "*.cuh")
 	$(BIN)/mypy
 
 format: $(VENV)/.dev  ## Format all sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $$(find csrc -name '*.h' -o -name '*.cc')
+	$(BIN)/clang-format -i $$(find csrc -name "*.h" -o -name "*.cc" -o -name "*.cu" -o -name "*.cuh")
 
 bench: $(VENV)/.dev  ## Measure; with PEERS=folder beside the peers (bench/peers.md)
 	$(BIN)/python -m bench $(ARGS)
 
-wheel:  ## Build a wheel into dist/
+wheel:  ## Build a wheel into dist/; with CUDA=13 that of the CUDA library
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist .
+	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist $(if $(CUDA),packaging/cuda$(CUDA),.)
 
 clean:  ## Remove builds and the virtual environment
 	rm -rf build dist $(VENV)

@@ -188,7 +188,7 @@ ATTENTION = Op(
     ),
     tolerance={"f32": Tolerance(2e-5, 2e-5), "f16": Tolerance(3e-3, 3e-3)},
     cost=_cost,
-    order=("triton", "native", "reference"),
+    order=("cuda", "triton", "native", "reference"),
     alone=_alone,
 )
 BIDIRECTIONAL_ATTENTION = Op(

@@ -177,6 +177,6 @@ LINEAR = Op(
         "integer": Tolerance(1e-4, 1e-5),
     },
     cost=_cost,
-    order=("triton", "native", "reference"),
+    order=("cuda", "triton", "native", "reference"),
     alone=lambda inputs, index: {**inputs, "x": inputs["x"][index : index + 1]},
 )

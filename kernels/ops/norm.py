@@ -69,7 +69,7 @@ _BENCHMARKS = tuple(
     for tokens in (1, 512)
 )
 _TOLERANCE = {"float": Tolerance(1e-5, 1e-5)}
-_ORDER = ("triton", "native", "reference")
+_ORDER = ("cuda", "triton", "native", "reference")
 
 RMS_NORM = Op(
     name="rms_norm",

@@ -135,6 +135,6 @@ ROPE_CACHE = Op(
     # The key "f16" is for results of that type: what the cache holds.
     tolerance={"float": Tolerance(1e-5, 1e-5), "f16": Tolerance(1e-4, 1e-3)},
     cost=_cost,
-    order=("triton", "native", "reference"),
+    order=("cuda", "triton", "native", "reference"),
     alone=_alone,
 )

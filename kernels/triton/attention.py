@@ -9,6 +9,7 @@ program finds its chunk by bisection. Tiles that end a chunk see the most keys a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -133,7 +134,7 @@ def attention_kernel(
         tl.store(out + place[:, None] + dim[None, :], result, mask=mask)
 
 
-def _attention(
+def attention(
     q: torch.Tensor,
     inputs: StepInputs[torch.Tensor],
     cache: LayerCache[torch.Tensor],
@@ -141,15 +142,19 @@ def _attention(
     scale: float,
     window: int,
     both: int,
+    decode: Callable[..., None] = decode_attention,
 ) -> torch.Tensor:
-    """`q` and the block tables are contiguous; the cache lies as `kernels.gpu_cache` says. A step
-    of as many tokens as rows has at most one token a row."""
+    """See `Ops.attention`; with `both` `Ops.bidirectional_attention`.
+
+    `q` and the block tables are contiguous; the cache lies as `kernels.gpu_cache` says. A step of
+    as many tokens as rows has at most one token a row. `decode` writes the rows of short chunks.
+    """
     assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
     out = torch.empty_like(q)
     if both:
         _long_chunks(out, q, inputs, cache, heads, scale, window, 0, both)
         return out
-    decode_attention(out, q, inputs, cache, heads, scale, window)
+    decode(out, q, inputs, cache, heads, scale, window)
     if len(q) != len(inputs.context_lens):
         shorter = decode_tokens(heads)
         _long_chunks(out, q, inputs, cache, heads, scale, window, shorter, both)
@@ -189,5 +194,5 @@ def _long_chunks(out, q, inputs, cache, heads, scale, window, shorter: int, both
     )
 
 
-ATTENTION.register(Impl("triton", partial(_attention, both=0), why_not))
-BIDIRECTIONAL_ATTENTION.register(Impl("triton", partial(_attention, both=1), why_not))
+ATTENTION.register(Impl("triton", partial(attention, both=0), why_not))
+BIDIRECTIONAL_ATTENTION.register(Impl("triton", partial(attention, both=1), why_not))

@@ -25,7 +25,6 @@ CHUNK = 256
 MOST_CHUNKS = 64
 """Of one row, whatever its length: longer rows have larger chunks."""
 
-_PROGRAMS_AN_SM = 3  # what the registers of decode attention leave room for
 _ROWS = 1024  # whose counts are added up at a time
 
 
@@ -86,7 +85,7 @@ class AttentionWork:
     arrived: torch.Tensor
     window: int
     tokens: int
-    programs: int
+    multiprocessors: int
 
     @staticmethod
     def allocate(
@@ -113,7 +112,7 @@ class AttentionWork:
             arrived=torch.zeros(rows, kv_heads, dtype=torch.int32, device=device),
             window=window,
             tokens=tokens,
-            programs=_PROGRAMS_AN_SM * _multiprocessors(device),
+            multiprocessors=_multiprocessors(device),
         )
 
     def plan(self, inputs: StepInputs[torch.Tensor]) -> None:

@@ -23,6 +23,7 @@ from penstock.kernels.triton.launch import BF16_IS_BROKEN, launch, power_of_two
 
 _LEAST_ROWS = 16  # of a tensor-core tile
 _PARTS_A_TILE = 16
+_PROGRAMS_AN_SM = 3  # what the registers leave room for
 
 
 def decode_tokens(heads: tuple[int, int, int]) -> int:
@@ -176,7 +177,7 @@ def decode_attention(
     scaled = cache.key_scales is not None
     launch(
         decode_attention_kernel,
-        (work.programs,),
+        (_PROGRAMS_AN_SM * work.multiprocessors,),
         *(out, q, cache.keys, cache.values),
         *((cache.key_scales, cache.value_scales) if scaled else (out, out)),
         *(inputs.query_starts, inputs.context_lens, inputs.block_tables),

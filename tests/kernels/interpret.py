@@ -1,7 +1,8 @@
 """The worker in which Triton interprets: it answers checks asked on stdin, a JSON line each.
 
 Triton reads its switch when it is imported, and the compiler cannot be used beside the interpreter;
-so this is a process of its own, started with TRITON_INTERPRET=1.
+so this is a process of its own, started with TRITON_INTERPRET=1. With the path of an emulated CUDA
+library as argument, its kernels serve what they have.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
-from attention_checks import padded, prepared, rounded
+from gpu_checks import alone, padded, prepared, rounded
 from kernel_checks import differences, neighbours_matter
 
+from penstock.kernels.cuda import CudaOps, open_library
 from penstock.kernels.op import Case, Op
 from penstock.kernels.ops import all_ops
 from penstock.kernels.served import as_served
@@ -29,22 +32,26 @@ def _answer(check: Callable[..., list[Any]], op: Op, case: Case, ops: TritonOps)
         return [traceback.format_exc(limit=-3)]
 
 
-def main() -> None:
+def main(library: str | None = None) -> None:
     # Makes torch fill what is allocated with NaN or the largest integer.
     torch.use_deterministic_algorithms(True)
     assert torch.utils.deterministic.fill_uninitialized_memory
     torch.set_num_threads(1)
     ops, rounding = TritonOps("cpu"), TritonOps("cpu", torch.bfloat16)
+    preferred = "triton"
+    if library is not None:
+        ops = rounding = CudaOps("cpu", torch.bfloat16, open_library(Path(library)))
+        preferred = "cuda"
     by_name = {op.name: op for op in all_ops()}
     checks = {"differences": differences, "neighbours": neighbours_matter}
-    captured = {"prepared": prepared, "padded": padded, "rounded": rounded}
+    captured = {"prepared": prepared, "padded": padded, "rounded": rounded, "alone": alone}
     for line in sys.stdin:
         check, op_name, case_name = json.loads(line)
         op = by_name[op_name]
         case = next(case for case in op.cases if case.name == case_name)
         serving = ops.table[op_name]
-        assert serving.name == "triton"
-        assert check != "neighbours" or case.kind in serving.invariant_kinds
+        assert serving.name == preferred, ops.table.explain()
+        assert check != "neighbours" or case.kind in serving.invariant_kinds or library
         if check in captured:
             answer = captured[check](op, case, rounding if check == "rounded" else ops)
         else:
@@ -53,4 +60,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -1,0 +1,54 @@
+// The C ABI of the CUDA library. All pointers are device memory but for `stream`, a cudaStream_t;
+// activations are bfloat16, contiguous and aligned to 16 bytes. A function starts its kernel on the
+// stream and returns 0, a CUDA error (see penstock_cuda_error), or -1 for extents that it does not
+// serve. Nothing allocates or waits. A change of any signature or layout raises the number.
+#pragma once
+
+#include <cstdint>
+
+#define PENSTOCK_CUDA_ABI 1
+
+#if defined(__GNUC__)
+#define PENSTOCK_EXPORT extern "C" __attribute__((visibility("default")))
+#else
+#define PENSTOCK_EXPORT extern "C"
+#endif
+
+PENSTOCK_EXPORT int penstock_cuda_abi();
+// The CUDA runtime that is linked in, as 1000 * major + 10 * minor; 0 where kernels are emulated.
+PENSTOCK_EXPORT int penstock_cuda_runtime();
+PENSTOCK_EXPORT const char* penstock_cuda_error(int code);
+
+// out = rms_norm(s) * weight of s = x + residual, written to `total`; all [tokens, width], weight
+// [width] float32. Without a residual (null) s is x and `total` is not written. width % 8 == 0.
+PENSTOCK_EXPORT int penstock_cuda_rms_norm(void* out, void* total, const void* x,
+                                           const void* residual, const float* weight, float eps,
+                                           int tokens, int width, void* stream);
+
+// Normalise (where the weights [dim] float32 are not null) and rotate q and k, store k and v.
+// qkv [tokens, (H + 2 K) * dim], out [tokens, H * dim], rope [positions, rotated] float32; a slot
+// below 0 is not stored. Caches bfloat16, strides in elements from a block to the next.
+// dim <= 256 and even, rotated % 4 == 0.
+PENSTOCK_EXPORT int penstock_cuda_rope_cache(void* out, void* keys, void* values, const void* qkv,
+                                             const float* rope, const int32_t* positions,
+                                             const int32_t* slots, const float* q_weight,
+                                             const float* k_weight, float eps, int tokens,
+                                             int q_heads, int kv_heads, int dim, int rotated,
+                                             int block_tokens, int64_t key_stride,
+                                             int64_t value_stride, void* stream);
+
+// The units of one persistent launch: see kernels/triton/attention_work.py, which lists them, and
+// csrc/cuda/attention/decode_attention.cuh. dim 64 or 128, `lanes` (query heads of a KV head, times
+// the most tokens of a row) up to 16, block_tokens a power of two from 16 on.
+PENSTOCK_EXPORT int penstock_cuda_decode_attention(
+    void* out, const void* q, const void* keys, const void* values, const int32_t* starts,
+    const int32_t* contexts, const int32_t* tables, const int32_t* units, const int32_t* unit_count,
+    float* parts, float* stats, int32_t* arrived, int table_width, int64_t key_stride,
+    int64_t value_stride, float log2_scale, int window, int lanes, int q_heads, int kv_heads,
+    int dim, int block_tokens, int programs, void* stream);
+
+// out [tokens, rows] = x [tokens, width] weight [rows, width]^T + bias [rows] float32 (null: none).
+// `out_float32`: the type of out, bfloat16 otherwise. tokens <= 64, width % 32 == 0.
+PENSTOCK_EXPORT int penstock_cuda_linear(void* out, const void* x, const void* weight,
+                                         const float* bias, int tokens, int rows, int width,
+                                         int out_float32, void* stream);

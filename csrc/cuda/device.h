@@ -1,0 +1,195 @@
+// What kernels are written with: bfloat16, loads of 16 bytes, warp sums, the tensor-core product.
+// Real under nvcc, emulated with the same meaning elsewhere.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#ifdef PENSTOCK_EMULATED
+#include "cuda/emulated.h"
+#else
+#include <cuda_runtime.h>
+#endif
+
+namespace penstock::cuda {
+
+constexpr int kWarp = 32;
+constexpr unsigned kWholeWarp = 0xffffffffu;
+
+struct Bf16 {
+    uint16_t bits;
+};
+
+// 16 bytes: eight bfloat16.
+struct alignas(16) Words4 {
+    uint32_t word[4];
+};
+
+__device__ __forceinline__ float as_float(uint32_t bits) {
+#ifdef PENSTOCK_EMULATED
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+#else
+    return __uint_as_float(bits);
+#endif
+}
+
+__device__ __forceinline__ uint32_t as_bits(float value) {
+#ifdef PENSTOCK_EMULATED
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+#else
+    return __float_as_uint(value);
+#endif
+}
+
+// The first (lower) and the second bfloat16 of a word.
+__device__ __forceinline__ float low_half(uint32_t word) {
+    return as_float(word << 16);
+}
+__device__ __forceinline__ float high_half(uint32_t word) {
+    return as_float(word & 0xffff0000u);
+}
+
+// Two floats rounded to nearest even, `low` in the lower half.
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+#ifdef PENSTOCK_EMULATED
+    const auto rounded = [](float value) -> uint32_t {
+        const uint32_t bits = as_bits(value);
+        if (std::isnan(value))
+            return 0x7fff;
+        return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    };
+    return rounded(low) | rounded(high) << 16;
+#else
+    uint32_t word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+#endif
+}
+
+__device__ __forceinline__ Bf16 to_bf16(float value) {
+    return Bf16{static_cast<uint16_t>(pack_bf16(value, 0.0f) & 0xffffu)};
+}
+
+__device__ __forceinline__ void unpack(const Words4& words, float (&values)[8]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        values[2 * i] = low_half(words.word[i]);
+        values[2 * i + 1] = high_half(words.word[i]);
+    }
+}
+
+__device__ __forceinline__ Words4 pack(const float (&values)[8]) {
+    Words4 words;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        words.word[i] = pack_bf16(values[2 * i], values[2 * i + 1]);
+    return words;
+}
+
+__device__ __forceinline__ Words4 load16(const void* address) {
+    return *static_cast<const Words4*>(address);
+}
+
+__device__ __forceinline__ void store16(void* address, const Words4& words) {
+    *static_cast<Words4*>(address) = words;
+}
+
+// Of memory that is read once and that no one writes during the launch: past the first cache.
+__device__ __forceinline__ Words4 stream16(const void* address) {
+#ifdef PENSTOCK_EMULATED
+    return load16(address);
+#else
+    Words4 words;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.word[0]), "=r"(words.word[1]), "=r"(words.word[2]),
+                   "=r"(words.word[3])
+                 : "l"(address));
+    return words;
+#endif
+}
+
+// What another block wrote during this launch, from the cache that all share.
+__device__ __forceinline__ float load_shared_cache(const float* address) {
+#ifdef PENSTOCK_EMULATED
+    return *address;
+#else
+    return __ldcg(address);
+#endif
+}
+
+// Bytes of (first, second) at the places that the digits of `selector` name, as PRMT does.
+__device__ __forceinline__ uint32_t permute_bytes(uint32_t first, uint32_t second,
+                                                  uint32_t selector) {
+#ifdef PENSTOCK_EMULATED
+    const uint64_t both = static_cast<uint64_t>(second) << 32 | first;
+    uint32_t result = 0;
+    for (int i = 0; i < 4; ++i) {
+        const uint32_t digit = selector >> (4 * i) & 7;
+        result |= static_cast<uint32_t>(both >> (8 * digit) & 0xff) << (8 * i);
+    }
+    return result;
+#else
+    return __byte_perm(first, second, selector);
+#endif
+}
+
+// 2^x by the special function unit: exact at -inf, two units in the last place elsewhere.
+__device__ __forceinline__ float power_of_two(float x) {
+#ifdef PENSTOCK_EMULATED
+    return std::exp2(x);
+#else
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+#endif
+}
+
+// The same sum in every lane, in one order.
+__device__ __forceinline__ float warp_sum(float value) {
+#pragma unroll
+    for (int mask = kWarp / 2; mask > 0; mask /= 2)
+        value += __shfl_xor_sync(kWholeWarp, value, mask);
+    return value;
+}
+
+// sum += a b for a [16, 16] in rows, b [16, 8] in columns, sum [16, 8], bfloat16 into float32.
+// With g = lane / 4 and t = lane % 4: a[0] holds (row g, k 2t, 2t + 1), a[1] row g + 8, a[2] k + 8,
+// a[3] both; b[0] (k 2t, 2t + 1, column g), b[1] k + 8; sum[0], sum[1] (row g, columns 2t, 2t + 1),
+// sum[2], sum[3] row g + 8.
+__device__ __forceinline__ void multiply_add(float (&sum)[4], const uint32_t (&a)[4],
+                                             const uint32_t (&b)[2]) {
+#ifdef PENSTOCK_EMULATED
+    const int lane = static_cast<int>(threadIdx.x % kWarp);
+    uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    std::memcpy(emulated::warp_slot(lane), mine, sizeof mine);
+    emulated::warp_barrier();
+    const auto held = [](int from, int index) {
+        uint32_t word;
+        std::memcpy(&word, emulated::warp_slot(from) + 4 * index, sizeof word);
+        return word;
+    };
+    for (int i = 0; i < 4; ++i) {
+        const int row = lane / 4, column = lane % 4 * 2 + i % 2;
+        float total = 0.0f;
+        for (int k = 0; k < 16; ++k) {
+            const uint32_t left = held(row * 4 + k % 8 / 2, (k / 8) * 2 + i / 2);
+            const uint32_t right = held(column * 4 + k % 8 / 2, 4 + k / 8);
+            total += (k % 2 ? high_half(left) : low_half(left)) *
+                     (k % 2 ? high_half(right) : low_half(right));
+        }
+        sum[i] += total;
+    }
+    emulated::warp_barrier();
+#else
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+} // namespace penstock::cuda

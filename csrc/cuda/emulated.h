@@ -1,0 +1,77 @@
+// CUDA's execution model on the CPU, for tests: a block's threads are fibres that change places at
+// barriers; blocks run one after another, so `__shared__` variables may be static ones. Everything
+// that the kernels use of CUDA's names is here or in device.h. No locks: one launch at a time.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#define __global__ static
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __shared__ static
+#define __launch_bounds__(...)
+#define __restrict__
+
+struct dim3 {
+    unsigned x = 1, y = 1, z = 1;
+    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+namespace penstock::emulated {
+
+// Where the running fibre stands.
+struct Place {
+    dim3 thread, block, block_dim, grid_dim;
+};
+extern Place place;
+// Memory of the running block, as asked for at its launch; poisoned before each block.
+extern unsigned char* dynamic_shared;
+
+// Runs `body` for each thread of each block. Aborts where threads wait for each other for ever.
+void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
+
+// Barriers of the running thread's block, and of its warp.
+void block_barrier();
+void warp_barrier();
+
+// Memory that the lanes of the running thread's warp share between two warp barriers: 64 bytes
+// each.
+unsigned char* warp_slot(int lane);
+
+} // namespace penstock::emulated
+
+#define threadIdx (::penstock::emulated::place.thread)
+#define blockIdx (::penstock::emulated::place.block)
+#define blockDim (::penstock::emulated::place.block_dim)
+#define gridDim (::penstock::emulated::place.grid_dim)
+
+inline int min(int left, int right) {
+    return left < right ? left : right;
+}
+inline void __syncthreads() {
+    ::penstock::emulated::block_barrier();
+}
+inline void __threadfence() {}
+
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+    static_assert(sizeof(T) <= 64);
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    std::memcpy(::penstock::emulated::warp_slot(lane), &value, sizeof(T));
+    ::penstock::emulated::warp_barrier();
+    std::memcpy(&value, ::penstock::emulated::warp_slot(lane ^ mask), sizeof(T));
+    ::penstock::emulated::warp_barrier();
+    return value;
+}
+
+template <class T>
+T atomicAdd(T* address, T value) {
+    const T before = *address;
+    *address = before + value;
+    return before;
+}

@@ -1,0 +1,22 @@
+# The CUDA library: static cudart, no torch, no Python; one file for every machine of its CUDA major.
+# Machine code for sm_80 and sm_90a; PTX for what comes later.
+enable_language(CUDA)
+
+file(GLOB PENSTOCK_CUDA_SOURCES CONFIGURE_DEPENDS csrc/cuda/*.cu csrc/cuda/*/*.cu)
+add_library(penstock_cuda SHARED ${PENSTOCK_CUDA_SOURCES})
+target_include_directories(penstock_cuda PRIVATE csrc)
+set_target_properties(penstock_cuda PROPERTIES
+  CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF
+  CUDA_ARCHITECTURES OFF CUDA_RUNTIME_LIBRARY Static
+  CUDA_VISIBILITY_PRESET hidden)
+target_compile_options(penstock_cuda PRIVATE
+  -O3 --Werror=all-warnings "--compiler-options=-Wall,-Wextra,-Werror"
+  "-gencode=arch=compute_80,code=[sm_80,compute_80]"
+  -gencode=arch=compute_90a,code=sm_90a)
+target_link_options(penstock_cuda PRIVATE -Wl,--exclude-libs,ALL)
+
+# Where the loader looks: a package of the payload's distribution (packaging/).
+if(SKBUILD_PROJECT_NAME)
+  string(REPLACE "-" "_" PENSTOCK_CUDA_PACKAGE ${SKBUILD_PROJECT_NAME})
+  install(TARGETS penstock_cuda LIBRARY DESTINATION ${PENSTOCK_CUDA_PACKAGE})
+endif()

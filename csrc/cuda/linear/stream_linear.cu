@@ -1,0 +1,42 @@
+#include "cuda/linear/stream_linear.cuh"
+
+#include "cuda/abi.h"
+#include "cuda/launch.h"
+
+namespace cuda = penstock::cuda;
+
+namespace {
+
+template <int kTiles>
+int run(const cuda::StreamLinear& call, int out_float32, void* stream) {
+    const dim3 grid(cuda::ceil_div(call.rows, cuda::kRowsOfLinear));
+    const dim3 block(cuda::kWarpsOfLinear * cuda::kWarp);
+    if (out_float32 != 0) {
+        return cuda::launch(cuda::stream_linear_kernel<kTiles, true>, grid, block, stream, call);
+    }
+    return cuda::launch(cuda::stream_linear_kernel<kTiles, false>, grid, block, stream, call);
+}
+
+} // namespace
+
+int penstock_cuda_linear(void* out, const void* x, const void* weight, const float* bias,
+                         int tokens, int rows, int width, int out_float32, void* stream) {
+    if (tokens > 8 * cuda::kColumns || width % cuda::kChunk != 0)
+        return cuda::kRefused;
+    if (tokens <= 0)
+        return 0;
+    const cuda::StreamLinear call{out,
+                                  static_cast<const cuda::Bf16*>(x),
+                                  static_cast<const cuda::Bf16*>(weight),
+                                  bias,
+                                  tokens,
+                                  rows,
+                                  width};
+    if (tokens <= cuda::kColumns)
+        return run<1>(call, out_float32, stream);
+    if (tokens <= 2 * cuda::kColumns)
+        return run<2>(call, out_float32, stream);
+    if (tokens <= 4 * cuda::kColumns)
+        return run<4>(call, out_float32, stream);
+    return run<8>(call, out_float32, stream);
+}

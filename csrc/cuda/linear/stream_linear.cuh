@@ -1,0 +1,119 @@
+// A product of few rows: the weights are streamed once, straight into tensor-core fragments.
+//
+// A block has 16 rows of the weight; its warps share out the width. Weights are the left operand of
+// the product, tokens its 8 columns. The order of k inside a product is free as long as both
+// operands agree: lane t of a row takes 16 neighbouring bytes of each 64, which fill its places in
+// two products, so that every load is 16 bytes wide and nothing is moved between lanes. Warps are
+// added up in order; a token's sum depends neither on the batch nor on the number of columns.
+#pragma once
+
+#include "cuda/device.h"
+
+namespace penstock::cuda {
+
+constexpr int kWarpsOfLinear = 8;
+constexpr int kRowsOfLinear = 16;
+constexpr int kChunk = 32;         // elements of a row that its four lanes take in one load each
+constexpr int kChunksInFlight = 4; // 256 bytes of a row before the first is used
+constexpr int kColumns = 8;
+
+struct StreamLinear {
+    void* out; // [tokens, rows], float32 or bfloat16
+    const Bf16* x;
+    const Bf16* weight;
+    const float* bias; // [rows] or null
+    int tokens, rows, width;
+};
+
+// The products of one chunk: low words are those of the first product, high words of the second.
+template <int kTiles>
+__device__ __forceinline__ void multiply_chunk(float (&sums)[kTiles][4], const Words4& upper,
+                                               const Words4& lower,
+                                               const Words4 (&tokens)[kTiles]) {
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+        const uint32_t a[4] = {upper.word[2 * step], lower.word[2 * step], upper.word[2 * step + 1],
+                               lower.word[2 * step + 1]};
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+            const uint32_t b[2] = {tokens[tile].word[2 * step], tokens[tile].word[2 * step + 1]};
+            multiply_add(sums[tile], a, b);
+        }
+    }
+}
+
+template <int kTiles, bool kFloat>
+__global__ void __launch_bounds__(kWarpsOfLinear* kWarp)
+    stream_linear_kernel(const StreamLinear call) {
+    __shared__ float of_warp[kWarpsOfLinear][kTiles * kColumns][kRowsOfLinear];
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    const int g = lane / 4, t = lane % 4;
+    const int first_row = blockIdx.x * kRowsOfLinear;
+    const int64_t width = call.width;
+    // Rows and columns past the end are read again elsewhere, and meet zeros or go nowhere.
+    const int last_row = call.rows - 1, last_k = call.width - kChunk;
+    const int upper_row = min(first_row + g, last_row),
+              lower_row = min(first_row + g + 8, last_row);
+    const Bf16* const upper = call.weight + upper_row * width + t * 8;
+    const Bf16* const lower = call.weight + lower_row * width + t * 8;
+
+    float sums[kTiles][4] = {};
+    constexpr int kStep = kChunk * kChunksInFlight, kStride = kWarpsOfLinear * kStep;
+    Words4 upper_words[kChunksInFlight], lower_words[kChunksInFlight];
+    const auto read = [&](int base) {
+#pragma unroll
+        for (int c = 0; c < kChunksInFlight; ++c) {
+            const int k = min(base + c * kChunk, last_k);
+            upper_words[c] = stream16(upper + k);
+            lower_words[c] = stream16(lower + k);
+        }
+    };
+    read(warp * kStep);
+    for (int base = warp * kStep; base < call.width; base += kStride) {
+        Words4 upper_now[kChunksInFlight], lower_now[kChunksInFlight];
+#pragma unroll
+        for (int c = 0; c < kChunksInFlight; ++c) {
+            upper_now[c] = upper_words[c];
+            lower_now[c] = lower_words[c];
+        }
+        read(base + kStride); // while these are multiplied
+#pragma unroll
+        for (int c = 0; c < kChunksInFlight; ++c) {
+            const int k = base + c * kChunk;
+            Words4 tokens[kTiles];
+#pragma unroll
+            for (int tile = 0; tile < kTiles; ++tile) {
+                const int token = tile * kColumns + g;
+                const bool inside = k < call.width && token < call.tokens;
+                tokens[tile] = inside ? load16(call.x + token * width + k + t * 8) : Words4{};
+            }
+            multiply_chunk<kTiles>(sums, upper_now[c], lower_now[c], tokens);
+        }
+    }
+
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            of_warp[warp][tile * kColumns + 2 * t + i % 2][g + 8 * (i / 2)] = sums[tile][i];
+        }
+    }
+    __syncthreads();
+    for (int index = threadIdx.x; index < kTiles * kColumns * kRowsOfLinear; index += blockDim.x) {
+        const int token = index / kRowsOfLinear, row = index % kRowsOfLinear;
+        if (token >= call.tokens || first_row + row >= call.rows)
+            continue;
+        float sum = call.bias == nullptr ? 0.0f : call.bias[first_row + row];
+#pragma unroll
+        for (int w = 0; w < kWarpsOfLinear; ++w)
+            sum += of_warp[w][token][row];
+        const int64_t place = static_cast<int64_t>(token) * call.rows + first_row + row;
+        if (kFloat) {
+            static_cast<float*>(call.out)[place] = sum;
+        } else {
+            static_cast<Bf16*>(call.out)[place] = to_bf16(sum);
+        }
+    }
+}
+
+} // namespace penstock::cuda

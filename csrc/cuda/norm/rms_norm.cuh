@@ -1,0 +1,58 @@
+// RMSNorm, alone and after the addition of a residual: one block a row, which stays in registers.
+#pragma once
+
+#include "cuda/device.h"
+
+namespace penstock::cuda {
+
+// The sum over the block, in an order that depends on its size alone.
+__device__ __forceinline__ float block_sum(float value) {
+    __shared__ float of_warp[kWarp];
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    const int warps = blockDim.x / kWarp;
+    value = warp_sum(value);
+    if (lane == 0)
+        of_warp[warp] = value;
+    __syncthreads();
+    return warp_sum(lane < warps ? of_warp[lane] : 0.0f);
+}
+
+// A thread holds kVectors times eight elements, blockDim.x * 8 apart. Null residual: none.
+template <int kVectors>
+__global__ void rms_norm_kernel(Bf16* out, Bf16* total, const Bf16* x, const Bf16* residual,
+                                const float* weight, float eps, int width) {
+    const int64_t row = static_cast<int64_t>(blockIdx.x) * width;
+    float values[kVectors][8];
+    float squares = 0.0f;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+        const int column = (v * blockDim.x + threadIdx.x) * 8;
+        if (column >= width)
+            continue;
+        unpack(load16(x + row + column), values[v]);
+        if (residual != nullptr) {
+            float other[8];
+            unpack(load16(residual + row + column), other);
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+                values[v][i] += other[i];
+            store16(total + row + column, pack(values[v]));
+        }
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            squares += values[v][i] * values[v][i];
+    }
+    const float scale = 1.0f / sqrtf(block_sum(squares) / static_cast<float>(width) + eps);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+        const int column = (v * blockDim.x + threadIdx.x) * 8;
+        if (column >= width)
+            continue;
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            values[v][i] *= scale * weight[column + i];
+        store16(out + row + column, pack(values[v]));
+    }
+}
+
+} // namespace penstock::cuda

@@ -1,0 +1,124 @@
+// Head norm, rotation and cache write in one pass: one warp a head of q, k or v of one token.
+#pragma once
+
+#include "cuda/device.h"
+
+namespace penstock::cuda {
+
+struct RopeCache {
+    Bf16* out;  // [T, H * D]
+    Bf16* keys; // a block and KV head: [P, D]
+    Bf16* values;
+    const Bf16* qkv;   // [T, (H + 2 K) * D]
+    const float* rope; // [positions, rotated]: cosines, then sines
+    const int32_t* positions;
+    const int32_t* slots;
+    const float* q_weight; // [D], or null: no head norm
+    const float* k_weight;
+    float eps;
+    int q_heads, kv_heads, dim, rotated, block_tokens;
+    int64_t key_stride, value_stride;
+};
+
+constexpr int kWarpsOfRope = 4;
+constexpr int kMostDim = 256;
+// A lane holds pairs of neighbours, 64 elements apart: of the rotated halves, and of the rest.
+constexpr int kMostPairs = kMostDim / 2 / (2 * kWarp);
+constexpr int kMostRest = kMostDim / (2 * kWarp);
+
+__device__ __forceinline__ uint32_t load_pair(const Bf16* address) {
+    return *reinterpret_cast<const uint32_t*>(address);
+}
+
+__device__ __forceinline__ void store_pair(Bf16* address, float low, float high) {
+    *reinterpret_cast<uint32_t*>(address) = pack_bf16(low, high);
+}
+
+// Where the head goes: q into the result, k and v into the cache; null for a token without a slot.
+__device__ __forceinline__ Bf16* target(const RopeCache& call, int64_t token, int head) {
+    if (head < call.q_heads)
+        return call.out + (token * call.q_heads + head) * call.dim;
+    const int slot = call.slots[token];
+    if (slot < 0)
+        return nullptr;
+    const int block = slot / call.block_tokens, offset = slot % call.block_tokens;
+    const bool is_key = head < call.q_heads + call.kv_heads;
+    const int64_t kv_head = head - call.q_heads - (is_key ? 0 : call.kv_heads);
+    const int64_t row = (kv_head * call.block_tokens + offset) * call.dim;
+    return is_key ? call.keys + block * call.key_stride + row
+                  : call.values + block * call.value_stride + row;
+}
+
+__global__ void rope_cache_kernel(RopeCache call) {
+    const int lane = threadIdx.x % kWarp;
+    const int head = blockIdx.y * kWarpsOfRope + threadIdx.x / kWarp;
+    const int64_t token = blockIdx.x;
+    const int heads = call.q_heads + 2 * call.kv_heads;
+    if (head >= heads)
+        return;
+    const Bf16* source = call.qkv + (token * heads + head) * call.dim;
+    Bf16* const to = target(call, token, head);
+    if (to == nullptr)
+        return;
+    const bool turns = head < call.q_heads + call.kv_heads;
+    const int rotated = turns ? call.rotated : 0, half = rotated / 2;
+
+    float first[kMostPairs][2], second[kMostPairs][2], rest[kMostRest][2];
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kMostPairs; ++i) {
+        const int at = (i * kWarp + lane) * 2;
+        if (at >= half)
+            continue;
+        const uint32_t low = load_pair(source + at), high = load_pair(source + half + at);
+        first[i][0] = low_half(low), first[i][1] = high_half(low);
+        second[i][0] = low_half(high), second[i][1] = high_half(high);
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+            squares += first[i][j] * first[i][j] + second[i][j] * second[i][j];
+    }
+#pragma unroll
+    for (int i = 0; i < kMostRest; ++i) {
+        const int at = rotated + (i * kWarp + lane) * 2;
+        if (at >= call.dim)
+            continue;
+        const uint32_t both = load_pair(source + at);
+        rest[i][0] = low_half(both), rest[i][1] = high_half(both);
+        squares += rest[i][0] * rest[i][0] + rest[i][1] * rest[i][1];
+    }
+
+    const float* weight = head < call.q_heads ? call.q_weight : call.k_weight;
+    const bool norms = turns && weight != nullptr;
+    float scale = 1.0f;
+    if (norms)
+        scale = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(call.dim) + call.eps);
+    const float* angles = call.rope + static_cast<int64_t>(call.positions[token]) * call.rotated;
+#pragma unroll
+    for (int i = 0; i < kMostPairs; ++i) {
+        const int at = (i * kWarp + lane) * 2;
+        if (at >= half)
+            continue;
+        float low[2], high[2];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            const float x = first[i][j] * (norms ? scale * weight[at + j] : 1.0f);
+            const float y = second[i][j] * (norms ? scale * weight[half + at + j] : 1.0f);
+            const float cosine = angles[at + j], sine = angles[half + at + j];
+            low[j] = x * cosine - y * sine;
+            high[j] = y * cosine + x * sine;
+        }
+        store_pair(to + at, low[0], low[1]);
+        store_pair(to + half + at, high[0], high[1]);
+    }
+#pragma unroll
+    for (int i = 0; i < kMostRest; ++i) {
+        const int at = rotated + (i * kWarp + lane) * 2;
+        if (at >= call.dim)
+            continue;
+        const float low = norms ? scale * weight[at] : 1.0f;
+        const float high = norms ? scale * weight[at + 1] : 1.0f;
+        store_pair(to + at, rest[i][0] * low, rest[i][1] * high);
+    }
+}
+
+} // namespace penstock::cuda

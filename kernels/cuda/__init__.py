@@ -1,0 +1,26 @@
+"""CUDA C++ implementations of the ops behind a C ABI, and `CudaOps` over them and Triton's."""
+
+from __future__ import annotations
+
+import torch
+
+from penstock.kernels.cuda.library import Declined, Library, find_library, open_library
+from penstock.kernels.cuda.ops import register
+from penstock.kernels.triton import TritonOps
+
+__all__ = ["CudaOps", "Declined", "Library", "find_library", "open_library"]
+
+
+class CudaOps(TritonOps):
+    """`TritonOps` in which the CUDA library serves what it has, where it can be loaded.
+    `table.explain()` says of each op what serves and why the others do not."""
+
+    def __init__(
+        self,
+        device: str = "cuda",
+        dtype: torch.dtype = torch.bfloat16,
+        library: Library | Declined | None = None,
+    ) -> None:
+        """`library`: the installed one for this torch where it is None."""
+        register(find_library(torch.version.cuda) if library is None else library)
+        super().__init__(device, dtype, frozenset({"cuda", "triton", "reference"}))

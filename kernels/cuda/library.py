@@ -1,0 +1,84 @@
+"""The CUDA library: found, checked and called through ctypes. Its functions: csrc/cuda/abi.h.
+
+The library is a distribution of its own, one for each CUDA major (`penstock-cuda13`): one file
+serves every torch and every Python. Which one fits says `torch.version.cuda`. Where there is none,
+or an old one, `find_library` says why; Triton serves then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+ABI = 1
+FILE = "libpenstock_cuda.so"
+
+_P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
+# Arguments before the stream, which is the last of each.
+_SIGNATURES: dict[str, list[Any]] = {
+    "rms_norm": [_P, _P, _P, _P, _P, _F, _I, _I],
+    "rope_cache": [_P] * 9 + [_F] + [_I] * 6 + [_L, _L],
+    "decode_attention": [_P] * 12 + [_I, _L, _L, _F] + [_I] * 7,
+    "linear": [_P] * 4 + [_I] * 4,
+}
+
+Argument: TypeAlias = "torch.Tensor | int | float | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """Why there is no library to call."""
+
+    reason: str
+
+
+class Library:
+    """A loaded library of the right ABI. `emulated`: it runs on the CPU, over CPU tensors."""
+
+    def __init__(self, loaded: ctypes.CDLL) -> None:
+        self._functions: dict[str, Any] = {}
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(loaded, f"penstock_cuda_{name}")
+            function.argtypes, function.restype = [*arguments, _P], _I
+            self._functions[name] = function
+        self._error = loaded.penstock_cuda_error
+        self._error.argtypes, self._error.restype = [_I], ctypes.c_char_p
+        self.emulated = loaded.penstock_cuda_runtime() == 0
+
+    def call(self, name: str, *arguments: Argument) -> None:
+        """Start a kernel on the current stream. Tensors go by their address: contiguity, types and
+        devices are the caller's to check. Raises RuntimeError where the launch fails."""
+        plain = [item.data_ptr() if isinstance(item, torch.Tensor) else item for item in arguments]
+        stream = None if self.emulated else torch.cuda.current_stream().cuda_stream
+        status = self._functions[name](*plain, stream)
+        if status != 0:
+            raise RuntimeError(f"{name}: {self._error(status).decode()}")
+
+
+def open_library(path: Path) -> Library | Declined:
+    """The library in a file, if it can be loaded and speaks our ABI. Needs no driver."""
+    try:
+        loaded = ctypes.CDLL(str(path))
+        number = loaded.penstock_cuda_abi()
+    except (OSError, AttributeError) as error:
+        return Declined(f"the CUDA library cannot be loaded ({error})")
+    if number != ABI:
+        return Declined(f"the CUDA library has ABI {number}, not {ABI}: install the same release")
+    return Library(loaded)
+
+
+def find_library(cuda_version: str | None) -> Library | Declined:
+    """The installed library for the CUDA that torch was built for, as `torch.version.cuda` gives
+    it."""
+    if cuda_version is None:
+        return Declined("torch is built without CUDA")
+    major = cuda_version.split(".")[0]
+    found = importlib.util.find_spec(f"penstock_cuda{major}")
+    if found is None or found.origin is None:
+        return Declined(f"penstock-cuda{major} is not installed")
+    return open_library(Path(found.origin).with_name(FILE))

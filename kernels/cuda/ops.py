@@ -1,0 +1,180 @@
+"""The CUDA library's implementations of the ops, registered for one loaded library.
+
+They serve bfloat16 activations. What a kernel has no form for (a head dimension, a width, a type)
+goes to Triton by its shape alone, so the choice is the same in every step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from penstock.kernels.cuda.library import Declined, Library
+from penstock.kernels.gpu_cache import is_token_major
+from penstock.kernels.op import Impl, Machine
+from penstock.kernels.ops.attention import ATTENTION
+from penstock.kernels.ops.linear import LINEAR
+from penstock.kernels.ops.norm import ADD_RMS_NORM, RMS_NORM
+from penstock.kernels.ops.rope_cache import ROPE_CACHE
+from penstock.kernels.table import HeadNorm, LayerCache, StepInputs
+from penstock.kernels.triton import attention as triton_attention
+from penstock.kernels.triton import linear as triton_linear
+from penstock.kernels.triton import norm as triton_norm
+from penstock.kernels.triton import rope_cache as triton_rope_cache
+from penstock.kernels.triton.attention_work import work_of
+from penstock.kernels.triton.decode_attention import decode_attention, decode_tokens
+from penstock.kernels.triton.launch import OLDEST_CAPABILITY
+from penstock.kernels.triton.linear_choice import choose
+from penstock.kernels.triton.packed import PackedDense
+
+_QUERIES = 16  # rows of a decode tile
+_STREAMED_TOKENS = 64
+_WIDEST_ROW = 32768
+_PROGRAMS_AN_SM = 2  # of decode attention, by its registers
+
+
+def register(library: Library | Declined) -> None:
+    """Let the ops have the library's implementations, or the reason why there are none."""
+    why_not = partial(_why_not, library)
+    for op, call, pack in (
+        (RMS_NORM, _rms_norm, None),
+        (ADD_RMS_NORM, _add_rms_norm, None),
+        (ROPE_CACHE, _rope_cache, None),
+        (ATTENTION, _attention, None),
+        (LINEAR, _linear, triton_linear.pack_linear),
+    ):
+        op.register(Impl("cuda", partial(call, library), why_not, pack))
+
+
+def _why_not(library: Library | Declined, machine: Machine) -> str | None:
+    if isinstance(library, Declined):
+        return library.reason
+    if library.emulated:
+        return None if machine.device == "cpu" else "the library is emulated, for the CPU"
+    if machine.device != "cuda":
+        return "needs a CUDA device"
+    if machine.capability < OLDEST_CAPABILITY:
+        return f"needs compute capability 8.0, not {machine.capability / 10:.1f}"
+    return None
+
+
+def _rms_norm(library: Library, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    if not _row_served(x):
+        return triton_norm.rms_norm(x, weight, eps)
+    out = torch.empty_like(x)
+    library.call("rms_norm", out, None, x, None, weight, eps, *x.shape)
+    return out
+
+
+def _add_rms_norm(
+    library: Library, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if not _row_served(x):
+        return triton_norm.add_rms_norm(x, residual, weight, eps)
+    out, total = torch.empty_like(x), torch.empty_like(x)
+    library.call("rms_norm", out, total, x, residual, weight, eps, *x.shape)
+    return out, total
+
+
+def _row_served(x: torch.Tensor) -> bool:
+    return x.dtype == torch.bfloat16 and x.shape[1] % 8 == 0 and x.shape[1] <= _WIDEST_ROW
+
+
+def _rope_cache(
+    library: Library,
+    qkv: torch.Tensor,
+    rope: torch.Tensor,
+    inputs: StepInputs[torch.Tensor],
+    cache: LayerCache[torch.Tensor],
+    heads: tuple[int, int, int],
+    head_norm: HeadNorm | None,
+) -> torch.Tensor:
+    q_heads, kv_heads, dim = heads
+    rotated = rope.shape[1]
+    if not _cache_served(qkv, cache) or dim > 256 or dim % 8 or rotated % 4:
+        return triton_rope_cache.rope_cache(qkv, rope, inputs, cache, heads, head_norm)
+    assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
+    out = qkv.new_empty(len(qkv), q_heads * dim)
+    weights = (None, None) if head_norm is None else (head_norm.q_weight, head_norm.k_weight)
+    library.call(
+        "rope_cache",
+        *(out, cache.keys, cache.values, qkv, rope, inputs.positions, inputs.slots, *weights),
+        0.0 if head_norm is None else head_norm.eps,
+        *(len(qkv), q_heads, kv_heads, dim, rotated, cache.values.shape[2]),
+        *(cache.keys.stride(0), cache.values.stride(0)),
+    )
+    return out
+
+
+def _cache_served(x: torch.Tensor, cache: LayerCache[torch.Tensor]) -> bool:
+    return x.dtype == cache.keys.dtype == torch.bfloat16
+
+
+def _attention(
+    library: Library,
+    q: torch.Tensor,
+    inputs: StepInputs[torch.Tensor],
+    cache: LayerCache[torch.Tensor],
+    heads: tuple[int, int, int],
+    scale: float,
+    window: int,
+) -> torch.Tensor:
+    block_tokens = cache.values.shape[2]
+    served = (
+        _cache_served(q, cache)
+        and heads[2] in (64, 128)
+        and heads[0] // heads[1] <= _QUERIES
+        and block_tokens >= _QUERIES
+        and block_tokens & (block_tokens - 1) == 0
+    )
+    decode: Callable[..., None] = partial(_decode, library) if served else decode_attention
+    return triton_attention.attention(q, inputs, cache, heads, scale, window, 0, decode)
+
+
+def _decode(
+    library: Library,
+    out: torch.Tensor,
+    q: torch.Tensor,
+    inputs: StepInputs[torch.Tensor],
+    cache: LayerCache[torch.Tensor],
+    heads: tuple[int, int, int],
+    scale: float,
+    window: int,
+) -> None:
+    """See `decode_attention`."""
+    q_heads, kv_heads, dim = heads
+    one_token = len(q) == len(inputs.context_lens)
+    tokens = 1 if one_token else decode_tokens(heads)
+    block_tokens = cache.values.shape[2]
+    work = work_of(inputs, heads, window, tokens, block_tokens)
+    library.call(
+        "decode_attention",
+        *(out, q, cache.keys, cache.values),
+        *(inputs.query_starts, inputs.context_lens, inputs.block_tables),
+        *(work.units, work.count, work.parts, work.stats, work.arrived),
+        inputs.block_tables.shape[1],
+        *(cache.keys.stride(0), cache.values.stride(0)),
+        *(scale / math.log(2), window, tokens * (q_heads // kv_heads)),
+        *(q_heads, kv_heads, dim, block_tokens, _PROGRAMS_AN_SM * work.multiprocessors),
+    )
+
+
+def _linear(library: Library, x: torch.Tensor, weight: triton_linear.PackedLinear) -> torch.Tensor:
+    (first, *others), (tokens, width) = weight.parts, x.shape
+    served = not others and isinstance(first, PackedDense) and width % 32 == 0
+    if not served or x.dtype != torch.bfloat16 or first.data.dtype != torch.bfloat16:
+        return triton_linear.linear(x, weight)
+    streams = tokens <= _STREAMED_TOKENS
+    if x.is_cuda and streams:
+        major, minor = torch.cuda.get_device_capability(x.device)
+        streams = choose(tokens, first.shape, 10 * major + minor) == "stream"
+    if not streams:
+        return triton_linear.linear(x, weight)
+    rows = first.shape[0]
+    out = x.new_empty(tokens, rows, dtype=weight.result or x.dtype)
+    to_float = int(out.dtype == torch.float32)
+    library.call("linear", out, x, first.data, weight.bias, tokens, rows, width, to_float)
+    return out

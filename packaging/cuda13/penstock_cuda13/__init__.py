@@ -1,0 +1,1 @@
+"""The place of libpenstock_cuda.so, which `penstock.kernels.cuda` loads."""
