@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from databases import each_database, postgres_cluster, postgres_schemas, postgres_url
+
+__all__ = ["each_database", "postgres_cluster", "postgres_schemas", "postgres_url"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -42,7 +42,8 @@ def running_cluster(programs: Path) -> Iterator[str]:
             [programs / "initdb", *initdb], user=owner, cwd=folder, check=True, capture_output=True
         )
         with (folder / "log").open("wb") as log:
-            options = ["-k", str(folder), "-c", "listen_addresses=", "-c", "fsync=off"]
+            plain = ["-c", "fsync=off", "-c", "full_page_writes=off", "-c", "autovacuum=off"]
+            options = ["-k", str(folder), "-c", "listen_addresses=", *plain]
             server = subprocess.Popen(
                 [programs / "postgres", "-D", str(data), *options],
                 user=owner,

@@ -11,7 +11,7 @@ from typing import Any
 
 from described import check_event
 from http_serving import CREATED, USAGE, Script, Serving, Step, serving, spoken
-from stores import MovableClock, opened, sqlite_settings
+from stores import MovableClock, opened, store_settings
 
 from penstock.dialog import (
     ArgumentsDelta,
@@ -75,7 +75,7 @@ def failing(*last: Step) -> Script:
 async def a_store(clock: MovableClock | None = None) -> AsyncIterator[Store]:
     """A store of its own, at the time of the scripts."""
     with TemporaryDirectory(prefix="penstock-responses-") as folder:
-        async with opened(sqlite_settings(Path(folder)), clock or MovableClock()) as store:
+        async with opened(store_settings(Path(folder)), clock or MovableClock()) as store:
             yield store
 
 

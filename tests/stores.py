@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,18 @@ class MovableClock:
 
     def __call__(self) -> int:
         return self.now
+
+
+# Makes a schema for what is stored beside a folder; None: it is in SQLite. See `each_database`.
+schema_of: Callable[[Path], str] | None = None
+
+
+def store_settings(folder: Path, **changes: Any) -> StoreSettings:
+    """A store in `folder` and, where a test runs over PostgreSQL, in the schema of that folder."""
+    settings = sqlite_settings(folder, **changes)
+    return (
+        settings if schema_of is None else msgspec.structs.replace(settings, url=schema_of(folder))
+    )
 
 
 def sqlite_settings(folder: Path, **changes: Any) -> StoreSettings:

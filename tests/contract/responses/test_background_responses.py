@@ -23,6 +23,8 @@ from penstock.dialog import (
 )
 from penstock.store import StoredResponse
 
+pytestmark = pytest.mark.usefixtures("each_database")
+
 BACKGROUND = {"background": True}
 
 

@@ -18,7 +18,7 @@ from responses_serving import (
     stream,
     thinking_and_calling,
 )
-from stores import MovableClock, opened, sqlite_settings
+from stores import MovableClock, opened, store_settings
 
 from penstock.agent.attachments import Attachments
 from penstock.base.errors import Unavailable
@@ -35,6 +35,8 @@ from penstock.dialog import (
 )
 from penstock.fetch import AllowList, Fetcher
 from penstock.store import Store
+
+pytestmark = pytest.mark.usefixtures("each_database")
 
 UNKNOWN = "resp_" + "0" * 32
 
@@ -166,7 +168,7 @@ async def test_references_stand_for_stored_items():
 
 
 async def test_a_chain_survives_a_restart(tmp_path: Path):
-    settings, clock = sqlite_settings(tmp_path), MovableClock()
+    settings, clock = store_settings(tmp_path), MovableClock()
     ids: list[str] = []
     for turn in range(3):
         async with opened(settings, clock) as store, answering(store=store) as server:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from http_serving import Serving, serving
-from stores import MovableClock, opened, sqlite_settings
+from stores import MovableClock, opened, store_settings
 
 from penstock.store import Verdict
 
@@ -86,7 +86,7 @@ async def test_decision_releases_the_run_that_waits(
 
 async def test_decision_may_take_five_minutes_and_no_longer(tmp_path: Path) -> None:
     clock = MovableClock()
-    async with opened(sqlite_settings(tmp_path), clock) as store, serving(store=store) as server:
+    async with opened(store_settings(tmp_path), clock) as store, serving(store=store) as server:
         first, second = await store.approvals.create(), await store.approvals.create()
         statuses = []
         for id, passed_s in ((first, 299), (second, 1)):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from http_serving import Serving, serving
-from stores import MovableClock, opened, sqlite_settings
+from stores import MovableClock, opened, store_settings
 
 from penstock.store import FileSource, NewFile
 
@@ -19,7 +19,7 @@ INLINE_BYTES = 8 * 1024 * 1024
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Serving]:
     async with (
-        opened(sqlite_settings(tmp_path), MovableClock(1_700_000_000)) as store,
+        opened(store_settings(tmp_path), MovableClock(1_700_000_000)) as store,
         serving(store=store) as running,
     ):
         yield running

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import openai
 import pytest
 from http_serving import Serving, serving
-from stores import MovableClock, opened, sqlite_settings
+from stores import MovableClock, opened, store_settings
 
 from penstock.config import ServerSettings
 from penstock.store import FileSource, NewFile
@@ -105,7 +105,7 @@ async def test_large_upload_arrives_whole(server: Serving) -> None:
 async def test_bad_upload_is_refused_and_leaves_nothing(
     tmp_path: Path, body: bytes, param: str | None
 ) -> None:
-    async with opened(sqlite_settings(tmp_path)) as store, serving(store=store) as server:
+    async with opened(store_settings(tmp_path)) as store, serving(store=store) as server:
         status, answer = await upload(server, body)
         assert status == 400
         assert answer["error"]["param"] == param  # type: ignore[index]
@@ -122,7 +122,7 @@ async def test_other_content_types_are_refused(server: Serving, kind: str) -> No
 async def test_upload_beyond_the_limit_is_413_while_it_arrives(tmp_path: Path) -> None:
     small = ServerSettings(body_limit_bytes=64 * 1024)
     async with (
-        opened(sqlite_settings(tmp_path)) as store,
+        opened(store_settings(tmp_path)) as store,
         serving(store=store, settings=small) as server,
     ):
 
@@ -174,7 +174,7 @@ async def test_uploaded_page_does_not_run_as_this_servers(server: Serving) -> No
 
 async def test_content_tells_expired_elided_and_failed_files_apart(tmp_path: Path) -> None:
     clock = MovableClock()
-    async with opened(sqlite_settings(tmp_path), clock) as store, serving(store=store) as server:
+    async with opened(store_settings(tmp_path), clock) as store, serving(store=store) as server:
         files = {
             name: await store.files.create(NewFile(name=name, source=TOOL, **more))
             for name, more in {
@@ -201,7 +201,7 @@ async def test_content_tells_expired_elided_and_failed_files_apart(tmp_path: Pat
 
 
 async def test_container_shows_its_own_files_alone(tmp_path: Path) -> None:
-    async with opened(sqlite_settings(tmp_path)) as store, serving(store=store) as server:
+    async with opened(store_settings(tmp_path)) as store, serving(store=store) as server:
         mine, other = [
             await store.files.create(
                 NewFile(name="a.txt", data=b"x", source=TOOL, container_id=container)

@@ -13,7 +13,7 @@ import openai
 import pytest
 from http_serving import MODEL, Serving, serving
 from scripted_engine import ScriptedEngine
-from stores import opened, sqlite_settings
+from stores import opened, store_settings
 from tiny_text import tiny_template, tiny_tokenizer
 
 from penstock.agent import AgentLoop
@@ -24,7 +24,7 @@ from penstock.generation import Generator
 @asynccontextmanager
 async def answering(folder: Path, script: Any) -> AsyncIterator[Serving]:
     """A server whose model says what the script says, over a store in `folder`."""
-    async with opened(sqlite_settings(folder)) as store:
+    async with opened(store_settings(folder)) as store:
         generator = Generator(ScriptedEngine(script), tiny_tokenizer(), tiny_template())
         loop = AgentLoop(generator, sessions=store.sessions)
         async with serving(models={MODEL: loop}, store=store) as server:  # type: ignore[dict-item]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from http_serving import Serving, serving
-from stores import opened, sqlite_settings
+from stores import opened, store_settings
 
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 VENDOR = {"anthropic-version": "2023-06-01"}
@@ -144,7 +144,7 @@ async def test_bad_skill_is_a_400_and_is_not_kept(server: Serving, files: Any) -
 
 
 async def test_skills_lie_in_their_own_folder(tmp_path: Path) -> None:
-    settings = sqlite_settings(tmp_path, skills_dir=str(tmp_path / "skills"))
+    settings = store_settings(tmp_path, skills_dir=str(tmp_path / "skills"))
     async with opened(settings) as store, serving(store=store) as server:
         skill = await upload(server)
         (lying,) = (path for path in tmp_path.rglob("*.zip"))
