@@ -125,7 +125,8 @@ class EventStream:
 
     def send(self, deltas: Sequence[Delta]) -> None:
         """Send deltas while `ready`."""
-        self._write(b"".join(map(self._encoder.encode, deltas)))
+        for delta in deltas:
+            self._write(self._encoder.encode(delta))
 
     @property
     def _tick_s(self) -> float:

@@ -63,20 +63,20 @@ class PartStarted(msgspec.Struct, frozen=True, tag="part_started"):
     name: str | None = None
 
 
-class TextDelta(msgspec.Struct, frozen=True, tag="text"):
+class TextDelta(msgspec.Struct, frozen=True, tag="text", gc=False):
     choice: int
     part: int
     text: str
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-class ReasoningDelta(msgspec.Struct, frozen=True, tag="reasoning"):
+class ReasoningDelta(msgspec.Struct, frozen=True, tag="reasoning", gc=False):
     choice: int
     part: int
     text: str
 
 
-class ArgumentsDelta(msgspec.Struct, frozen=True, tag="arguments"):
+class ArgumentsDelta(msgspec.Struct, frozen=True, tag="arguments", gc=False):
     choice: int
     part: int
     text: str

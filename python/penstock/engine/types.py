@@ -90,7 +90,7 @@ class EmbedChunk(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-class TokenDelta(msgspec.Struct, frozen=True):
+class TokenDelta(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One token of the answer or, with its logprob always, of the prompt."""
 
     token_id: int
@@ -98,7 +98,7 @@ class TokenDelta(msgspec.Struct, frozen=True):
     top: tuple[tuple[int, float], ...] = ()
 
 
-class TokenChunk(msgspec.Struct, frozen=True):
+class TokenChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one step made for one request. The last chunk has `finish`; after it none follows.
     The first one says how many prompt tokens came from the prefix cache. `step_time_s`:
     `time.monotonic()` at the end of the step, the same clock in all processes of a machine.

@@ -82,15 +82,19 @@ class Choice:
 
     def take(self, chunk: TokenChunk) -> list[Event]:
         """The events of one chunk. Raises EngineFault where the engine gave up on it."""
-        self.add(chunk)
+        self._add(chunk)
         return self._parts.take()
 
-    def take_deltas(self) -> list[Delta] | None:
-        """The events of what was added, if they are deltas alone; else they are left for `take`."""
+    def deltas(self, chunk: TokenChunk) -> Sequence[Delta] | None:
+        """The events of one chunk after the first token and before the last, if they are deltas
+        alone; else None, and `take` tells them with those of the next chunk."""
+        if self._plain and self._parts.only_text:
+            text = self._text_of(chunk.tokens)
+            return (self._parts.more_text(text),) if text else ()
+        self._add(chunk)
         return self._parts.take_deltas()
 
-    def add(self, chunk: TokenChunk) -> None:
-        """Read one chunk. Raises EngineFault where the engine gave up on it."""
+    def _add(self, chunk: TokenChunk) -> None:
         if self.ended:
             return
         if chunk.finish == "error" or chunk.finish == "abort":
@@ -106,7 +110,9 @@ class Choice:
             self._start(chunk)
         tokens = chunk.tokens
         if self._plain:
-            self._all_tokens(tokens)
+            text = self._text_of(tokens)
+            if text:
+                self._parts.text(text)
             if chunk.finish is None:  # nothing else can end it
                 return
         else:
@@ -129,7 +135,7 @@ class Choice:
         if self._echo is not None:
             self._parts.text(self._echo.text, self._echo.logprobs())
 
-    def _all_tokens(self, tokens: Sequence[TokenDelta]) -> None:
+    def _text_of(self, tokens: Sequence[TokenDelta]) -> str:
         """The tokens of a step of a plain answer, in one go."""
         self._num_tokens += len(tokens)
         ids = []
@@ -137,9 +143,7 @@ class Choice:
             ids.append(token.token_id)
             if token.logprob is not None:
                 self.logprob_sum += token.logprob
-        text = self._detokenizer.push_all(ids)
-        if text:
-            self._parts.text(text)
+        return self._detokenizer.push_all(ids)
 
     def _token(self, token: TokenDelta) -> None:
         self._num_tokens += 1

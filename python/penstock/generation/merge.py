@@ -36,8 +36,7 @@ def _tap(choice: Choice, outlet: Outlet) -> Tap:
     def tap(chunk: TokenChunk) -> TokenChunk | None:
         if not outlet.ready:
             return chunk
-        choice.add(chunk)
-        deltas = choice.take_deltas()
+        deltas = choice.deltas(chunk)
         if deltas is None:  # the reader finds these events when it looks at the rest
             return msgspec.structs.replace(chunk, tokens=())
         outlet.send(deltas)

@@ -49,6 +49,16 @@ class Parts:
                 return None
         return cast("list[Delta]", self.take())
 
+    @property
+    def only_text(self) -> bool:
+        """Whether a text is open and all events were taken."""
+        return self._kind == "text" and not self._events
+
+    def more_text(self, text: str) -> TextDelta:
+        """The delta of `text`, while there is `only_text`."""
+        self._texts.append(text)
+        return TextDelta(self._choice, self._part, text)
+
     def text(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> None:
         if self._kind != "text":
             self._open("text")

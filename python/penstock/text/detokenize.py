@@ -18,7 +18,15 @@ class IncrementalDetokenizer:
     taken off only where encoding would have put one.
     """
 
-    __slots__ = ("_at_start", "_bytes_of", "_control", "_held", "_shown", "_space_prefix")
+    __slots__ = (
+        "_at_start",
+        "_bytes_of",
+        "_control",
+        "_held",
+        "_shown",
+        "_space_prefix",
+        "_text_of",
+    )
 
     def __init__(
         self,
@@ -27,6 +35,7 @@ class IncrementalDetokenizer:
         shown: frozenset[int] = frozenset(),
     ) -> None:
         self._bytes_of = tokenizer.bytes_of
+        self._text_of = tokenizer.text_of
         self._control = tokenizer.control_ids
         self._shown = shown
         self._space_prefix = tokenizer.space_prefix
@@ -49,8 +58,10 @@ class IncrementalDetokenizer:
 
     def push_all(self, token_ids: Sequence[int]) -> str:
         """As `push` of one after the other, joined."""
-        if len(token_ids) == 1:
-            return self.push(token_ids[0])
+        if not self._held and not self._at_start:
+            texts = [self._text_of[token_id] for token_id in token_ids]
+            if None not in texts:
+                return "".join(texts)  # type: ignore[arg-type]
         if self._at_start or not self._control.isdisjoint(token_ids):
             return "".join(map(self.push, token_ids))
         return self._decode(b"".join(map(self._bytes_of.__getitem__, token_ids)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
@@ -46,14 +47,32 @@ class _TokenBytes(dict[int, bytes]):
         return made
 
 
+class _TokenTexts(dict[int, str | None]):
+    """Token id -> its text, None where its bytes are not whole characters or it is a control
+    token; found out when first asked for."""
+
+    def __init__(self, bytes_of: Mapping[int, bytes], control_ids: frozenset[int]) -> None:
+        self._bytes_of = bytes_of
+        self._control_ids = control_ids
+
+    def __missing__(self, token_id: int) -> str | None:
+        text = None
+        if token_id not in self._control_ids:
+            with contextlib.suppress(UnicodeDecodeError):
+                text = self._bytes_of[token_id].decode()
+        self[token_id] = text
+        return text
+
+
 class Tokenizer:
     """Encodes text, tells the bytes of a token, and knows the control tokens.
 
     Attributes: `vocab_size`; `bos_id`, `eos_id` (None where the model has none); `stop_ids`, all
     tokens that end an answer; `control_tokens`, text -> id of the tokens that steer a model and
     never are part of a text; `added_tokens`, those and others that are never cut in two;
-    `bytes_of`, what `token_bytes` tells as a mapping; `space_prefix`, whether encoding puts a space
-    before text (SentencePiece models). Safe to use from several threads.
+    `bytes_of`, what `token_bytes` tells as a mapping; `text_of`, the text of a token, None where it
+    has none of its own (control tokens, parts of a character); `space_prefix`, whether encoding
+    puts a space before text (SentencePiece models). Safe to use from several threads.
     """
 
     def __init__(
@@ -87,6 +106,7 @@ class Tokenizer:
             ends.add(eos_id)
         self.stop_ids = frozenset(ends)
         self.bytes_of: Mapping[int, bytes] = _TokenBytes(self._make_bytes)
+        self.text_of: Mapping[int, str | None] = _TokenTexts(self.bytes_of, self.control_ids)
         self._control_pattern = _alternatives(self.control_tokens)
         self._pieces: RememberedPieces | None = None
         if byte_level and not space_prefix and stand_alone(added):
