@@ -15,8 +15,21 @@ Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
 
-class Backend(Protocol):
-    """Owns weights and cache. Meanings of the samplers: `kernels.sampling`."""
+class Sampler(Protocol):
+    """Draws from logits. Meanings: `kernels.sampling`."""
+
+    def sample(self, logits: Floats, rows: SamplingRows) -> Ints:
+        """[S, V], adjusted in place -> [S] token ids; negative where there is none."""
+
+    def top_logprobs(
+        self, logits: Floats, rows: Ints, tokens: Ints, count: int
+    ) -> tuple[Floats, Ints, Floats]:
+        """Of the rows `rows` of logits, as the model gave them or as `sample` left them: that of
+        `tokens`, [R], and ids and values of the `count` best, [R, count]."""
+
+
+class Backend(Sampler, Protocol):
+    """Owns weights and cache."""
 
     @property
     def weight_bytes(self) -> int: ...
@@ -31,14 +44,5 @@ class Backend(Protocol):
 
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
         """One step: [S, V] float32 at the places `sample_rows`, valid until the next call."""
-
-    def sample(self, logits: Floats, rows: SamplingRows) -> Ints:
-        """[S, V], adjusted in place -> [S] token ids; negative where there is none."""
-
-    def top_logprobs(
-        self, logits: Floats, rows: Ints, tokens: Ints, count: int
-    ) -> tuple[Floats, Ints, Floats]:
-        """Of the rows `rows` of logits, as the model gave them or as `sample` left them: that of
-        `tokens`, [R], and ids and values of the `count` best, [R, count]."""
 
     def close(self) -> None: ...

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from penstock.runtime.backend import Backend, Floats, Ints
+from penstock.runtime.backend import Floats, Ints, Sampler
 from penstock.runtime.protocol import Masks
 from penstock.runtime.rows import RowTable
 from penstock.scheduler.types import Chunk, Drawn, Scored, StepPlan, StepResult
@@ -18,11 +18,11 @@ Logprobs = tuple[float, tuple[tuple[int, float], ...]]
 
 
 class Drawing:
-    """Draws with `backend` for `rows`, which learn what was drawn."""
+    """Draws with `sampler` for `rows`, which learn what was drawn."""
 
-    def __init__(self, rows: RowTable, backend: Backend) -> None:
+    def __init__(self, rows: RowTable, sampler: Sampler) -> None:
         self._rows = rows
-        self._backend = backend
+        self._sampler = sampler
 
     def finish(self, plan: StepPlan, logits: Floats, masks: Masks | None) -> StepResult:
         """What a step gives whose `logits` [S, V] are there: those of the places that draw, then
@@ -121,7 +121,7 @@ class Drawing:
         rows = self._rows.sampling(sampled, ahead)
         if masks is not None:
             rows = replace(rows, masks=masks[0], mask_of=masks[1])
-        return self._backend.sample(logits, rows)
+        return self._sampler.sample(logits, rows)
 
     def _drawn(
         self,
@@ -161,7 +161,7 @@ class Drawing:
     def _best(self, logits: Floats, at: Ints, tokens: Ints, counts: list[int]) -> list[Logprobs]:
         """Of the logits at places `at`: the log-probability of token i, and the best `counts[i]` of
         those that can be drawn."""
-        own, ids, values = self._backend.top_logprobs(logits, at, tokens, max(counts))
+        own, ids, values = self._sampler.top_logprobs(logits, at, tokens, max(counts))
         best = [
             [pair for pair in zip(*row, strict=True) if pair[1] > -math.inf]
             for row in zip(ids.tolist(), values.tolist(), strict=True)

@@ -91,7 +91,7 @@ class GpuRuntime:
             max_places=max(most_rows, max_seqs + MAX_DRAFT),
             scratch_block=info.cache_blocks,
         )
-        self._drawing = Drawing(self._rows, _HostDraws(ops, model))
+        self._drawing = Drawing(self._rows, _HostDraws(ops))
         self._flights: deque[_Flight | StepResult] = deque()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # what was loaded is there for every stream
@@ -103,6 +103,11 @@ class GpuRuntime:
     @property
     def report(self) -> str:
         return self._report
+
+    @property
+    def adapters(self) -> None:
+        """None: `start_gpu_runtime` refuses settings that ask for them."""
+        return None
 
     @property
     def captured(self) -> list[tuple[int, bool]]:
@@ -235,20 +240,11 @@ class GpuRuntime:
 
 
 class _HostDraws:
-    """A `Backend` for steps in which the host has a part: logits are the device's tensors, what
+    """A `Sampler` for steps in which the host has a part: logits are the device's tensors, what
     goes in and comes out is the host's."""
 
-    buffer_bytes = 0
-
-    def __init__(self, ops: TorchOps, model: DeviceModel) -> None:
-        self._ops, self._model = ops, model
-
-    @property
-    def weight_bytes(self) -> int:
-        return self._model.weight_bytes
-
-    def logits(self, inputs: Any) -> Floats:
-        raise AssertionError("the runtime launches the forward pass itself")
+    def __init__(self, ops: TorchOps) -> None:
+        self._ops = ops
 
     def sample(self, logits: Any, rows: SamplingRows) -> Ints:
         tokens: Ints = self._ops.sample(logits, rows).cpu().numpy().astype(np.int32)
@@ -260,6 +256,3 @@ class _HostDraws:
         chosen, drawn = (torch.from_numpy(part).to(logits.device) for part in (rows, tokens))
         own, ids, values = self._ops.top_logprobs(logits, chosen, drawn, count)
         return own.cpu().numpy(), ids.cpu().numpy(), values.cpu().numpy()
-
-    def close(self) -> None:
-        self._model.close()

@@ -33,6 +33,8 @@ def start_gpu_runtime(
     where the device cannot serve or the model does not fit."""
     if not torch_serves():
         raise ModelError(f"device is {device}, and this build of torch sees no CUDA device")
+    if settings.lora is not None:
+        raise ModelError(f"device is {device}; LoRA adapters are served on a CPU only")
     torch.cuda.set_device(device)
     # only where there is a GPU: Triton takes a second to import
     from penstock.kernels.triton import TritonOps
