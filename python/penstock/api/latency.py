@@ -13,6 +13,8 @@ from penstock.api.record import RequestRecord, current_record
 from penstock.base.errors import Overloaded, ServiceError
 from penstock.engine.protocol import Engine, Tap
 from penstock.engine.types import (
+    AdapterSource,
+    AdapterState,
     EmbedChunk,
     EmbedRequest,
     EngineGauges,
@@ -43,6 +45,15 @@ class MeasuredEngine:
 
     def teach(self, vocabulary: Vocabulary) -> None:
         self._engine.teach(vocabulary)
+
+    async def add_adapter(self, source: AdapterSource) -> AdapterState:
+        return await self._engine.add_adapter(source)
+
+    async def retire_adapter(self, generation: str) -> None:
+        await self._engine.retire_adapter(generation)
+
+    async def adapters(self) -> tuple[AdapterState, ...]:
+        return await self._engine.adapters()
 
     async def gauges(self) -> EngineGauges:
         return await self._engine.gauges()

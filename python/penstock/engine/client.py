@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import AsyncIterator, Callable
 from typing import cast
@@ -13,6 +14,8 @@ from penstock.engine.embed_mailbox import EmbedMailboxes
 from penstock.engine.mailbox import Mailboxes
 from penstock.engine.protocol import Tap
 from penstock.engine.types import (
+    AdapterSource,
+    AdapterState,
     EmbedChunk,
     EmbedRequest,
     EngineGauges,
@@ -22,6 +25,10 @@ from penstock.engine.types import (
 )
 from penstock.engine.wire import (
     Abort,
+    AdapterAdded,
+    Adapters,
+    AddAdapter,
+    AskAdapters,
     AskGauges,
     Chunks,
     EmbedChunks,
@@ -29,6 +36,7 @@ from penstock.engine.wire import (
     Gauges,
     Hello,
     Refused,
+    RetireAdapter,
     Submit,
     SubmitEmbed,
     Teach,
@@ -99,6 +107,9 @@ class EngineClient:
         self._mailboxes = Mailboxes(lambda r: self._send(Submit(r)), self._abort)
         self._embeddings = EmbedMailboxes(lambda r: self._send(SubmitEmbed(r)), self._abort)
         self._vocabulary: Vocabulary | None = None
+        self._tickets = itertools.count()
+        self._loads: dict[str, asyncio.Future[AdapterState]] = {}
+        self._adapter_waiters: list[asyncio.Future[tuple[AdapterState, ...]]] = []
         self._gauge_waiters: list[asyncio.Future[EngineGauges]] = []
         self._connected = asyncio.Event()
         self._task = asyncio.create_task(self._keep_connected(), name="engine-client")
@@ -135,6 +146,27 @@ class EngineClient:
             self._vocabulary = vocabulary
             if self._connected.is_set():
                 self._send(Teach(vocabulary))
+
+    async def add_adapter(self, source: AdapterSource) -> AdapterState:
+        ticket = f"adapter-{next(self._tickets)}"
+        waiter: asyncio.Future[AdapterState] = asyncio.get_running_loop().create_future()
+        self._send(AddAdapter(ticket, source))
+        self._loads[ticket] = waiter
+        try:
+            return await waiter
+        finally:
+            self._loads.pop(ticket, None)
+
+    async def retire_adapter(self, generation: str) -> None:
+        self._send(RetireAdapter(generation))
+
+    async def adapters(self) -> tuple[AdapterState, ...]:
+        waiter: asyncio.Future[tuple[AdapterState, ...]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._send(AskAdapters())
+        self._adapter_waiters.append(waiter)
+        return await waiter
 
     async def gauges(self) -> EngineGauges:
         waiter: asyncio.Future[EngineGauges] = asyncio.get_running_loop().create_future()
@@ -196,6 +228,17 @@ class EngineClient:
             case Refused() as refusal:
                 self._mailboxes.fail(refusal.id, RefusedRequest(refusal))
                 self._embeddings.fail(refusal.id, RefusedRequest(refusal))
+                load = self._loads.get(refusal.id)
+                if load is not None and not load.done():
+                    load.set_exception(RefusedRequest(refusal))
+            case AdapterAdded(ticket, state):
+                load = self._loads.get(ticket)
+                if load is not None and not load.done():
+                    load.set_result(state)
+            case Adapters(states):
+                asked = self._adapter_waiters.pop(0)
+                if not asked.done():
+                    asked.set_result(states)
             case Gauges(gauges):
                 waiter = self._gauge_waiters.pop(0)
                 if not waiter.done():
@@ -206,6 +249,13 @@ class EngineClient:
         self._connected.clear()
         self._mailboxes.fail_all(lambda: EngineFault(reason))
         self._embeddings.fail_all(lambda: EngineFault(reason))
+        for load in self._loads.values():
+            if not load.done():
+                load.set_exception(EngineFault("the engine stopped while it loaded this adapter"))
+        for asked in self._adapter_waiters:
+            if not asked.done():
+                asked.set_exception(Unavailable(reason, retry_after_s=1))
+        self._adapter_waiters.clear()
         for waiter in self._gauge_waiters:
             if not waiter.done():
                 waiter.set_exception(Unavailable(reason, retry_after_s=1))

@@ -7,18 +7,22 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from operator import attrgetter
-from queue import SimpleQueue
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.base.errors import InvalidRequest, ModelError, ServiceError
+from penstock.adapters.errors import AdapterRefused
+from penstock.base.errors import InvalidRequest
 from penstock.base.host import available_cores
-from penstock.config import EngineSettings
-from penstock.engine.grammars import Grammars, guide_of
+from penstock.config import EngineSettings, LoraSettings
+from penstock.engine.adapter_pool import AdapterPool
+from penstock.engine.admission import Admissions
+from penstock.engine.grammars import Grammars
 from penstock.engine.masks import MaskFiller
 from penstock.engine.types import (
+    NO_ADAPTERS,
     NO_EMBEDDINGS,
+    AdapterSource,
+    AdapterState,
     EmbedRequest,
     EngineGauges,
     EngineInfo,
@@ -30,18 +34,20 @@ from penstock.models.vocabulary import Vocabulary
 from penstock.runtime.protocol import Runtime
 from penstock.scheduler import Progress, Scheduler
 
-if TYPE_CHECKING:
-    from llguidance import LLMatcher
-
 FAILED_ROW = "the model gave no finite scores for this request"
 
 
 class EngineCore:
     """One loaded model. Not thread-safe: one thread calls all of it. `threads`: how many may fill
-    grammar masks while a step computes."""
+    grammar masks while a step computes. `lora`: the limits of adapters, None for none."""
 
     def __init__(
-        self, runtime: Runtime, scheduler: Scheduler, info: EngineInfo, threads: int = 1
+        self,
+        runtime: Runtime,
+        scheduler: Scheduler,
+        info: EngineInfo,
+        threads: int = 1,
+        lora: LoraSettings | None = None,
     ) -> None:
         self._runtime = runtime
         self._scheduler = scheduler
@@ -49,9 +55,13 @@ class EngineCore:
         self._grammars = Grammars(info.vocab_size)
         self._masks = MaskFiller(info.vocab_size, threads)
         self._stop_ids: frozenset[int] = frozenset()
-        self._compiling: dict[str, Future[LLMatcher]] = {}
-        self._compiled: SimpleQueue[str] = SimpleQueue()
         self._wake: Callable[[], None] = lambda: None
+        self._adapters: AdapterPool | None = None
+        if lora is not None and runtime.adapters is not None:
+            self._adapters = AdapterPool(runtime.adapters, lora, lambda: self._wake())
+        self._admissions = Admissions(
+            scheduler, self._grammars, self._adapters, lambda: self._wake()
+        )
         self._flying = False
         self._began = 0.0
 
@@ -81,7 +91,8 @@ class EngineCore:
             fingerprint=facts.fingerprint,
             memory_bytes=facts.memory_bytes,
         )
-        return cls(runtime, scheduler, info, settings.threads or available_cores())
+        threads = settings.threads or available_cores()
+        return cls(runtime, scheduler, info, threads, settings.lora)
 
     @property
     def report(self) -> str:
@@ -90,7 +101,7 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work or not self._compiled.empty()
+        return self._scheduler.has_work or self._admissions.has_news
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """`wake` is called, by another thread, when there is work again without a `submit`."""
@@ -102,33 +113,13 @@ class EngineCore:
         self._stop_ids = frozenset(vocabulary.stop_ids)
 
     def submit(self, request: TokenRequest) -> None:
-        """Queue a request. Raises InvalidRequest, ContextLengthExceeded or Overloaded."""
+        """Queue a request. Raises InvalidRequest (`adapter_not_found` for a generation that is not
+        here), ContextLengthExceeded or Overloaded."""
         if not all(0 <= token < self.info.vocab_size for token in request.token_ids):
             raise InvalidRequest(
                 f"token ids must be at least 0 and below {self.info.vocab_size}", field="prompt"
             )
-        compiled = None
-        stop_ids = request.stop_token_ids
-        if request.constraint is not None:
-            compiled = self._grammars.compile(request.constraint)
-            stop_ids |= self._stop_ids
-        ready = compiled is not None and compiled.done() and compiled.exception() is None
-        self._scheduler.submit(
-            request.id,
-            token_ids=request.token_ids,
-            sampling=request.sampling,
-            seed=request.seed,
-            max_tokens=request.max_tokens,
-            stop_token_ids=stop_ids,
-            top_logprobs=request.top_logprobs,
-            prompt_logprobs=request.prompt_logprobs,
-            cache_salt=request.cache_salt,
-            guide=guide_of(compiled) if compiled is not None and ready else None,
-            held=compiled is not None and not ready,
-        )
-        if compiled is not None and not ready:
-            self._compiling[request.id] = compiled
-            compiled.add_done_callback(lambda _: self._on_compiled(request.id))
+        self._admissions.submit(request, self._stop_ids)
 
     def embed(self, request: EmbedRequest) -> None:
         """Raises InvalidRequest: the model writes text."""
@@ -136,8 +127,25 @@ class EngineCore:
 
     def abort(self, request_id: str) -> None:
         """Drop a request, if it is still there; no chunk of it follows."""
-        self._compiling.pop(request_id, None)
-        self._scheduler.abort(request_id)
+        self._admissions.abort(request_id)
+
+    def add_adapter(self, source: AdapterSource) -> Future[AdapterState]:
+        """Load a generation beside the steps; the future is done within a `step`. It fails with
+        AdapterRefused."""
+        if self._adapters is not None:
+            return self._adapters.add(source)
+        refused: Future[AdapterState] = Future()
+        refused.set_exception(AdapterRefused("lora_runtime_unavailable", NO_ADAPTERS))
+        return refused
+
+    def retire_adapter(self, generation: str) -> None:
+        """Free a generation with its last request. Harmless for one that is not here."""
+        if self._adapters is not None:
+            self._adapters.retire(generation)
+
+    def adapters(self) -> tuple[AdapterState, ...]:
+        """The generations that are loaded, in memory or not."""
+        return () if self._adapters is None else self._adapters.states()
 
     def step(self) -> list[TokenChunk]:
         """Compute one step. Empty when there was nothing to do or no token came of it.
@@ -145,7 +153,7 @@ class EngineCore:
         Where the runtime overlaps, the step after it is on its way already when this returns, if
         that could be planned.
         """
-        chunks = self._release_compiled()
+        chunks = self._admissions.release_ready()
         if not self._flying and not self._launch():
             return chunks
         ahead = self._scheduler.plan_ahead() if self._runtime.info.overlaps else None
@@ -155,6 +163,7 @@ class EngineCore:
         now = time.monotonic()
         progress = self._scheduler.commit(result, now - self._began)
         self._flying, self._began = ahead is not None, now
+        self._admissions.finish(progress)
         return chunks + _chunks(progress, now)
 
     def gauges(self) -> EngineGauges:
@@ -173,6 +182,8 @@ class EngineCore:
         """Free the model's memory and threads."""
         self._grammars.close()
         self._masks.close()
+        if self._adapters is not None:
+            self._adapters.close()
         self._runtime.close()
 
     def _launch(self) -> bool:
@@ -183,27 +194,6 @@ class EngineCore:
         self._began = time.monotonic()
         self._runtime.submit(plan, self._masks.begin(self._scheduler.sampled))
         return True
-
-    def _on_compiled(self, request_id: str) -> None:
-        """In a thread of the compiler."""
-        self._compiled.put(request_id)
-        self._wake()
-
-    def _release_compiled(self) -> list[TokenChunk]:
-        """Let the requests join whose grammars are there; the chunks of those that have none."""
-        failures = []
-        while not self._compiled.empty():
-            request_id = self._compiled.get()
-            compiled = self._compiling.pop(request_id, None)
-            if compiled is None:
-                continue
-            try:
-                self._scheduler.release(request_id, guide_of(compiled))
-            except (ServiceError, ModelError) as error:
-                self._scheduler.abort(request_id, "error")
-                now = time.monotonic()
-                failures.append(TokenChunk(request_id, (), now, 0, "error", str(error)))
-        return failures
 
 
 def _chunks(progress: list[Progress], now: float) -> list[TokenChunk]:

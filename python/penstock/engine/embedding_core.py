@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from penstock.adapters.errors import AdapterRefused
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest, Overloaded
 from penstock.config import EngineSettings
 from penstock.engine.types import (
+    NO_ADAPTERS,
     NO_TEXT,
+    AdapterSource,
+    AdapterState,
     EmbedChunk,
     EmbedRequest,
     EngineGauges,
@@ -103,6 +108,18 @@ class EmbeddingCore:
                 self._drop(job)
                 self._gauges.completed_abort += 1
                 return
+
+    def add_adapter(self, source: AdapterSource) -> Future[AdapterState]:
+        """Fails: adapters are for models that write text."""
+        refused: Future[AdapterState] = Future()
+        refused.set_exception(AdapterRefused("lora_runtime_unavailable", NO_ADAPTERS))
+        return refused
+
+    def retire_adapter(self, generation: str) -> None:
+        """There is none."""
+
+    def adapters(self) -> tuple[AdapterState, ...]:
+        return ()
 
     def step(self) -> list[EmbedChunk]:
         """Compute one step: a chunk for each request that had sequences in it."""

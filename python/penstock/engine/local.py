@@ -7,6 +7,8 @@ import logging
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from typing import TypeVar
 
 from penstock.base.errors import EngineFault, ServiceError
 from penstock.config import EngineSettings
@@ -16,6 +18,8 @@ from penstock.engine.load import load_core
 from penstock.engine.mailbox import Mailboxes
 from penstock.engine.protocol import Core, Tap
 from penstock.engine.types import (
+    AdapterSource,
+    AdapterState,
     EmbedChunk,
     EmbedRequest,
     EngineGauges,
@@ -27,6 +31,7 @@ from penstock.models.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 Command = Callable[[Core], None]
 
 
@@ -48,6 +53,7 @@ class LocalEngine:
         self._embeddings = EmbedMailboxes(
             lambda r: self._submit(r.id, lambda core: core.embed(r)), self._abort
         )
+        self._loading: set[asyncio.Future[AdapterState]] = set()
         self._fault: str | None = None
         core.call_when_ready(lambda: self._commands.put(_look_again))
         self._thread = threading.Thread(target=self._run, name="penstock-engine", daemon=True)
@@ -76,6 +82,28 @@ class LocalEngine:
 
     def teach(self, vocabulary: Vocabulary) -> None:
         self._commands.put(lambda core: core.teach(vocabulary))
+
+    async def add_adapter(self, source: AdapterSource) -> AdapterState:
+        answer: asyncio.Future[AdapterState] = self._loop.create_future()
+
+        def command(core: Core) -> None:
+            loaded = core.add_adapter(source)
+            loaded.add_done_callback(lambda done: self._call(_copy_if_waiting, answer, done))
+
+        if self._fault is not None:
+            raise EngineFault(self._fault)
+        self._loading.add(answer)
+        answer.add_done_callback(self._loading.discard)
+        self._commands.put(command)
+        return await answer
+
+    async def retire_adapter(self, generation: str) -> None:
+        self._commands.put(lambda core: core.retire_adapter(generation))
+
+    async def adapters(self) -> tuple[AdapterState, ...]:
+        answer: asyncio.Future[tuple[AdapterState, ...]] = self._loop.create_future()
+        self._commands.put(lambda core: self._call(_set_result_if_waiting, answer, core.adapters()))
+        return await answer
 
     async def gauges(self) -> EngineGauges:
         answer: asyncio.Future[EngineGauges] = self._loop.create_future()
@@ -144,12 +172,25 @@ class LocalEngine:
     def _fail_all(self, reason: str) -> None:
         self._mailboxes.fail_all(lambda: EngineFault(reason))
         self._embeddings.fail_all(lambda: EngineFault(reason))
+        for answer in self._loading:
+            if not answer.done():
+                answer.set_exception(EngineFault(reason))
 
 
 def _look_again(core: Core) -> None:
     """Only wakes the thread: the core has work now."""
 
 
-def _set_result_if_waiting(answer: asyncio.Future[EngineGauges], gauges: EngineGauges) -> None:
+def _set_result_if_waiting(answer: asyncio.Future[_T], result: _T) -> None:
     if not answer.done():
-        answer.set_result(gauges)
+        answer.set_result(result)
+
+
+def _copy_if_waiting(answer: asyncio.Future[_T], done: Future[_T]) -> None:
+    error = done.exception()
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(done.result())
+    else:
+        answer.set_exception(error)

@@ -9,6 +9,7 @@ import selectors
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +18,8 @@ from penstock.base.errors import ServiceError
 from penstock.engine.joining import Joiner
 from penstock.engine.protocol import Core
 from penstock.engine.types import (
+    AdapterSource,
+    AdapterState,
     EmbedChunk,
     EmbedRequest,
     TokenChunk,
@@ -24,6 +27,10 @@ from penstock.engine.types import (
 )
 from penstock.engine.wire import (
     Abort,
+    AdapterAdded,
+    Adapters,
+    AddAdapter,
+    AskAdapters,
     AskGauges,
     Chunks,
     EmbedChunks,
@@ -32,6 +39,7 @@ from penstock.engine.wire import (
     Gauges,
     Hello,
     Refused,
+    RetireAdapter,
     Submit,
     SubmitEmbed,
     Teach,
@@ -163,8 +171,29 @@ class EngineServer:
                 connection.open_ids.discard(connection.engine_id(request_id))
             case Teach(vocabulary):
                 self._core.teach(vocabulary)
+            case AddAdapter(ticket, source):
+                self._add_adapter(connection, ticket, source)
+            case RetireAdapter(generation):
+                self._core.retire_adapter(generation)
+            case AskAdapters():
+                self._send(connection, Adapters(self._core.adapters()))
             case AskGauges():
                 self._send(connection, Gauges(self._core.gauges()))
+
+    def _add_adapter(self, connection: Connection, ticket: str, source: AdapterSource) -> None:
+        """Answered within a step of the core, or at once; the load goes on if the caller leaves."""
+
+        def answer(loaded: Future[AdapterState]) -> None:
+            if connection.number not in self._connections:
+                return
+            error = loaded.exception()
+            if error is None:
+                self._send(connection, AdapterAdded(ticket, loaded.result()))
+            else:
+                assert isinstance(error, ServiceError)
+                self._send(connection, _refused(ticket, error))
+
+        self._core.add_adapter(source).add_done_callback(answer)
 
     def _submit(self, connection: Connection, request: _R, submit: Callable[[_R], None]) -> None:
         engine_id = connection.engine_id(request.id)
@@ -172,16 +201,7 @@ class EngineServer:
         try:
             submit(submitted)
         except ServiceError as error:
-            refusal = Refused(
-                request.id,
-                error.status,
-                error.kind,
-                error.code,
-                error.message,
-                error.field,
-                error.retry_after_s,
-            )
-            self._send(connection, refusal)
+            self._send(connection, _refused(request.id, error))
         else:
             connection.open_ids.add(engine_id)
             if isinstance(submitted, TokenRequest):
@@ -237,6 +257,18 @@ class EngineServer:
         for engine_id in connection.open_ids:
             self._abort(engine_id)
         connection.open_ids.clear()
+
+
+def _refused(request_id: str, error: ServiceError) -> Refused:
+    return Refused(
+        request_id,
+        error.status,
+        error.kind,
+        error.code,
+        error.message,
+        error.field,
+        error.retry_after_s,
+    )
 
 
 def _chunks_message(items: list[TokenChunk | EmbedChunk]) -> Chunks | EmbedChunks:

@@ -12,6 +12,7 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 NO_EMBEDDINGS: Final = "this model writes text and makes no embeddings; name an embedding model"
+NO_ADAPTERS: Final = "adapters are off for this model; it must be started with --enable-lora"
 NO_TEXT: Final = "this model makes embeddings and writes no text; name a model that writes"
 
 

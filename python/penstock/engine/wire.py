@@ -12,6 +12,8 @@ from typing import TypeVar
 import msgspec
 
 from penstock.engine.types import (
+    AdapterSource,
+    AdapterState,
     EmbedChunk,
     EmbedRequest,
     EngineGauges,
@@ -47,6 +49,21 @@ class AskGauges(msgspec.Struct, frozen=True, tag="ask_gauges"):
     pass
 
 
+class AddAdapter(msgspec.Struct, frozen=True, tag="add_adapter"):
+    """Answered with AdapterAdded, or Refused, of the same `id`, when it is loaded."""
+
+    id: str
+    source: AdapterSource
+
+
+class RetireAdapter(msgspec.Struct, frozen=True, tag="retire_adapter"):
+    generation: str
+
+
+class AskAdapters(msgspec.Struct, frozen=True, tag="ask_adapters"):
+    pass
+
+
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """The first frame on every connection: the engine is loaded and serves."""
 
@@ -66,7 +83,8 @@ class EmbedChunks(msgspec.Struct, frozen=True, tag="embed_chunks"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """A request was not admitted; `code` and the rest as of the ServiceError that says why."""
+    """A request was not admitted, or an adapter not loaded; `code` and the rest as of the
+    ServiceError that says why."""
 
     id: str
     status: int
@@ -81,8 +99,19 @@ class Gauges(msgspec.Struct, frozen=True, tag="gauges"):
     gauges: EngineGauges
 
 
-ToEngine = Submit | SubmitEmbed | Abort | Teach | AskGauges
-FromEngine = Hello | Chunks | EmbedChunks | Refused | Gauges
+class AdapterAdded(msgspec.Struct, frozen=True, tag="adapter_added"):
+    id: str
+    state: AdapterState
+
+
+class Adapters(msgspec.Struct, frozen=True, tag="adapters"):
+    states: tuple[AdapterState, ...]
+
+
+ToEngine = (
+    Submit | SubmitEmbed | Abort | Teach | AskGauges | AddAdapter | RetireAdapter | AskAdapters
+)
+FromEngine = Hello | Chunks | EmbedChunks | Refused | Gauges | AdapterAdded | Adapters
 
 _encoder = msgspec.msgpack.Encoder()
 _T = TypeVar("_T")

@@ -10,6 +10,7 @@ from penstock.scheduler.scheduler import Scheduler, step_token_budget
 from penstock.scheduler.sequence import FinishReason, Progress
 from penstock.scheduler.speculation import MAX_DRAFT
 from penstock.scheduler.types import (
+    NO_ADAPTER,
     Admit,
     AppendBlocks,
     AppendTokens,
@@ -22,6 +23,7 @@ from penstock.scheduler.types import (
 
 __all__ = [
     "MAX_DRAFT",
+    "NO_ADAPTER",
     "Admit",
     "AppendBlocks",
     "AppendTokens",

@@ -125,7 +125,7 @@ class BlockCache:
         block i, `keys[0]` the root. Each is hashed once in the life of the sequence."""
         keys, size = sequence.keys, self.block_tokens
         if not keys:
-            keys.append(self.index.root(sequence.salt))
+            keys.append(self.index.root(sequence.salt, sequence.adapter))
         for position in range(len(keys) - 1, count):
             content = sequence.tokens[position * size : (position + 1) * size]
             keys.append(self.index.child(keys[position], content))

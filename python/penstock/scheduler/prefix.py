@@ -1,8 +1,9 @@
 """Which cache block holds which prefix: blocks found by the content of all tokens up to them.
 
 A block's key is a keyed hash of its parent's key and its own token ids; the root's key is a hash
-of the salt. So equal keys mean equal prefixes under equal salts, and without the index's secret
-nobody can make two prefixes collide. It knows nothing of who holds a block.
+of the salt and of the adapter's generation. So equal keys mean equal prefixes, computed by the same
+weights, under equal salts, and without the index's secret nobody can make two prefixes collide. It
+knows nothing of who holds a block.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ class PrefixIndex:
     def __len__(self) -> int:
         return len(self._block_of)
 
-    def root(self, salt: bytes) -> Key:
-        """The parent of a sequence's first block."""
-        return blake2b(salt, key=self._secret, digest_size=_KEY_BYTES, person=b"root").digest()
+    def root(self, salt: bytes, adapter: str = "") -> Key:
+        """The parent of a sequence's first block. `adapter`: what computes it, "" the base."""
+        generation = adapter.encode()
+        content = len(generation).to_bytes(4, "little") + generation + salt
+        return blake2b(content, key=self._secret, digest_size=_KEY_BYTES, person=b"root").digest()
 
     def child(self, parent: Key, token_ids: array[int]) -> Key:
         """The key of a full block of `token_ids` (typecode "i") that follows `parent`."""

@@ -26,7 +26,7 @@ from penstock.scheduler.harvest import Harvest
 from penstock.scheduler.pace import StepPace
 from penstock.scheduler.sequence import FinishReason, Progress, Sequence
 from penstock.scheduler.speculation import MAX_DRAFT, Speculation
-from penstock.scheduler.types import Admit, AppendBlocks, StepPlan, StepResult
+from penstock.scheduler.types import NO_ADAPTER, Admit, AppendBlocks, StepPlan, StepResult
 
 
 def step_token_budget(token_budget: int, context_tokens: int, *, no_kv_cache: bool) -> int:
@@ -108,10 +108,13 @@ class Scheduler:
         prompt_logprobs: int | None = None,
         cache_salt: bytes = b"",
         guide: Guide | None = None,
+        adapter: str = "",
+        adapter_slot: int = NO_ADAPTER,
         held: bool = False,
     ) -> None:
-        """Queue a request under an `id` that is not in use. A `guide` that is not made yet is
-        given to `release`; until then the request is `held` and others pass it.
+        """Queue a request under an `id` that is not in use. A `guide` that is not made yet, and the
+        slot of an `adapter` (a generation, "" for none) that is not in memory yet, are given to
+        `release`; until then the request is `held` and others pass it.
 
         With a `max_tokens` of 0 the prompt is computed and nothing drawn. Raises InvalidRequest for
         an empty prompt or max_tokens < 0, ContextLengthExceeded for a sequence that could never
@@ -135,19 +138,20 @@ class Scheduler:
             top_logprobs,
             cache_salt,
             prompt_logprobs,
+            adapter,
         )
         self._sequences[id] = sequence
         if held:
             self._held[id] = sequence
         else:
-            self._queue(sequence, guide)
+            self._queue(sequence, guide, adapter_slot)
 
-    def release(self, id: str, guide: Guide) -> bool:
-        """The guide of a held request is there. False if the request is not (any more)."""
+    def release(self, id: str, guide: Guide | None, adapter_slot: int = NO_ADAPTER) -> bool:
+        """What a held request waited for is there. False if the request is not (any more)."""
         sequence = self._held.pop(id, None)
         if sequence is None:
             return False
-        self._queue(sequence, guide)
+        self._queue(sequence, guide, adapter_slot)
         return True
 
     def abort(self, id: str, reason: FinishReason = "abort") -> bool:
@@ -304,10 +308,11 @@ class Scheduler:
             )
         return known_limit
 
-    def _queue(self, sequence: Sequence, guide: Guide | None) -> None:
+    def _queue(self, sequence: Sequence, guide: Guide | None, adapter_slot: int) -> None:
         """Wait for a row. What the guide forces at the start is computed with the prompt, but for
         one token: the first draw ends the sequence, if nothing else does."""
         sequence.guide = guide
+        sequence.adapter_slot = adapter_slot
         sequence.known_limit -= 1
         sequence.unreported += sequence.force()
         sequence.known_limit += 1
@@ -399,6 +404,7 @@ class Scheduler:
                     seed=sequence.seed,
                     top_logprobs=sequence.top_logprobs,
                     prompt_logprobs=sequence.prompt_logprobs,
+                    adapter_slot=sequence.adapter_slot,
                 )
             )
             draft.blocks.append(AppendBlocks(sequence.row, tuple(sequence.blocks)))

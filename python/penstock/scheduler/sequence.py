@@ -10,7 +10,7 @@ import msgspec
 from penstock.dialog import Sampling
 from penstock.scheduler.guide import Guide
 from penstock.scheduler.speculation import Speculation
-from penstock.scheduler.types import Scored
+from penstock.scheduler.types import NO_ADAPTER, Scored
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -44,11 +44,14 @@ class Sequence:
     tokens it forced before the first draw, and as many of the known ones as `unsent` says are
     still to be told to the runtime. `speculation` guesses its next tokens, where that is on.
     `next_score`: the first position whose logits say what the token of the prompt after it is worth
-    to one who asked for that (`prompt_logprobs`) and was not told yet.
+    to one who asked for that (`prompt_logprobs`) and was not told yet. `adapter`: the generation
+    that it computes with, from the runtime's slot `adapter_slot` on as soon as it is queued.
     """
 
     __slots__ = (
         "aborted",
+        "adapter",
+        "adapter_slot",
         "blocks",
         "cached_tokens",
         "computed",
@@ -85,8 +88,11 @@ class Sequence:
         top_logprobs: int | None,
         salt: bytes,
         prompt_logprobs: int | None = None,
+        adapter: str = "",
     ) -> None:
         self.id = id
+        self.adapter = adapter
+        self.adapter_slot = NO_ADAPTER
         self.tokens = array("i", token_ids)
         self.prompt_tokens = len(token_ids)
         self.sampling = sampling

@@ -13,7 +13,7 @@ def tokens(*ids: int) -> array[int]:
     return array("i", ids)
 
 
-def test_a_key_depends_on_parent_tokens_salt_and_secret() -> None:
+def test_a_key_depends_on_parent_tokens_salt_adapter_and_secret() -> None:
     index = PrefixIndex(4, b"secret")
     root = index.root(b"")
     key = index.child(root, tokens(1, 2))
@@ -23,9 +23,11 @@ def test_a_key_depends_on_parent_tokens_salt_and_secret() -> None:
         index.child(root, tokens(1, 2, 0)),
         index.child(key, tokens(1, 2)),
         index.child(index.root(b"tenant"), tokens(1, 2)),
+        index.child(index.root(b"", "tenant"), tokens(1, 2)),
+        index.child(index.root(b"ant", "ten"), tokens(1, 2)),
         PrefixIndex(4, b"other").child(root, tokens(1, 2)),
     ]
-    assert len({key, *others}) == 6
+    assert len({key, *others}) == 8
 
 
 def test_two_indexes_do_not_share_a_secret() -> None:

@@ -1,0 +1,310 @@
+"""The generations of adapters that an engine has: which of them are in memory, and who uses them.
+
+Files stay where they are: what is not in memory is read again when a request wants it, and what was
+used least recently makes room. It knows nothing of aliases and of how requests are scheduled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+from penstock.adapters.errors import AdapterRefused
+from penstock.adapters.files import read_adapter
+from penstock.base.errors import InvalidRequest, ServiceError
+from penstock.config import LoraSettings
+from penstock.engine.types import AdapterSource, AdapterState
+from penstock.kernels.lora import Packed
+from penstock.runtime.adapters import RuntimeAdapters
+from penstock.scheduler import NO_ADAPTER
+
+log = logging.getLogger(__name__)
+
+UNKNOWN: Final = "the engine has no adapter of that generation"
+
+
+@dataclass(slots=True)
+class _Generation:
+    """`size_bytes` 0: it was not read yet. `leases`: requests that are for it; `users`: those of
+    them that compute with its slot. `draining`: it gets no further user, so that another one may
+    have its place. `asked`: who waits to hear that it was loaded."""
+
+    source: AdapterSource
+    rank: int = 0
+    size_bytes: int = 0
+    retired: bool = False
+    leases: int = 0
+    users: int = 0
+    slot: int = NO_ADAPTER
+    draining: bool = False
+    last_use: int = 0
+    asked: list[Future[AdapterState]] = field(default_factory=list)
+
+    @property
+    def resident(self) -> bool:
+        return self.slot != NO_ADAPTER
+
+    @property
+    def idle(self) -> bool:
+        """Whether it may go: nobody uses it, nor is about to."""
+        return self.users == 0 and (self.leases == 0 or self.draining)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody waits for it to be in memory."""
+        if self.resident:
+            return self.draining
+        return bool(self.leases or self.asked or self.source.pinned)
+
+    def state(self) -> AdapterState:
+        return AdapterState(
+            generation=self.source.generation,
+            rank=self.rank,
+            bytes=self.size_bytes,
+            retired=self.retired,
+            active_leases=self.leases,
+            resident=self.resident,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What the loading thread made of a generation."""
+
+    generation: str
+    rank: int = 0
+    packed: Packed | None = None
+    error: ServiceError | None = None
+
+
+class AdapterPool:
+    """One thread calls all of it. One generation is read at a time, in a thread of its own; `wake`
+    is called there when `collect` has something to take in."""
+
+    def __init__(
+        self, runtime: RuntimeAdapters, limits: LoraSettings, wake: Callable[[], None]
+    ) -> None:
+        self._runtime = runtime
+        self._limits = limits
+        self._wake = wake
+        self._generations: dict[str, _Generation] = {}
+        self._free_slots = list(range(runtime.capacity - 1, -1, -1))
+        self._resident_bytes = 0
+        self._wanted: deque[str] = deque()
+        self._reading: str | None = None
+        self._read: SimpleQueue[_Read] = SimpleQueue()
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="penstock-adapters")
+        self._reopened: list[str] = []
+        self._clock = 0
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `collect` has something to take in."""
+        return bool(self._reopened) or not self._read.empty()
+
+    def add(self, source: AdapterSource) -> Future[AdapterState]:
+        """Register a generation and load it, into memory where there is room. The future fails with
+        AdapterRefused for what is wrong with its files; then it was never here."""
+        future: Future[AdapterState] = Future()
+        one = self._generations.get(source.generation)
+        if one is None:
+            one = self._generations[source.generation] = _Generation(source)
+        one.source, one.retired = source, False
+        if one.size_bytes and (one.resident or not source.pinned):
+            future.set_result(one.state())
+            return future
+        one.asked.append(future)
+        self._want(one)
+        return future
+
+    def retire(self, generation: str) -> None:
+        """Lease it to nobody any more, and free it with the last lease. Harmless twice."""
+        one = self._generations.get(generation)
+        if one is not None:
+            one.retired = True
+            self._free_if_over(one)
+
+    def states(self) -> tuple[AdapterState, ...]:
+        """Of every generation that was loaded."""
+        return tuple(one.state() for one in self._generations.values() if one.size_bytes)
+
+    def lease(self, generation: str) -> None:
+        """A request is for it, until `release`. Raises InvalidRequest where it is not here."""
+        one = self._generations.get(generation)
+        if one is None or one.retired:
+            raise InvalidRequest(UNKNOWN, field="adapter", code="adapter_not_found")
+        one.leases += 1
+
+    def release(self, generation: str, *, entered: bool) -> None:
+        """The request is over; `entered`: it had a slot."""
+        one = self._generations[generation]
+        one.leases -= 1
+        one.users -= entered
+        assert one.leases >= one.users >= 0
+        self._free_if_over(one)
+        self._start_reading()
+
+    def enter(self, generation: str) -> int | None:
+        """The slot that a leased generation is in, until `release`; None where it is not in memory:
+        it will be, and `collect` tells when to ask again."""
+        one = self._generations[generation]
+        if not one.resident or one.draining:
+            self._want(one)
+            return None
+        one.users += 1
+        one.last_use = self._tick()
+        return one.slot
+
+    def collect(self) -> dict[str, ServiceError | None]:
+        """Between steps: install what was read. The generations that were read, with what failed
+        where their requests cannot go on."""
+        news: dict[str, ServiceError | None] = dict.fromkeys(self._reopened)
+        self._reopened.clear()
+        while not self._read.empty():
+            read = self._read.get()
+            self._reading = None
+            one = self._generations.get(read.generation)
+            if one is not None:
+                news[read.generation] = self._take(one, read)
+        self._start_reading()
+        return news
+
+    def close(self) -> None:
+        """End the thread after what it is at."""
+        self._reader.shutdown(wait=True, cancel_futures=True)
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+    def _want(self, one: _Generation) -> None:
+        generation = one.source.generation
+        if generation not in self._wanted and generation != self._reading:
+            self._wanted.append(generation)
+        self._start_reading()
+
+    def _start_reading(self) -> None:
+        """Read the first of the wanted ones for which there is room, or whose size is not known."""
+        if self._reading is not None:
+            return
+        self._reopen_drained()
+        for generation in tuple(self._wanted):
+            one = self._generations.get(generation)
+            if one is None or not one.wanted:
+                self._wanted.remove(generation)
+            elif not one.resident and (not one.size_bytes or self._make_room(one)):
+                self._wanted.remove(generation)
+                self._reading = generation
+                self._reader.submit(self._read_files, one.source)
+                return
+
+    def _reopen_drained(self) -> None:
+        """Who was to make room for requests that are gone by now may have users again."""
+        wanted = [self._generations.get(generation) for generation in self._wanted]
+        if any(one is not None and not one.resident and one.wanted for one in wanted):
+            return
+        for generation, one in self._generations.items():
+            if one.draining:
+                one.draining = False
+                self._reopened.append(generation)
+
+    def _read_files(self, source: AdapterSource) -> None:
+        """In the reader's thread."""
+        generation = source.generation
+        try:
+            spec = self._runtime.spec
+            adapter = read_adapter(Path(source.folder), spec, self._limits, generation)
+            read = _Read(generation, adapter.rank, self._runtime.pack(adapter))
+        except ServiceError as error:
+            read = _Read(generation, error=error)
+        except Exception:  # the reader's outermost loop: nobody else would hear of it
+            log.exception("adapter %s cannot be loaded", generation)
+            failed = AdapterRefused("lora_load_task_failed", "the adapter could not be loaded")
+            read = _Read(generation, error=failed)
+        self._read.put(read)
+        self._wake()
+
+    def _take(self, one: _Generation, read: _Read) -> ServiceError | None:
+        """What was read becomes resident, if there is room for it."""
+        error = read.error
+        if read.packed is not None:
+            one.rank, one.size_bytes = read.rank, read.packed.size_bytes
+            if one.size_bytes > self._runtime.max_bytes - self._pinned_bytes(one):
+                error = AdapterRefused(
+                    "lora_byte_limit_exceeded",
+                    f"the adapter takes {one.size_bytes} bytes; lora_max_bytes and what is pinned "
+                    f"leave {self._runtime.max_bytes - self._pinned_bytes(one)}",
+                )
+            elif self._make_room(one):
+                one.slot, one.last_use = self._free_slots.pop(), self._tick()
+                self._resident_bytes += one.size_bytes
+                self._runtime.install(one.slot, read.packed)
+        asked, one.asked = one.asked, []
+        if error is not None:
+            self._drop_failed(one, asked, error)
+            return error
+        if one.wanted:
+            self._want(one)
+        for future in asked:
+            future.set_result(one.state())
+        self._free_if_over(one)
+        return None
+
+    def _drop_failed(
+        self, one: _Generation, asked: list[Future[AdapterState]], error: ServiceError
+    ) -> None:
+        """Who registered it hears of it, and it was never here; one that was here before stays,
+        for its files may be readable again."""
+        if asked:
+            one.retired = True
+        for future in asked:
+            future.set_exception(error)
+        self._free_if_over(one)
+
+    def _pinned_bytes(self, besides: _Generation) -> int:
+        pinned = (one for one in self._generations.values() if one.source.pinned)
+        return sum(one.size_bytes for one in pinned if one is not besides)
+
+    def _make_room(self, one: _Generation) -> bool:
+        """A free slot and memory for it; from idle ones, used least recently first. Where all are
+        in use and requests wait for it, the next one is left to its users."""
+        while not self._free_slots or (
+            self._resident_bytes + one.size_bytes > self._runtime.max_bytes
+        ):
+            movable = [o for o in self._generations.values() if o.resident and not o.source.pinned]
+            idle = [other for other in movable if other.idle]
+            if idle:
+                self._evict(min(idle, key=_last_use))
+                continue
+            used = [other for other in movable if other.users]
+            waited_for = one.leases or one.source.pinned
+            if used and waited_for and not any(other.draining for other in movable):
+                min(used, key=_last_use).draining = True
+            return False
+        return True
+
+    def _evict(self, one: _Generation) -> None:
+        self._runtime.clear(one.slot)
+        self._free_slots.append(one.slot)
+        self._resident_bytes -= one.size_bytes
+        one.slot, one.draining = NO_ADAPTER, False
+        if one.leases and one.source.generation not in self._wanted:
+            self._wanted.append(one.source.generation)
+
+    def _free_if_over(self, one: _Generation) -> None:
+        generation = one.source.generation
+        if not one.retired or one.leases or one.asked or self._reading == generation:
+            return
+        if one.resident:
+            self._evict(one)
+        self._generations.pop(generation, None)
+
+
+def _last_use(one: _Generation) -> int:
+    return one.last_use

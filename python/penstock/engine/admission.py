@@ -1,0 +1,173 @@
+"""Requests on their way to the scheduler: they may wait for a grammar and for an adapter.
+
+What they wait for is made by threads of its own; requests that wait for nothing pass them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from penstock.base.errors import InvalidRequest, ModelError, ServiceError
+from penstock.engine.adapter_pool import UNKNOWN, AdapterPool
+from penstock.engine.grammars import Grammars, guide_of
+from penstock.engine.types import TokenChunk, TokenRequest
+from penstock.scheduler import NO_ADAPTER, Progress, Scheduler
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+
+@dataclass(slots=True)
+class _Arrival:
+    """A request that is not scheduled yet. `compiled` None: it has no grammar."""
+
+    compiled: Future[LLMatcher] | None
+    adapter: str
+
+
+@dataclass(slots=True)
+class _Lease:
+    """What a request holds of an adapter until it is over."""
+
+    adapter: str
+    entered: bool = False
+
+
+class Admissions:
+    """Not thread-safe: one thread calls all of it. `adapters` None: the engine has none. `wake` is
+    called, by another thread, when `release_ready` has something to do."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        grammars: Grammars,
+        adapters: AdapterPool | None,
+        wake: Callable[[], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._grammars = grammars
+        self._adapters = adapters
+        self._wake = wake
+        self._arrivals: dict[str, _Arrival] = {}
+        self._leases: dict[str, _Lease] = {}
+        self._compiled: SimpleQueue[str] = SimpleQueue()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something came that requests wait for."""
+        adapters = self._adapters
+        return not self._compiled.empty() or (adapters is not None and adapters.has_news)
+
+    def submit(self, request: TokenRequest, stop_token_ids: frozenset[int]) -> None:
+        """Queue a request, or hold it until all is there that it needs. `stop_token_ids`: those of
+        the model, which end a constrained answer, too. Raises ServiceError."""
+        compiled = None
+        if request.constraint is not None:
+            compiled = self._grammars.compile(request.constraint)
+        self._take_lease(request)
+        ready = compiled is None or (compiled.done() and compiled.exception() is None)
+        slot = self._enter(request.id) if ready else None
+        held = slot is None
+        try:
+            self._scheduler.submit(
+                request.id,
+                token_ids=request.token_ids,
+                sampling=request.sampling,
+                seed=request.seed,
+                max_tokens=request.max_tokens,
+                stop_token_ids=request.stop_token_ids | (stop_token_ids if compiled else set()),
+                top_logprobs=request.top_logprobs,
+                prompt_logprobs=request.prompt_logprobs,
+                cache_salt=request.cache_salt,
+                guide=None if held or compiled is None else guide_of(compiled),
+                adapter=request.adapter,
+                adapter_slot=NO_ADAPTER if slot is None else slot,
+                held=held,
+            )
+        except ServiceError:
+            self._end(request.id)
+            raise
+        if held:
+            self._arrivals[request.id] = _Arrival(compiled, request.adapter)
+        if not ready and compiled is not None:
+            compiled.add_done_callback(lambda _: self._on_compiled(request.id))
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request, if it is still there."""
+        self._arrivals.pop(request_id, None)
+        self._scheduler.abort(request_id)
+        self._end(request_id)
+
+    def finish(self, progress: Iterable[Progress]) -> None:
+        """Take from finished requests what they hold."""
+        if self._leases:
+            for one in progress:
+                if one.finish is not None:
+                    self._end(one.id)
+
+    def release_ready(self) -> list[TokenChunk]:
+        """Let the requests join that have all they need; the last chunks of those that cannot."""
+        failures: list[TokenChunk] = []
+        while not self._compiled.empty():
+            self._join(self._compiled.get(), failures)
+        news = self._adapters.collect() if self._adapters is not None else {}
+        for request_id, arrival in list(self._arrivals.items()) if news else ():
+            if arrival.adapter in news:
+                error = news[arrival.adapter]
+                if error is None:
+                    self._join(request_id, failures)
+                else:
+                    failures.append(self._refuse(request_id, error))
+        return failures
+
+    def _join(self, request_id: str, failures: list[TokenChunk]) -> None:
+        arrival = self._arrivals.get(request_id)
+        if arrival is None or (arrival.compiled is not None and not arrival.compiled.done()):
+            return
+        try:
+            guide = None if arrival.compiled is None else guide_of(arrival.compiled)
+        except (ServiceError, ModelError) as error:
+            failures.append(self._refuse(request_id, error))
+            return
+        slot = self._enter(request_id)
+        if slot is not None:
+            del self._arrivals[request_id]
+            self._scheduler.release(request_id, guide, slot)
+
+    def _refuse(self, request_id: str, error: Exception) -> TokenChunk:
+        del self._arrivals[request_id]
+        self._scheduler.abort(request_id, "error")
+        self._end(request_id)
+        return TokenChunk(request_id, (), time.monotonic(), 0, "error", str(error))
+
+    def _take_lease(self, request: TokenRequest) -> None:
+        if not request.adapter:
+            return
+        if self._adapters is None:
+            raise InvalidRequest(UNKNOWN, field="adapter", code="adapter_not_found")
+        self._adapters.lease(request.adapter)
+        self._leases[request.id] = _Lease(request.adapter)
+
+    def _enter(self, request_id: str) -> int | None:
+        """The slot for a request whose grammar is there; None where it must wait for one."""
+        lease = self._leases.get(request_id)
+        if lease is None or self._adapters is None:
+            return NO_ADAPTER
+        slot = self._adapters.enter(lease.adapter)
+        lease.entered = slot is not None
+        return slot
+
+    def _end(self, request_id: str) -> None:
+        lease = self._leases.pop(request_id, None)
+        if lease is not None and self._adapters is not None:
+            self._adapters.release(lease.adapter, entered=lease.entered)
+
+    def _on_compiled(self, request_id: str) -> None:
+        """In a thread of the compiler."""
+        self._compiled.put(request_id)
+        self._wake()
