@@ -11,7 +11,7 @@ import numpy as np
 from penstock.dialog import Sampling
 from penstock.kernels.table import StepInputs
 from penstock.runtime import CpuRuntime
-from penstock.scheduler import Scheduler
+from penstock.scheduler import NO_ADAPTER, Scheduler
 
 Token = tuple[int, float, tuple[tuple[int, float], ...]]
 
@@ -97,10 +97,16 @@ class PlanAndCalls:
         return by_plan
 
 
-def generate(runtime: CpuRuntime, scheduler: Scheduler, requests: list[Request]) -> Outcome:
-    """All `requests` at once."""
+def generate(
+    runtime: CpuRuntime,
+    scheduler: Scheduler,
+    requests: list[Request],
+    adapter_slots: list[int] | None = None,
+) -> Outcome:
+    """All `requests` at once, with the adapters in these slots of the runtime."""
     outcome = Outcome([[] for _ in requests], [0] * len(requests), 0)
-    for index, request in enumerate(requests):
+    slots = adapter_slots or [NO_ADAPTER] * len(requests)
+    for index, (request, slot) in enumerate(zip(requests, slots, strict=True)):
         scheduler.submit(
             str(index),
             token_ids=request.prompt,
@@ -108,6 +114,8 @@ def generate(runtime: CpuRuntime, scheduler: Scheduler, requests: list[Request])
             seed=request.seed,
             max_tokens=request.max_tokens,
             top_logprobs=2,
+            adapter="" if slot == NO_ADAPTER else f"generation-{slot}",
+            adapter_slot=slot,
         )
     finished = 0
     while (plan := scheduler.plan()) is not None:

@@ -1,0 +1,162 @@
+"""Small bases with slots for adapters, adapters drawn for them, and the same merged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from lora_folders import SMALL, write_adapter
+from safetensors.numpy import load_file, save_file
+from small_llama import CONTEXT, write_small_llama
+
+from penstock.adapters.adapter import Adapter
+from penstock.adapters.files import read_adapter
+from penstock.config import EngineSettings, LoraSettings
+from penstock.dialog import Sampling
+from penstock.models.files import ModelFiles
+from penstock.models.sources import files_at
+from penstock.runtime import CpuRuntime, start_runtime
+from penstock.scheduler import Admit, AppendBlocks, Chunk, StepPlan
+
+BLOCK, ROWS = 16, 6
+LORA = LoraSettings(max_adapters=4, max_rank=16)
+MODULES = {
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+GGUF_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "model.layers": "blk",
+}
+
+
+def settings(model: str, **options: Any) -> EngineSettings:
+    return EngineSettings(
+        **{
+            "model": model,
+            "context_tokens": CONTEXT,
+            "max_seqs": ROWS,
+            "token_budget": CONTEXT,
+            "block_tokens": BLOCK,
+            "threads": 2,
+            "lora": LORA,
+        }
+        | options
+    )
+
+
+def start(path: Path, **options: Any) -> CpuRuntime:
+    files = files_at(path, path.name) if path.is_dir() else ModelFiles(path.name, "gguf", path)
+    return start_runtime(files, settings(str(path), **options))
+
+
+def draw_adapters(folder: Path, count: int = 4) -> list[Adapter]:
+    """Adapters of different ranks, the second one on attention only."""
+    ranks = (4, 1, 7, 16)
+    return [
+        read_adapter(
+            write_adapter(
+                folder / f"adapter-{index}",
+                seed=index,
+                rank=ranks[index],
+                size=0.3,
+                **({"targets": ("q_proj", "v_proj", "o_proj")} if index == 1 else {}),
+            ),
+            SMALL,
+            LORA,
+        )
+        for index in range(count)
+    ]
+
+
+def write_merged(base: Path, adapter: Adapter, folder: Path) -> Path:
+    """The folder of `base` with the adapter added to its weights, in float32."""
+    tensors = {
+        name: values.astype(np.float32)
+        for name, values in load_file(base / "model.safetensors").items()
+    }
+    for index, layer in enumerate(adapter.layers):
+        for projection, factors in layer.items():
+            name = f"model.layers.{index}.{MODULES[projection]}.weight"
+            tensors[name] = tensors[name] + factors.b @ factors.a
+    folder.mkdir(parents=True)
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text((base / "config.json").read_text())
+    return folder
+
+
+def write_quantized(folder: Path, kind: str) -> tuple[Path, Path]:
+    """A small Llama as a GGUF of this type, and a folder of the very same weights in float32."""
+    source = write_small_llama(folder / "source")
+    path, exact = folder / f"{kind}.gguf", folder / f"{kind}-exact"
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_block_count(len(SMALL.layers))
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(SMALL.width)
+    writer.add_feed_forward_length(SMALL.ff)
+    writer.add_head_count(SMALL.heads)
+    writer.add_head_count_kv(SMALL.kv_heads)
+    writer.add_layer_norm_rms_eps(SMALL.norm_eps)
+    writer.add_rope_freq_base(SMALL.rope.theta)
+    tensors = {}
+    for name, values in load_file(source / "model.safetensors").items():
+        wanted = gguf.GGMLQuantizationType[kind if values.ndim == 2 else "F32"]
+        packed = gguf.quants.quantize(_interleaved(name, values.astype(np.float32)), wanted)
+        tensors[name] = _interleaved(name, gguf.quants.dequantize(packed, wanted), back=True)
+        short = name
+        for old, new in GGUF_NAMES.items():
+            short = short.replace(old, new)
+        writer.add_tensor(short, packed, raw_dtype=wanted)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    exact.mkdir()
+    save_file(
+        {name: np.ascontiguousarray(t) for name, t in tensors.items()}, exact / "model.safetensors"
+    )
+    (exact / "config.json").write_text((source / "config.json").read_text())
+    return path, exact
+
+
+def _interleaved(name: str, values: Any, *, back: bool = False) -> Any:
+    """Rows of q and k as converters of the llama architecture store them."""
+    heads = {"q_proj": SMALL.heads, "k_proj": SMALL.kv_heads}.get(name.split(".")[-2], 0)
+    if not heads:
+        return values
+    pairs = (SMALL.head_dim // 2, 2) if back else (2, SMALL.head_dim // 2)
+    halves = values.reshape(heads, *pairs, values.shape[1])
+    return halves.swapaxes(1, 2).reshape(values.shape)
+
+
+def last_logits(runtime: CpuRuntime, prompts: Sequence[tuple[tuple[int, ...], int]]) -> Any:
+    """[prompts, V]: of the last token of each prompt with the adapter in its slot."""
+    rows, blocks, chunks, taken = [], [], [], 0
+    for row, (tokens, slot) in enumerate(prompts):
+        rows.append(Admit(row, tokens, len(tokens), Sampling(), 0, None, adapter_slot=slot))
+        needed = -(-len(tokens) // BLOCK)
+        blocks.append(AppendBlocks(row, tuple(range(taken, taken + needed))))
+        chunks.append(Chunk(row, 0, len(tokens), True))
+        taken += needed
+    plan = StepPlan(1, (), tuple(rows), tuple(blocks), tuple(chunks))
+    runtime._rows.apply(plan)
+    return np.array(runtime._backend.logits(runtime._rows.inputs(plan.chunks)))

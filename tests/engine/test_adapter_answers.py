@@ -1,0 +1,192 @@
+"""A row with an adapter computes what a model with the adapter merged into it computes, and that
+depends on nobody beside it: bit for bit, in every way that a request may go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from adapter_bases import (
+    BLOCK,
+    ROWS,
+    draw_adapters,
+    last_logits,
+    settings,
+    start,
+    write_merged,
+    write_quantized,
+)
+from generations import Outcome, PlanAndCalls, generate, poison, requests_over
+from small_llama import CONTEXT, VOCAB, write_small_llama
+
+from penstock.runtime import CpuRuntime
+from penstock.runtime.rows import RowTable
+from penstock.scheduler import NO_ADAPTER, Scheduler
+
+PROMPT = tuple(np.random.default_rng(7).integers(0, VOCAB, 24).tolist())
+# slot of each of the nine requests: base and four adapters, neighbours that share a prefix differ
+SLOTS = [NO_ADAPTER, 0, 1, NO_ADAPTER, 2, 1, 3, 0, 1]
+WAYS: dict[str, dict[str, Any]] = {
+    "batched": {},
+    "chunked": {"token_budget": 5},
+    "by twos": {"max_seqs": 2},
+    "preempted": {"num_blocks": 8},
+    "preempted and chunked": {"num_blocks": 7, "token_budget": 23},
+    "without prefix caching": {"prefix_caching": False},
+    "without a cache": {"no_kv_cache": True},
+    "speculating": {"speculation": True},
+}
+
+
+def with_adapters(runtime: CpuRuntime, folder: Path) -> CpuRuntime:
+    assert runtime.adapters is not None
+    for slot, adapter in enumerate(draw_adapters(folder)):
+        runtime.adapters.install(slot, runtime.adapters.pack(adapter))
+    return runtime
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_llama(tmp_path_factory.mktemp("base") / "small-llama")
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("f32", 2e-5), ("auto", 5e-3)])
+def test_an_adapter_gives_the_logits_of_merged_weights(
+    base: Path, tmp_path: Path, dtype: str, bound: float
+) -> None:
+    runtime = with_adapters(start(base, dtype=dtype), tmp_path)
+    together = last_logits(runtime, [(PROMPT, slot) for slot in (0, NO_ADAPTER, 2, 1, 3)])
+    bare = last_logits(runtime, [(PROMPT, NO_ADAPTER)])[0]
+    assert (together[1] == bare).all()
+    for index, slot in ((0, 0), (2, 2), (3, 1), (4, 3)):
+        merged = write_merged(base, draw_adapters(tmp_path)[slot], tmp_path / f"merged-{slot}")
+        truth = last_logits(start(merged, dtype="f32", lora=None), [(PROMPT, NO_ADAPTER)])[0]
+        scale = np.abs(truth).max()
+        assert np.abs(together[index] - truth).max() < bound * scale
+        assert np.abs(bare - truth).max() > 0.1 * scale, "the adapter must matter"
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1"])
+def test_an_adapter_on_integers_is_as_near_to_merged_weights_as_the_base_is(
+    tmp_path: Path, kind: str
+) -> None:
+    """The base is off by its 8-bit activations; an adapter in 8 bits adds little to that."""
+    quantized, exact = write_quantized(tmp_path, kind)
+    runtime = with_adapters(start(quantized), tmp_path)
+    own = start(exact, dtype="f32", lora=None)
+    prompts = [PROMPT[:length] for length in (3, 9, 14, 24)]
+
+    def error(slot: int, truth: CpuRuntime) -> float:
+        ours = last_logits(runtime, [(prompt, slot) for prompt in prompts])
+        theirs = last_logits(truth, [(prompt, NO_ADAPTER) for prompt in prompts])
+        return float(np.sqrt(((ours - theirs) ** 2).mean() / (theirs**2).mean()))
+
+    bare = error(NO_ADAPTER, own)
+    assert 0 < bare < 0.06
+    for slot, adapter in enumerate(draw_adapters(tmp_path)):
+        merged = write_merged(exact, adapter, tmp_path / f"merged-{slot}")
+        assert error(slot, start(merged, dtype="f32", lora=None)) < 2 * bare
+
+
+@pytest.fixture(scope="module", params=["auto", "f32", "Q4_1"])
+def native(
+    request: pytest.FixtureRequest, base: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CpuRuntime]:
+    """float16, float32 and integer weights."""
+    folder = tmp_path_factory.mktemp("native")
+    if request.param == "Q4_1":
+        runtime = start(write_quantized(folder, "Q4_1")[0])
+    else:
+        runtime = start(base, dtype=request.param)
+    yield with_adapters(runtime, folder)
+    runtime.close()
+
+
+def scheduler(runtime: CpuRuntime, **options: Any) -> Scheduler:
+    sizes = {
+        "num_blocks": runtime.info.cache_blocks,
+        "block_tokens": BLOCK,
+        "context_tokens": runtime.info.context_tokens,
+        "max_seqs": ROWS,
+        "token_budget": runtime.info.context_tokens,
+    }
+    return Scheduler(**(sizes | options))
+
+
+@pytest.fixture(scope="module")
+def answers_alone(native: CpuRuntime) -> Outcome:
+    answers = []
+    for request, slot in zip(requests_over(VOCAB, 100), SLOTS, strict=True):
+        poison(native)
+        one = scheduler(native, prefix_caching=False)
+        answers += generate(native, one, [request], [slot]).answers
+    return Outcome(answers, [0] * len(answers), 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_mix_of_adapters_answers_as_each_request_alone(
+    native: CpuRuntime, answers_alone: Outcome, way: str
+) -> None:
+    poison(native)
+    outcome = generate(native, scheduler(native, **WAYS[way]), requests_over(VOCAB, 100), SLOTS)
+    assert outcome.answers == answers_alone.answers
+    assert ("preempted" in way) == (outcome.preemptions > 0)
+
+
+def test_a_cached_prefix_is_one_of_the_same_adapter(
+    native: CpuRuntime, answers_alone: Outcome
+) -> None:
+    poison(native)
+    one = scheduler(native)
+    requests = requests_over(VOCAB, 100)
+    generate(native, one, requests, SLOTS)
+    again = generate(native, one, requests, SLOTS)
+    assert again.answers == answers_alone.answers
+    full = [(len(request.prompt) - 1) // BLOCK * BLOCK for request in requests]
+    assert again.cached_tokens == full
+    moved = generate(native, one, requests, [NO_ADAPTER] * len(requests))
+    others = [cached for cached, slot in zip(moved.cached_tokens, SLOTS, strict=True) if slot >= 0]
+    assert moved.answers != answers_alone.answers
+    assert max(others) < CONTEXT // 2, "what the base shares among its own requests is all there is"
+
+
+def test_a_plan_with_adapters_gives_the_bits_of_its_calls(
+    native: CpuRuntime, answers_alone: Outcome
+) -> None:
+    both = PlanAndCalls(native._backend)
+    runtime = CpuRuntime(RowTable(ROWS, CONTEXT, BLOCK), both, native.info, "")
+    poison(runtime)
+    outcome = generate(
+        runtime, scheduler(runtime, token_budget=50), requests_over(VOCAB, 100), SLOTS
+    )
+    assert outcome.answers == answers_alone.answers
+    assert both.steps > 20
+
+
+def test_requests_without_adapters_take_the_plan_that_knows_none(
+    base: Path, tmp_path: Path
+) -> None:
+    runtime = with_adapters(start(base), tmp_path)
+    plain = start(base, lora=None)
+    backend: Any = runtime._backend
+    bare: Any = plain._backend
+    assert backend._plan.num_steps == bare._plan.num_steps < backend._adapter_plan.num_steps
+    requests = requests_over(VOCAB, 100)
+    assert generate(runtime, scheduler(runtime), requests).answers == (
+        generate(plain, scheduler(plain), requests).answers
+    )
+    used = backend._adapter_plan
+    used.profiling = True
+    generate(runtime, scheduler(runtime), requests)
+    assert sum(calls for _, calls in used.profile().values()) == 0
+
+
+def test_both_plans_share_one_arena(base: Path) -> None:
+    backend: Any = start(base)._backend
+    assert backend._plan.arena_bytes == backend._adapter_plan.arena_bytes
+    assert "adapters" in start(base).report
+    assert "adapters" not in start(base, lora=None).report
+    assert settings("x").lora is not None
