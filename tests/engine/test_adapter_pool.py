@@ -174,15 +174,17 @@ def test_a_retired_one_goes_with_its_last_lease(folder: Path) -> None:
     one.have("a")
     assert one.use("a") is not None and one.use("a") is not None
     one.pool.retire("a")
-    with pytest.raises(InvalidRequest) as refused:
-        one.pool.lease("a")
-    assert refused.value.code == "adapter_not_found"
     one.pool.release("a", entered=True)
     (state,) = one.pool.states()
     assert (state.retired, state.active_leases, state.resident) == (True, 1, True)
+    one.pool.lease("a")  # the next choice of the same request
+    one.pool.release("a", entered=False)
     one.pool.release("a", entered=True)
     assert one.pool.states() == () and one.slots.installed == {}
     one.pool.retire("a")
+    with pytest.raises(InvalidRequest) as refused:
+        one.pool.lease("a")
+    assert refused.value.code == "adapter_not_found"
 
 
 def test_one_that_comes_back_before_it_is_gone_is_the_same(folder: Path) -> None:

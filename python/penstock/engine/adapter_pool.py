@@ -135,9 +135,11 @@ class AdapterPool:
         return tuple(one.state() for one in self._generations.values() if one.size_bytes)
 
     def lease(self, generation: str) -> None:
-        """A request is for it, until `release`. Raises InvalidRequest where it is not here."""
+        """A request is for it, until `release`. A retired one may be leased for as long as it has
+        leases, so that the choices of a request all get it. Raises InvalidRequest where it is not
+        here."""
         one = self._generations.get(generation)
-        if one is None or one.retired:
+        if one is None or (one.retired and not one.leases):
             raise InvalidRequest(UNKNOWN, field="adapter", code="adapter_not_found")
         one.leases += 1
 
