@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.adapters.errors import AdapterRefused
+from penstock.adapters.errors import STATUS_OF, AdapterRefused
 from penstock.adapters.registry import AdapterRegistry, Load, LoadedAdapter
 from penstock.adapters.shelf import Shelf
 from penstock.adapters.snapshot import take_snapshot
@@ -218,3 +218,6 @@ async def _added(engine: AdapterEngine, source: AdapterSource) -> AdapterState:
         raise AdapterRefused(
             "lora_device_load_failed", "the engine is not there to load the adapter"
         ) from None
+    except ServiceError as error:  # a refusal that came through a socket
+        code = error.code if error.code in STATUS_OF else "lora_load_task_failed"
+        raise AdapterRefused(code, error.message, field=error.field) from None

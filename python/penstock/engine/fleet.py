@@ -13,9 +13,13 @@ from typing import Literal
 
 import msgspec
 
+from penstock.adapters.errors import AdapterRefused
+from penstock.adapters.registry import LoadedAdapter
 from penstock.base.errors import ModelError
 from penstock.base.host import available_bytes
-from penstock.config import EngineSettings
+from penstock.config import EngineSettings, Environment, read_environment
+from penstock.engine.adapter_host import LoadOrder
+from penstock.engine.model_adapters import ModelAdapters
 from penstock.engine.supervisor import EngineSupervisor
 from penstock.engine.types import EngineInfo
 
@@ -25,10 +29,11 @@ Status = Literal["loaded", "unloaded", "reloading"]
 class ModelState(msgspec.Struct, frozen=True):
     """Of one model. "reloading" from the start of its engine until that serves; "unloaded" from the
     moment that new requests are refused, also while running answers finish. `failure`: why the last
-    load came to nothing, for the operator's eyes."""
+    load came to nothing, for the operator's eyes. `adapters` None: it has no LoRA runtime."""
 
     status: Status
     failure: str | None = None
+    adapters: tuple[LoadedAdapter, ...] | None = None
 
 
 States = Mapping[str, ModelState]
@@ -39,18 +44,24 @@ class EngineFleet:
     """One engine process for each loaded model. `settings`: model id -> its engine's.
 
     Engines are planned one after the other, each within what the ones before it have left of the
-    memory that was available at first, so that together they fit.
+    memory that was available at first, so that together they fit. Adapters are kept under the home
+    of `environment`.
     """
 
-    def __init__(self, settings: Mapping[str, EngineSettings]) -> None:
-        self._engines = {name: _Member(one) for name, one in settings.items()}
+    def __init__(
+        self, settings: Mapping[str, EngineSettings], environment: Environment | None = None
+    ) -> None:
+        environment = environment or read_environment()
+        self._engines = {
+            name: _Member(one, environment, self._tell) for name, one in settings.items()
+        }
         self._available_bytes = available_bytes()
         self._watchers: list[Watcher] = []
         self._planning = asyncio.Lock()
 
     @property
     def states(self) -> dict[str, ModelState]:
-        return {name: engine.state for name, engine in self._engines.items()}
+        return {name: engine.shown for name, engine in self._engines.items()}
 
     def socket_path(self, model: str) -> str:
         """Where the engine of a model serves whenever it runs."""
@@ -99,13 +110,21 @@ class EngineFleet:
             engine.unloading.add_done_callback(lambda _: _forget_unload(engine))
         await asyncio.shield(engine.unloading)
 
+    async def load_adapter(self, model: str, order: LoadOrder) -> LoadedAdapter:
+        """Load an adapter of a model; it goes on if the caller leaves. Raises AdapterRefused."""
+        return await self._adapters(model).host.load(order)
+
+    async def unload_adapter(self, model: str, alias: str, expected: str | None) -> LoadedAdapter:
+        """Forget an adapter of a model. Raises AdapterRefused."""
+        return await self._adapters(model).host.unload(alias, expected)
+
     async def stop(self) -> None:
         """End all engines now."""
         tasks = [t for e in self._engines.values() for t in (e.loading, e.unloading) if t]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(e.supervisor.stop() for e in self._engines.values()))
+        await asyncio.gather(*(e.stop() for e in self._engines.values()))
 
     async def _load(self, model: str) -> None:
         engine = self._engines[model]
@@ -120,17 +139,28 @@ class EngineFleet:
                     await engine.supervisor.start(self._left_bytes())
                 engine.spawned = False
                 await engine.supervisor.wait_ready()
+                if engine.adapters is not None:
+                    await engine.adapters.open(engine.supervisor.socket_path)
                 assert engine.supervisor.info is not None
                 engine.planned_bytes = engine.supervisor.info.memory_bytes
         except ModelError as error:
             self._change(engine, ModelState("unloaded", str(error)))
+            await engine.drain()
             raise
         self._change(engine, ModelState("loaded"))
 
     async def _unload(self, engine: _Member) -> None:
         self._change(engine, ModelState("unloaded"))
-        await engine.supervisor.drain()
+        await engine.drain()
         engine.planned_bytes = 0
+
+    def _adapters(self, model: str) -> ModelAdapters:
+        adapters = self._engines[model].adapters
+        if adapters is None:
+            raise AdapterRefused(
+                "lora_runtime_unavailable", f"the model '{model}' has no dynamic LoRA runtime"
+            )
+        return adapters
 
     def _left_bytes(self) -> int | None:
         if self._available_bytes is None:
@@ -139,6 +169,9 @@ class EngineFleet:
 
     def _change(self, engine: _Member, state: ModelState) -> None:
         engine.state = state
+        self._tell()
+
+    def _tell(self) -> None:
         for watcher in self._watchers:
             watcher(self.states)
 
@@ -146,13 +179,45 @@ class EngineFleet:
 class _Member:
     """One model of the fleet. `spawned`: its engine was started ahead of its `load`."""
 
-    def __init__(self, settings: EngineSettings) -> None:
-        self.supervisor = EngineSupervisor(settings)
+    def __init__(
+        self, settings: EngineSettings, environment: Environment, changed: Callable[[], None]
+    ) -> None:
+        self.adapters: ModelAdapters | None = None
+        if settings.lora is None:
+            self.supervisor = EngineSupervisor(settings)
+        else:
+            adapters = ModelAdapters(
+                settings.lora, environment.home, environment.lora_root, changed
+            )
+            self.adapters = adapters
+            self.supervisor = EngineSupervisor(
+                settings, adapters=adapters.host.sources, restarted=adapters.settle_soon
+            )
         self.state = ModelState("unloaded")
         self.planned_bytes = 0
         self.spawned = False
         self.loading: asyncio.Task[None] | None = None
         self.unloading: asyncio.Task[None] | None = None
+
+    @property
+    def shown(self) -> ModelState:
+        """The state, with the adapters that there are now."""
+        if self.adapters is None:
+            return self.state
+        return msgspec.structs.replace(self.state, adapters=self.adapters.host.adapters)
+
+    async def drain(self) -> None:
+        """Return when the engine has ended, as all its callers have left it."""
+        if self.adapters is not None:
+            await self.adapters.close()
+        await self.supervisor.drain()
+
+    async def stop(self) -> None:
+        """End the engine now, and forget its adapters."""
+        if self.adapters is not None:
+            await self.adapters.close()
+            await self.adapters.host.close()
+        await self.supervisor.stop()
 
 
 def _forget_load(engine: _Member) -> None:

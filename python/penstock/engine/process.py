@@ -9,10 +9,12 @@ with the last one. Logs and progress go to standard error.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
 import threading
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -20,7 +22,9 @@ import msgspec
 from penstock.base.errors import ModelError
 from penstock.base.logs import configure_logging
 from penstock.engine.supervisor import EngineTask, StatusLine
-from penstock.engine.types import EngineInfo
+from penstock.engine.types import AdapterState, EngineInfo
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from penstock.engine.server import EngineServer
@@ -40,6 +44,8 @@ def main(socket_path: str) -> int:
     except ModelError as error:
         _say("failed", str(error))
         return 1
+    for source in task.adapters:  # before the first request; those for one wait until it is read
+        core.add_adapter(source).add_done_callback(_warn_if_lost)
     gc.collect()
     gc.freeze()  # what is loaded stays: no collection walks it in the middle of a step
     gc.enable()
@@ -51,6 +57,12 @@ def main(socket_path: str) -> int:
     server.run()
     core.close()
     return 0
+
+
+def _warn_if_lost(loaded: Future[AdapterState]) -> None:
+    error = loaded.exception()
+    if error is not None:
+        log.error("an adapter is lost: %s", error)
 
 
 def _say(

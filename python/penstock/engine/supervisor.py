@@ -9,13 +9,14 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
-from penstock.engine.types import EngineInfo
+from penstock.engine.types import AdapterSource, EngineInfo
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +29,11 @@ STATUS_LINE_BYTES = 1024 * 1024
 
 class EngineTask(msgspec.Struct, frozen=True):
     """The line of JSON that the engine process gets on its standard input. `limit_bytes`: the
-    memory it may plan with, None: what is available."""
+    memory it may plan with, None: what is available. `adapters`: what it has from its start."""
 
     settings: EngineSettings
     limit_bytes: int | None = None
+    adapters: tuple[AdapterSource, ...] = ()
 
 
 class StatusLine(msgspec.Struct, frozen=True):
@@ -46,11 +48,21 @@ class StatusLine(msgspec.Struct, frozen=True):
 class EngineSupervisor:
     """Owns the engine process and the directory of its socket.
 
-    The child ends when its standard input closes, so it never outlives this process.
+    The child ends when its standard input closes, so it never outlives this process. `adapters`:
+    those that an engine is told whenever one is spawned. `restarted` is called when one that died
+    serves again.
     """
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        *,
+        adapters: Callable[[], tuple[AdapterSource, ...]] = tuple,
+        restarted: Callable[[], None] = lambda: None,
+    ) -> None:
         self._task = EngineTask(settings)
+        self._adapters = adapters
+        self._restarted = restarted
         self._folder = tempfile.mkdtemp(prefix="penstock-")  # mode 0700
         self.socket_path = os.path.join(self._folder, "engine.sock")
         self.restarts = 0
@@ -124,7 +136,8 @@ class EngineSupervisor:
             limit=STATUS_LINE_BYTES,
         )
         assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(self._task) + b"\n")
+        task = msgspec.structs.replace(self._task, adapters=self._adapters())
+        process.stdin.write(msgspec.json.encode(task) + b"\n")
         await process.stdin.drain()
         return process
 
@@ -162,3 +175,5 @@ class EngineSupervisor:
             failure = await self._follow(self._process)
             if failure is not None:
                 log.error("the engine did not restart: %s", failure)
+            else:
+                self._restarted()

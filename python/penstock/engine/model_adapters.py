@@ -1,0 +1,66 @@
+"""The adapters of one model of a fleet: their host, and the connection on which its engine hears of
+them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.adapters.errors import AdapterRefused
+from penstock.base.errors import ModelError
+from penstock.config import LoraSettings
+from penstock.engine.adapter_host import AdapterHost, LoadOrder
+
+if TYPE_CHECKING:
+    from penstock.engine.client import EngineClient
+
+
+class ModelAdapters:
+    """`host` outlives engines: one that is started again has all adapters from its start on, so
+    that no request can come before them."""
+
+    def __init__(
+        self, settings: LoraSettings, home: Path, root: Path | None, changed: Callable[[], None]
+    ) -> None:
+        self.host = AdapterHost(settings, home, root=root, changed=changed)
+        self._preload = settings.preload
+        self._client: EngineClient | None = None
+        self._settling: asyncio.Task[None] | None = None
+
+    async def open(self, socket_path: str) -> None:
+        """Connect to an engine that serves, and load what is to be loaded at the start, the first
+        time. Raises ModelError."""
+        # Imported here: a server without adapters does not wait for it.
+        from penstock.engine.client import EngineClient
+
+        self._client = EngineClient(socket_path)
+        await self._client.wait_ready()
+        self.host.attach(self._client)
+        await self.host.settle()
+        for source in self._preload:
+            order = LoadOrder(source.alias, source.source, pinned=source.pinned, rooted=False)
+            try:
+                await self.host.load(order)
+            except AdapterRefused as error:
+                raise ModelError(f"lora {source.alias}: {error.message}") from None
+        self._preload = ()
+
+    def settle_soon(self) -> None:
+        """The engine was restarted: tell it what has changed while it was away."""
+        self._settling = asyncio.create_task(self._settle())
+
+    async def close(self) -> None:
+        """Let go of the engine, which may end."""
+        self.host.detach()
+        if self._settling is not None:
+            self._settling.cancel()
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    async def _settle(self) -> None:
+        if self._client is not None:
+            await self._client.wait_ready()
+            await self.host.settle()
