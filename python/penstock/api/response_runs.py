@@ -133,8 +133,8 @@ class ResponseRuns:
         return stored
 
     async def delete(self, id: str) -> bool:
-        """Forget a response, and stop its work if it goes on in this process. Whether there was
-        one."""
+        """Forget a response, and stop its work: in this process at once, in another one as soon as
+        it notices. Whether there was one."""
         await self._stop(id)
         return await self._responses.delete(id)
 
@@ -230,22 +230,27 @@ class ResponseRuns:
         return True
 
     async def _keep(self) -> None:
-        """While there are unfinished rows: tell that their owner lives, and look for those that
-        another process wants to stop."""
+        """While there are unfinished rows: tell that their owner lives, and stop the work on those
+        that another process has cancelled or deleted."""
         beaten_s = time.monotonic()
         while self._rows:
             await asyncio.sleep(POLL_INTERVAL_S)
             try:
                 if self._detached:
-                    for id in await self._responses.cancelled(self._owner):
-                        task = self._detached.pop(id, None)
-                        if task is not None:
-                            task.cancel()
+                    await self._stop_unwanted()
                 if time.monotonic() - beaten_s >= HEARTBEAT_INTERVAL_S:
                     await self._responses.heartbeat(self._owner)
                     beaten_s = time.monotonic()
             except ServiceError as error:
                 log.warning("unfinished responses: %s", error.message)
+
+    async def _stop_unwanted(self) -> None:
+        open_rows = [row for row in self._rows if row.is_open]
+        going_on = await self._responses.going_on(self._owner)
+        for row in open_rows:
+            id = row.resource.identity.id
+            if id not in going_on and not row.resource.ended and id in self._detached:
+                self._detached.pop(id).cancel()
 
 
 class FollowedOutlet:

@@ -36,7 +36,7 @@ _UNFINISHED: Final = _TABLE.status.in_(UNFINISHED)
 _OF_OWNER: Final = and_(_TABLE.owner == bindparam("whose"), _UNFINISHED)
 _UPDATE: Final = update(responses).where(_TABLE.id == bindparam("wanted"), _UNFINISHED)
 _BEAT: Final = update(responses).where(_OF_OWNER).values(heartbeat_at=bindparam("now"))
-_CANCELLED: Final = select(_TABLE.id).where(_OF_OWNER, _TABLE.cancel_requested)
+_GOING_ON: Final = select(_TABLE.id).where(_OF_OWNER, ~_TABLE.cancel_requested)
 
 
 class Responses:
@@ -97,10 +97,11 @@ class Responses:
         beat = {"whose": owner, "now": self._clock()}
         await self._database.write(lambda c: c.execute(_BEAT, beat))
 
-    async def cancelled(self, owner: str) -> list[str]:
-        """The ids of an owner's unfinished responses that are to be stopped."""
+    async def going_on(self, owner: str) -> set[str]:
+        """The ids of an owner's responses that are unfinished and wanted: not cancelled, deleted or
+        ended by somebody else."""
         whose = {"whose": owner}
-        return await self._database.read(lambda c: list(c.execute(_CANCELLED, whose).scalars()))
+        return await self._database.read(lambda c: set(c.execute(_GOING_ON, whose).scalars()))
 
     async def fail_orphans(self, stale_s: int, body_of: Callable[[StoredResponse], bytes]) -> int:
         """Fail the unfinished responses whose owner has been silent for `stale_s` seconds, with

@@ -188,6 +188,17 @@ async def test_any_process_may_cancel_and_the_owner_stops_at_once():
         assert one.loop.running == 0 and one.loop.cut_short == 1
 
 
+async def test_any_process_may_delete_and_the_owner_stops():
+    script = Gated()
+    script.start.set()
+    async with two_processes(script) as (one, two, store):
+        id = (await create(one, **BACKGROUND))["id"]
+        await until_status(two, id, "in_progress")
+        assert (await two.http.delete(f"{URL}/{id}")).json()["deleted"]
+        await one.until(lambda: one.loop.running == 0)
+        assert one.loop.cut_short == 1 and await store.responses.get(id) is None
+
+
 async def test_any_process_may_read_and_continue():
     script = Gated()
     script.start.set(), script.finish.set()
@@ -256,7 +267,8 @@ async def test_what_runs_when_the_server_stops_has_failed():
     assert stored.status == "failed" and b"stopped" in stored.body
 
 
-async def test_a_deleted_one_stays_deleted_when_its_work_ends():
+async def test_a_deleted_one_stays_deleted_when_its_work_ends(monkeypatch):
+    monkeypatch.setattr("penstock.api.response_runs.POLL_INTERVAL_S", 3600.0)
     script = Gated()
     script.start.set()
     async with two_processes(script) as (one, two, store):

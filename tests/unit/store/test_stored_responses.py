@@ -66,15 +66,23 @@ async def test_deleted_response_is_not_brought_back_by_its_run(store: Store) -> 
     assert await store.responses.get("resp_1") is None
 
 
+async def test_owner_hears_of_what_ended_elsewhere(store: Store) -> None:
+    for id in ("resp_1", "resp_2", "resp_3", "resp_4"):
+        await store.responses.create(response(id))
+    await store.responses.create(response("resp_5", owner="other"))
+    await store.responses.delete("resp_2")
+    await store.responses.update("resp_3", status="failed", body=b"{}")
+    await store.responses.request_cancel("resp_4")
+    assert await store.responses.going_on("me") == {"resp_1"}
+
+
 async def test_cancel_reaches_the_owner_alone(store: Store) -> None:
     await store.responses.create(response())
     await store.responses.create(response("resp_2", owner="other"))
     asked = await store.responses.request_cancel("resp_1")
     assert asked is not None and asked.cancel_requested
     await store.responses.request_cancel("resp_2")
-    assert await store.responses.cancelled("me") == ["resp_1"]
-    await store.responses.update("resp_1", status="cancelled", body=b"{}")
-    assert await store.responses.cancelled("me") == []
+    assert await store.responses.going_on("me") == set()
 
 
 @pytest.mark.parametrize("changes", [{"background": False}, {"status": "completed"}])
