@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
@@ -24,7 +24,7 @@ PART_SUFFIX: Final = ".part"
 class Blobs:
     """The bodies under one folder. All methods block: call them in a thread.
 
-    They raise OSError; `read` raises FileNotFoundError for a body that is gone.
+    They raise OSError; `read` and `open` raise FileNotFoundError for a body that is gone.
     """
 
     def __init__(self, url: str, store_id: str) -> None:
@@ -59,6 +59,11 @@ class Blobs:
         """A whole body."""
         body: bytes = self.fs.cat_file(f"{self.root}/{name}")
         return body
+
+    def open(self, name: str) -> BinaryIO:
+        """A body, to be read in pieces and closed."""
+        file: BinaryIO = self.fs.open(f"{self.root}/{name}", "rb")
+        return file
 
     def delete(self, name: str) -> None:
         """Forget a body, if there is one."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import mimetypes
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import Any, BinaryIO, Final
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 FOLDER: Final = "files"
 # A thread is asked to write once so much has come together.
 WRITE_BYTES: Final = 1024 * 1024
+READ_BYTES: Final = 256 * 1024
 BINARY_TYPE: Final = "application/octet-stream"
 BINARY_FORMAT: Final = "bin"
 
@@ -66,15 +67,19 @@ class Files:
 
     async def read(self, id: str) -> bytes:
         """The body of a file. Raises NotFound (`file_not_found`), FileElided, FileFailed."""
+        return b"".join([piece async for piece in await self.open(id)])
+
+    async def open(self, id: str) -> AsyncGenerator[bytes, None]:
+        """The body of a file in pieces. Raises as `read`, and StorageUnavailable in the midst."""
         stored = await self.get(id)
         if stored is None:
             raise file_not_found(id)
         if stored.code is not None:
             raise FileFailed(stored.message or "the file was not made", code=stored.code)
-        body = None if stored.elided else await asyncio.to_thread(self._read, id)
+        body = None if stored.elided else await asyncio.to_thread(self._open, id)
         if body is None:
             raise FileElided(f"the body of file '{id}' is not kept")
-        return body
+        return _pieces(body)
 
     async def list(
         self, container: str | None = None, *, session: str | None = None
@@ -144,10 +149,10 @@ class Files:
         with translated_faults():
             self._blobs.write(blob_name(id), body)
 
-    def _read(self, id: str) -> bytes | None:
+    def _open(self, id: str) -> BinaryIO | None:
         with translated_faults():
             try:
-                return self._blobs.read(blob_name(id))
+                return self._blobs.open(blob_name(id))
             except FileNotFoundError:
                 return None
 
@@ -200,6 +205,20 @@ class Upload:
     def _guarded(self, work: Callable[[], None]) -> None:
         with translated_faults():
             work()
+
+
+async def _pieces(body: BinaryIO) -> AsyncGenerator[bytes, None]:
+    """All of a body, which is closed at the end, or when the generator is."""
+
+    def read() -> bytes:
+        with translated_faults():
+            return body.read(READ_BYTES)
+
+    try:
+        while piece := await asyncio.to_thread(read):
+            yield piece
+    finally:
+        body.close()
 
 
 def format_of(name: str) -> str:

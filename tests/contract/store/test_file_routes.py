@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import quote
 
+import httpx
 import openai
 import pytest
 from http_serving import Serving, serving
@@ -236,3 +237,35 @@ async def test_wrong_method_is_told_all_the_right_ones(server: Serving) -> None:
     answer = await server.http.put("/v1/files")
     assert answer.status_code == 405
     assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
+
+
+async def test_large_file_comes_back_whole(server: Serving) -> None:
+    body = bytes(range(256)) * 8192
+    _, made = await upload(
+        server, multipart(("purpose", None, b"user_data"), ("file", "a.bin", body))
+    )
+    answer = await server.http.get(f"/v1/files/{made['id']}/content")
+    assert answer.content == body and answer.headers["content-length"] == str(len(body))
+
+
+async def test_client_that_leaves_a_download_half_way_harms_nobody(server: Serving) -> None:
+    body = b"x" * 8_000_000
+    _, made = await upload(
+        server, multipart(("purpose", None, b"user_data"), ("file", "a.bin", body))
+    )
+    path = f"/v1/files/{made['id']}/content"
+    async with server.http.stream("GET", path) as answer:
+        await anext(answer.aiter_raw())
+    assert (await server.http.get(path)).content == body
+
+
+async def test_client_that_reads_nothing_of_a_download_is_dropped() -> None:
+    async with serving(settings=ServerSettings(stall_timeout_s=0.05)) as server:
+        body = b"x" * 16_000_000
+        _, made = await upload(
+            server, multipart(("purpose", None, b"user_data"), ("file", "a.bin", body))
+        )
+        async with server.http.stream("GET", f"/v1/files/{made['id']}/content") as answer:
+            with pytest.raises(httpx.TransportError):
+                await server.until(lambda: not server.server.server_state.connections)
+                await answer.aread()

@@ -141,6 +141,22 @@ async def test_upload_in_pieces_is_one_file(store: Store, settings: StoreSetting
     assert await store.files.read(stored.id) == b"a" * 10 + b"b" * 5
 
 
+async def test_large_body_is_read_in_pieces(store: Store) -> None:
+    body = bytes(range(256)) * 4096
+    stored = await store.files.create(new_file(data=body))
+    pieces = [piece async for piece in await store.files.open(stored.id)]
+    assert len(pieces) > 2 and b"".join(pieces) == body
+
+
+async def test_body_that_is_read_may_be_deleted_meanwhile(store: Store) -> None:
+    body = b"x" * 1_000_000
+    stored = await store.files.create(new_file(data=body))
+    pieces = await store.files.open(stored.id)
+    first = await anext(pieces)
+    assert await store.files.delete(stored.id)
+    assert first + b"".join([piece async for piece in pieces]) == body
+
+
 async def test_aborted_upload_leaves_nothing(store: Store, settings: StoreSettings) -> None:
     upload = await store.files.begin()
     await upload.write(b"x" * 10_000)

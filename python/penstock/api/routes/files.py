@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
+from contextlib import aclosing
 from typing import Any, Final
 from urllib.parse import quote
 
 from starlette.types import Receive, Scope, Send
 
+from penstock.api.errors import ClientGone
 from penstock.api.multipart import PartHead, read_multipart
 from penstock.api.record import current_record
 from penstock.api.routes.answers import limit_of, page_of, query_of, send_value
@@ -96,22 +100,34 @@ class DeleteFile:
 
 
 class FileContent:
-    """GET the body of a file: 404 unknown or expired, 410 not kept, 422 an error placeholder."""
+    """GET the body of a file, in pieces as they are read: 404 unknown or expired, 410 not kept, 422
+    an error placeholder."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         file = await _file(self._services, scope)
-        body = await self._services.store.files.read(file.id)
         headers = [
             (b"content-type", file.mime_type.encode("latin-1", "replace")),
-            (b"content-length", b"%d" % len(body)),
+            (b"content-length", b"%d" % file.size_bytes),
             (b"content-disposition", _disposition(file.name)),
             *CONTENT_HEADERS,
         ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        async with aclosing(await self._services.store.files.open(file.id)) as pieces:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            async for piece in pieces:
+                part = send({"type": "http.response.body", "body": piece, "more_body": True})
+                await self._within_stall(part, scope)
+        await send({"type": "http.response.body"})
+
+    async def _within_stall(self, sending: Awaitable[None], scope: Scope) -> None:
+        """Send, unless the client reads nothing for too long: it is dropped then."""
+        try:
+            await asyncio.wait_for(sending, self._services.settings.stall_timeout_s)
+        except asyncio.TimeoutError:
+            scope["state"]["abort"]()
+            raise ClientGone from None
 
 
 class ListContainerFiles:
