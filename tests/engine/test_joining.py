@@ -32,21 +32,28 @@ def joiner() -> Joiner:
     return made
 
 
-def test_only_the_first_and_the_last_chunk_of_a_whole_answer_are_handed_on() -> None:
+def test_only_the_last_chunk_of_a_whole_answer_is_handed_on() -> None:
     made = joiner()
-    first = made.pass_on([chunk("whole", 0), chunk("bits", 0)])
-    assert first == [chunk("whole", 0), chunk("bits", 0)]
-    for token in range(1, 20):
+    for token in range(20):
         assert made.pass_on([chunk("whole", token), chunk("bits", token)]) == [chunk("bits", token)]
     last = made.pass_on([chunk("whole", 20, finish="stop")])
-    assert last == [chunk("whole", *range(1, 21), finish="stop")]
+    assert [ids(last), last[0].finish, last[0].cached_tokens] == [[*range(21)], "stop", 7]
+
+
+def test_a_whole_answer_tells_when_its_first_token_was_made() -> None:
+    made = joiner()
+    made.pass_on([TokenChunk("whole", (), 1.0, 7, prompt=(TokenDelta(5, -1.0),))])
+    for step in (2.0, 3.0):
+        made.pass_on([TokenChunk("whole", (TokenDelta(1),), step)])
+    (last,) = made.pass_on([TokenChunk("whole", (TokenDelta(2),), 4.0, finish="stop")])
+    assert (last.begun_s, last.step_time_s) == (2.0, 4.0)
 
 
 def test_what_is_held_is_bounded() -> None:
     made = joiner()
     passed = [made.pass_on([chunk("whole", token)]) for token in range(3 * MOST_HELD)]
     assert max(len(ids(chunks)) for chunks in passed) == MOST_HELD
-    assert len(ids([c for chunks in passed for c in chunks])) == 1 + 2 * MOST_HELD
+    assert len(ids([c for chunks in passed for c in chunks])) == 3 * MOST_HELD
 
 
 @pytest.mark.parametrize("finish", ["error", "abort"])
@@ -55,7 +62,8 @@ def test_what_was_made_before_a_failure_comes_before_it(finish: FinishReason) ->
     made.pass_on([chunk("whole", 0)])
     made.pass_on([chunk("whole", 1)])
     failure = chunk("whole", finish=finish)
-    assert made.pass_on([failure]) == [chunk("whole", 1), failure]
+    before, last = made.pass_on([failure])
+    assert (ids([before]), before.finish, last) == ([0, 1], None, failure)
 
 
 def test_a_request_that_fails_at_once_has_that_chunk_only() -> None:

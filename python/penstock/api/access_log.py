@@ -59,8 +59,8 @@ class AccessLog:
         )
 
     def _text(self, event: str, fields: dict[str, object]) -> None:
-        pairs = " ".join(f"{key}={value}" for key, value in fields.items() if value is not None)
-        log.info("%s %s", event, pairs)
+        pairs = [f"{key}={value}" for key, value in fields.items() if value is not None]
+        log.info("%s %s", event, " ".join(pairs))
 
     def _json(self, event: str, fields: dict[str, object]) -> None:
         given = {key: value for key, value in fields.items() if value is not None}

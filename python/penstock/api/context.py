@@ -104,7 +104,7 @@ def _make_record(scope: Scope) -> RequestRecord:
         content_length=int(length) if length.isdigit() and len(length) < 19 else None,
         housekeeping=preflight,
     )
-    record.pieces = scope.get("state", {}).get("pieces")
+    record.connection = scope.get("state", {}).get("connection")
     return record
 
 

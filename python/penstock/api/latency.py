@@ -80,7 +80,7 @@ class MeasuredEngine:
                 with self._rejections():
                     async for chunk in chunks:
                         if latency is not None and chunk.tokens:
-                            latency.observe(len(chunk.tokens), chunk.step_time_s)
+                            latency.observe(chunk)
                         yield chunk
             finally:
                 if latency is not None:
@@ -116,14 +116,14 @@ class _Latency:
         def observed(chunk: TokenChunk) -> TokenChunk | None:
             rest = tap(chunk)
             if rest is not chunk:
-                self.observe(len(chunk.tokens), chunk.step_time_s)
+                self.observe(chunk)
             return rest
 
         return observed
 
-    def observe(self, num_tokens: int, now_s: float) -> None:
-        """The tokens of one step."""
-        record = self._record
+    def observe(self, chunk: TokenChunk) -> None:
+        """The tokens of one step, or of several that were joined."""
+        record, num_tokens, now_s = self._record, len(chunk.tokens), chunk.step_time_s
         record.completion_tokens += num_tokens
         record.last_token_s = now_s
         if self._between is not None:
@@ -133,7 +133,7 @@ class _Latency:
             if self._total_s >= HELD_S:
                 self.flush()
         elif record.first_token_s is None or record.streaming:
-            self._begin(now_s)
+            self._begin(now_s if chunk.begun_s is None else chunk.begun_s)
         self._last_s = now_s
 
     def flush(self) -> None:

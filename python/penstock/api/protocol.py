@@ -7,6 +7,7 @@ was refused; may not leave its answer unread for ever; and there are only so man
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -25,16 +26,18 @@ class HeadTooLarge(ServiceError):
     code = "headers_too_large"
 
 
-class PieceWriter:
-    """`record.Pieces`: sends pieces of one answer of unknown length, past ASGI and the middlewares.
+class DirectConnection:
+    """`record.Connection`: sends pieces of one answer of unknown length, past ASGI and the
+    middlewares, and tells when the client is gone.
 
     Not `ready` where a piece must wait, where the head is not out, or nobody is there: ASGI's
     `send` knows what to do then.
     """
 
-    __slots__ = ("_cycle", "_flow", "_send")
+    __slots__ = ("_cycle", "_flow", "_protocol", "_send")
 
-    def __init__(self, protocol: HttpToolsProtocol) -> None:
+    def __init__(self, protocol: BoundedProtocol) -> None:
+        self._protocol = protocol
         self._cycle = protocol.cycle
         self._flow = protocol.flow
         self._send = protocol.transport.write
@@ -49,6 +52,13 @@ class PieceWriter:
     def write(self, data: bytes) -> None:
         self._send(b"%x\r\n%b\r\n" % (len(data), data))
 
+    def when_gone(self, call: Callable[[], None] | None) -> None:
+        self._protocol.gone = call
+        if call is not None:
+            self._flow.resume_reading()  # or nothing would tell
+            if self._cycle.disconnected:
+                self._protocol.loop.call_soon(call)
+
 
 class BoundedProtocol(HttpToolsProtocol):
     """One connection. `max_connections` is set by `bounded_protocol`."""
@@ -61,6 +71,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._in_message = False
         self._deadline: asyncio.TimerHandle | None = None
+        self.gone: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -72,6 +83,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._clear_deadline()
         super().connection_lost(exc)
+        if self.gone is not None:
+            self.gone()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -94,7 +107,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._clear_deadline()
         super().on_headers_complete()
-        self.scope["state"]["pieces"] = PieceWriter(self)
+        self.scope["state"]["connection"] = DirectConnection(self)
 
     def on_message_complete(self) -> None:
         self._in_message = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -19,16 +20,20 @@ UNKNOWN_MODEL = "unknown"
 CLIENT_CLOSED_STATUS = 499
 
 
-class Pieces(Protocol):
-    """The way of an open stream past the middlewares (`protocol.PieceWriter`)."""
+class Connection(Protocol):
+    """The connection of a request past ASGI and the middlewares (`protocol.DirectConnection`)."""
 
     @property
     def ready(self) -> bool:
-        """Whether a piece would be sent now."""
+        """Whether a piece of an open stream would be sent now."""
         ...
 
     def write(self, data: bytes) -> None:
         """Send a piece while `ready`."""
+        ...
+
+    def when_gone(self, call: Callable[[], None] | None) -> None:
+        """Call once when the client is gone, or soon if it is; None: no more."""
         ...
 
 
@@ -36,16 +41,16 @@ class Pieces(Protocol):
 class RequestRecord:
     """`path` is as the client wrote it, percent-encoded; `route` is the pattern it matched.
 
-    `pieces` None: all goes through the middlewares. `entered`: counted as in flight, once the model
-    is known. `encoder`: set when the head of an event stream is out, so that an error can still be
-    told in the stream's own form.
+    `connection` None: all goes through the middlewares. `entered`: counted as in flight, once the
+    model is known. `encoder`: set when the head of an event stream is out, so that an error can
+    still be told in the stream's own form.
     """
 
     id: str
     method: str
     path: str
     content_length: int | None
-    pieces: Pieces | None = None
+    connection: Connection | None = None
     started_s: float = field(default_factory=time.monotonic)
     route: str = UNMATCHED
     model: str = NO_MODEL

@@ -13,7 +13,7 @@ from starlette.types import Receive, Send
 from penstock.api.codecs.dialect import StreamEncoder
 from penstock.api.cutoff import CutOff, Cuttable
 from penstock.api.errors import ClientGone
-from penstock.api.record import RequestRecord
+from penstock.api.record import RequestRecord, current_record
 from penstock.dialog import Event, RunEnded, RunFailed
 from penstock.dialog.fold import Answer, FailedRun, Fold
 from penstock.dialog.outlet import Delta
@@ -45,10 +45,14 @@ async def unless_gone(work: Coroutine[Any, Any, _T], receive: Receive) -> _T:
 
 
 class _Watch:
-    """Cuts the block off, which then ends with ClientGone, when the client is gone."""
+    """Cuts the block off, which then ends with ClientGone, when the client is gone. Where only
+    ASGI can tell that, a task waits for it."""
 
     def __init__(self, receive: Receive) -> None:
+        record = current_record.get()
+        self._connection = record.connection if record is not None else None
         self._receive = receive
+        self._task: asyncio.Future[None] | None = None
         self._block = Cuttable()
 
     def drop(self) -> None:
@@ -57,8 +61,11 @@ class _Watch:
 
     def __enter__(self) -> None:
         self._block.__enter__()
-        self._future = asyncio.ensure_future(_disconnect(self._receive))
-        self._future.add_done_callback(lambda _: self._block.cut())
+        if self._connection is not None:
+            self._connection.when_gone(self._block.cut)
+        else:
+            self._task = asyncio.ensure_future(_disconnect(self._receive))
+            self._task.add_done_callback(lambda _: self._block.cut())
 
     def __exit__(
         self,
@@ -66,7 +73,10 @@ class _Watch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._future.cancel()
+        if self._connection is not None:
+            self._connection.when_gone(None)
+        if self._task is not None:
+            self._task.cancel()
         try:
             self._block.__exit__(kind, error, trace)
         except CutOff:
@@ -120,8 +130,8 @@ class EventStream:
     @property
     def ready(self) -> bool:
         """Whether the head is out, and the connection takes more."""
-        pieces = self._record.pieces
-        return self._opened and pieces is not None and pieces.ready
+        connection = self._record.connection
+        return self._opened and connection is not None and connection.ready
 
     def send(self, deltas: Sequence[Delta]) -> None:
         """Send deltas while `ready`."""
@@ -149,10 +159,10 @@ class EventStream:
         raise AssertionError("a run ends with RunEnded or RunFailed")
 
     def _write(self, frames: bytes) -> None:
-        pieces = self._record.pieces
-        assert pieces is not None
+        connection = self._record.connection
+        assert connection is not None
         if frames:  # an empty piece is the end of an answer
-            pieces.write(frames)
+            connection.write(frames)
             self._sent_s = self._loop.time()
 
     async def _send_last(self, event: Event) -> None:

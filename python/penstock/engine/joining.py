@@ -16,21 +16,30 @@ def joined(chunks: Sequence[TokenChunk]) -> TokenChunk:
     last = chunks[-1]
     tokens = tuple([token for chunk in chunks for token in chunk.tokens])
     prompt = tuple([token for chunk in chunks for token in chunk.prompt])
-    cached = chunks[0].cached_tokens
-    return TokenChunk(last.id, tokens, last.step_time_s, cached, last.finish, last.error, prompt)
+    begun = next((chunk for chunk in chunks if chunk.tokens), last)
+    return TokenChunk(
+        last.id,
+        tokens,
+        last.step_time_s,
+        chunks[0].cached_tokens,
+        last.finish,
+        last.error,
+        prompt,
+        begun.step_time_s if begun.begun_s is None else begun.begun_s,
+    )
 
 
 class Joiner:
-    """Holds back the chunks of requests whose callers want the whole answer (TokenRequest.whole),
-    between the first token and the last one, so that a step costs next to nothing for them."""
+    """Holds back the chunks of requests whose callers want the whole answer (TokenRequest.whole)
+    up to the last one, so that a step costs next to nothing for them."""
 
     def __init__(self) -> None:
-        self._held: dict[str, list[TokenChunk] | None] = {}  # None: the first one did not come yet
+        self._held: dict[str, list[TokenChunk]] = {}
 
     def add(self, request: TokenRequest) -> None:
         """Before the first chunk of a request."""
         if request.whole:
-            self._held[request.id] = None
+            self._held[request.id] = []
 
     def forget(self, request_id: str) -> None:
         """Nothing more comes of a request. Harmless when done twice."""
@@ -56,13 +65,11 @@ class Joiner:
             del self._held[chunk.id]
             if chunk.finish in ("error", "abort"):  # what was made before comes before it
                 return [*([joined(held)] if held else ()), chunk]
-        if held is None:
-            if chunk.finish is None and chunk.tokens:  # else it tells of the prompt only
-                self._held[chunk.id] = []
-            return [chunk]
+        elif not chunk.tokens:
+            return [chunk]  # it tells of the prompt only
         held.append(chunk)
         if chunk.finish is None and len(held) < MOST_HELD:
             return []
-        whole = joined(held)
+        whole = held[0] if len(held) == 1 else joined(held)
         held.clear()
         return [whole]

@@ -33,8 +33,8 @@ class TokenRequest(msgspec.Struct, frozen=True):
     vocabulary; the end of the grammar ends the sequence. `prompt_logprobs`: how many alternatives
     to tell with the log-probability of each token of the prompt after the first; None to tell
     nothing of it, which reads prompts faster. `whole`: the caller looks at nothing before the last
-    token, so that all chunks but the first may come joined. `adapter`: a generation, "" for the
-    base model; one that the engine does not have is refused with `adapter_not_found`.
+    token, so that chunks may come joined. `adapter`: a generation, "" for the base model; one that
+    the engine does not have is refused with `adapter_not_found`.
     """
 
     id: str
@@ -104,7 +104,8 @@ class TokenChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     The first one says how many prompt tokens came from the prefix cache. `step_time_s`:
     `time.monotonic()` at the end of the step, the same clock in all processes of a machine.
     `prompt`: the next tokens of the prompt, from its second one on, where they are asked for; all
-    of them come before the first token of the answer."""
+    of them come before the first token of the answer. `begun_s`: the end of the
+    step of its first token, where it is made of several chunks."""
 
     id: str
     tokens: tuple[TokenDelta, ...]
@@ -113,6 +114,7 @@ class TokenChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     finish: FinishReason | None = None
     error: str | None = None
     prompt: tuple[TokenDelta, ...] = ()
+    begun_s: float | None = None
 
 
 class EngineInfo(msgspec.Struct, frozen=True):

@@ -131,7 +131,7 @@ class Choice:
         return self._called_enough or self._shown.matched is not None
 
     def _start(self, chunk: TokenChunk) -> None:
-        self._first_s = chunk.step_time_s
+        self._first_s = chunk.step_time_s if chunk.begun_s is None else chunk.begun_s
         if self._echo is not None:
             self._parts.text(self._echo.text, self._echo.logprobs())
 

@@ -97,7 +97,7 @@ class ChatTemplate:
         Raises as `render` does."""
         variables = self._variables(messages, tools, reasoning)
         told = (variables, begun)
-        if not _any_text(told, lambda text: tokenizer.mentions_control(text) is not None):
+        if not _any_text(told, tokenizer.mentions_control):
             return tokenizer.encode(self._render(variables) + begun)
         mark = _unused_mark(told)
         broken = {
@@ -188,14 +188,18 @@ def _unused_mark(told: Any) -> str:
     raise InvalidRequest("the messages use every private code point", field="messages")
 
 
-def _any_text(value: Any, test: Callable[[str], bool]) -> bool:
+def _any_text(value: Any, test: Callable[[str], object]) -> bool:
     """Whether a string in plain data passes, names of fields included."""
     if isinstance(value, str):
-        return test(value)
+        return bool(test(value))
     if isinstance(value, dict):
-        return any(_any_text(k, test) or _any_text(v, test) for k, v in value.items())
-    if isinstance(value, list | tuple):
-        return any(_any_text(item, test) for item in value)
+        for name, item in value.items():
+            if test(name) or _any_text(item, test):
+                return True
+    elif isinstance(value, list | tuple):
+        for item in value:
+            if _any_text(item, test):
+                return True
     return False
 
 
