@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from penstock.api.wire import fields as f
 from penstock.api.wire.chat import ChatTemplateArguments, Effort
-from penstock.api.wire.constraints import Grammar, JsonSchema, Permission, ResponseFormat
+from penstock.api.wire.constraints import Adapter, Grammar, JsonSchema, Permission, ResponseFormat
 from penstock.api.wire.hosted import Domains, RequestedFiles, UserLocation, WebSearchOptions
 from penstock.api.wire.message_blocks import InputMessageParam, TextBlock
 from penstock.api.wire.sampling import SamplingFields
@@ -101,6 +101,7 @@ class MessagesRequest(SamplingFields, kw_only=True):
     chat_template_kwargs: ChatTemplateArguments | None = None
     response_format: ResponseFormat | None = None
     grammar: Grammar | None = None
+    adapter: Adapter | None = None
     ignore_eos: bool | None = None
     logprobs: Annotated[
         bool | None, Meta(description="Without effect: a message has no place for them.")
