@@ -18,11 +18,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import httpx
+import msgspec
 import openai
 from described import check_answer
 from scripted_engine import ScriptedEngine
 from stores import opened, store_settings
 
+from penstock.adapters.live import LiveAdapters
+from penstock.adapters.registry import LoadedAdapter
 from penstock.api.app import create_app
 from penstock.api.metrics import Metrics
 from penstock.api.registry import ModelRegistry
@@ -48,6 +51,7 @@ from penstock.dialog import (
     TurnEnded,
     Usage,
 )
+from penstock.engine.adapter_host import AdapterHost, LoadOrder
 from penstock.engine.fleet import ModelState
 from penstock.engine.protocol import Engine
 from penstock.engine.types import NO_EMBEDDINGS
@@ -138,9 +142,11 @@ class ScriptedLoop:
 
 class ScriptedControl:
     """What the fleet does for the models of a test: there are no engine processes to wait for.
-    `loads` and `unloads` name the models that were asked for; a load waits for `gate`."""
+    `loads` and `unloads` name the models that were asked for; a load waits for `gate`. `host`: a
+    real one, for the adapters of MODEL."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: AdapterHost | None = None) -> None:
+        self.host = host
         self.registry: ModelRegistry | None = None
         self.gate = asyncio.Event()
         self.gate.set()
@@ -152,17 +158,38 @@ class ScriptedControl:
         assert self.registry is not None
         self.loads.append(model)
         if self.registry[model].status != "loaded":
-            self.registry.apply({model: ModelState("reloading")})
+            self._tell(model, ModelState("reloading"))
             await self.gate.wait()
             if self.failing:
-                self.registry.apply({model: ModelState("unloaded", "no memory at /dev/mem")})
+                self._tell(model, ModelState("unloaded", "no memory at /dev/mem"))
                 raise Unavailable("could not be loaded", code="model_load_failed")
-        self.registry.apply({model: ModelState("loaded")})
+        self._tell(model, ModelState("loaded"))
 
     async def unload(self, model: str) -> None:
         assert self.registry is not None
         self.unloads.append(model)
-        self.registry.apply({model: ModelState("unloaded")})
+        self._tell(model, ModelState("unloaded"))
+
+    async def load_adapter(self, model: str, order: LoadOrder) -> LoadedAdapter:
+        assert self.host is not None
+        return await self.host.load(order)
+
+    async def unload_adapter(self, model: str, alias: str, expected: str | None) -> LoadedAdapter:
+        assert self.host is not None
+        return await self.host.unload(alias, expected)
+
+    async def hear(self) -> None:
+        return None
+
+    def tell_adapters(self) -> None:
+        """The adapters of MODEL have changed."""
+        self._tell(MODEL, ModelState("loaded"))
+
+    def _tell(self, model: str, state: ModelState) -> None:
+        assert self.registry is not None
+        if self.host is not None and model == MODEL:
+            state = msgspec.structs.replace(state, adapters=self.host.adapters)
+        self.registry.apply({model: state})
 
 
 def registry_of(
@@ -173,6 +200,7 @@ def registry_of(
     on_demand: Collection[str] = (),
     aliases: Mapping[str, str] | None = None,
     default: str | None = None,
+    adapters: LiveAdapters | None = None,
 ) -> ModelRegistry:
     """Models that answer by these loops; those on demand are not loaded yet."""
 
@@ -186,7 +214,13 @@ def registry_of(
         return opened
 
     models = [
-        ServedModel(name, opener(loop), control, on_demand=name in on_demand)
+        ServedModel(
+            name,
+            opener(loop),
+            control,
+            on_demand=name in on_demand,
+            adapters=adapters if name == MODEL else None,
+        )
         for name, loop in loops.items()
     ]
     registry = ModelRegistry(models, aliases=aliases, default=default)
@@ -223,23 +257,31 @@ async def serving(
     on_demand: Collection[str] = (),
     aliases: Mapping[str, str] | None = None,
     default: str | None = None,
+    engine: ScriptedEngine | None = None,
+    adapters: LiveAdapters | None = None,
+    host: AdapterHost | None = None,
+    adapter_updates: bool = False,
 ) -> AsyncIterator[Serving]:
-    """A server on a free port of loopback, until the block ends. `store` None: one of its own."""
-    loop, control = ScriptedLoop(script), ScriptedControl()
+    """A server on a free port of loopback, until the block ends. `store` None: one of its own.
+    `adapters` and `host`: of MODEL."""
+    loop, control = ScriptedLoop(script), ScriptedControl(host)
     control.registry = registry_of(
         models or {MODEL: loop},
-        ScriptedEngine([1]),
+        engine or ScriptedEngine([1]),
         control,
         on_demand=on_demand,
         aliases=aliases,
         default=default,
+        adapters=adapters,
     )
+    if host is not None:
+        control.tell_adapters()
     await asyncio.gather(*(model.started() for model in control.registry.values()))
     async with AsyncExitStack() as stack:
         if store is None:
             folder = stack.enter_context(TemporaryDirectory(prefix="penstock-store-"))
             store = await stack.enter_async_context(opened(store_settings(Path(folder))))
-        async with _serving(loop, control, settings, metrics, store) as running:
+        async with _serving(loop, control, settings, metrics, store, adapter_updates) as running:
             yield running
 
 
@@ -250,6 +292,7 @@ async def _serving(
     settings: ServerSettings,
     metrics: Metrics | None,
     store: Store,
+    adapter_updates: bool,
 ) -> AsyncIterator[Serving]:
     assert control.registry is not None
     services = Services(
@@ -258,6 +301,7 @@ async def _serving(
         store=store,
         settings=settings,
         metrics=metrics or (None if settings.disable_metrics else Metrics()),
+        adapter_updates=adapter_updates,
         created=CREATED,
     )
     started = asyncio.Event()

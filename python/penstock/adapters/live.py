@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock.adapters.registry import LoadedAdapter
 from penstock.base.errors import InvalidRequest
+from penstock.config import LoraSettings
 from penstock.dialog import AdapterGeneration
 
 MAX_SHOWN_CHARS: Final = 80
@@ -15,9 +16,14 @@ NOT_FOUND: Final = "adapter_not_found"
 
 class LiveAdapters:
     """The aliases of one model. `refresh` returns when all changes so far have been applied; it may
-    take a turn to another process."""
+    take a turn to another process. `limits`: what the model was started with."""
 
-    def __init__(self, refresh: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(
+        self,
+        refresh: Callable[[], Awaitable[None]] | None = None,
+        limits: LoraSettings | None = None,
+    ) -> None:
+        self.limits = limits or LoraSettings()
         self._refresh = refresh
         self._aliases: dict[str, LoadedAdapter] | None = None
 

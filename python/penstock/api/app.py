@@ -13,7 +13,7 @@ from penstock.api.codecs.completions import CompletionsDialect
 from penstock.api.codecs.messages import MessagesDialect
 from penstock.api.context import RequestContext
 from penstock.api.errors import Errors
-from penstock.api.routes.adapters import ListAdapters
+from penstock.api.routes.adapters import ListAdapters, LoadAdapter, UnloadAdapter
 from penstock.api.routes.approvals import DecideApproval
 from penstock.api.routes.count_tokens import CountTokens
 from penstock.api.routes.docs import Docs, DocsAsset, OpenApi
@@ -100,7 +100,7 @@ def all_routes(services: Services) -> list[Route]:
         _route("/v1/chat/completions", POST=GenerateEndpoint(services, ChatDialect())),
         _route("/v1/completions", POST=GenerateEndpoint(services, CompletionsDialect())),
         _route("/v1/embeddings", POST=EmbeddingEndpoint(services)),
-        _route("/v1/lora_adapters", GET=ListAdapters(services)),
+        *_adapters(services),
         _route("/v1/messages", POST=GenerateEndpoint(services, MessagesDialect())),
         _route("/v1/messages/count_tokens", POST=CountTokens(services, MessagesDialect())),
         *_stored(services),
@@ -119,6 +119,18 @@ def all_routes(services: Services) -> list[Route]:
         _route("/v1/responses/{response_id}/input_items", GET=InputItems(services.runs)),
         _route("/v1/system/doctor", POST=Diagnose()),
         _route("/v1/system/info", GET=GetSystemInfo()),
+    ]
+
+
+def _adapters(services: Services) -> list[Route]:
+    """The routes of adapters; those that change something only where clients may."""
+    listed = _route("/v1/lora_adapters", GET=ListAdapters(services))
+    if not services.adapter_updates:
+        return [listed]
+    return [
+        _route("/v1/load_lora_adapter", POST=LoadAdapter(services)),
+        listed,
+        _route("/v1/unload_lora_adapter", POST=UnloadAdapter(services)),
     ]
 
 

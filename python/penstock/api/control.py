@@ -1,5 +1,5 @@
-"""How an API process has models loaded and unloaded: by the fleet of its own process, or, in one of
-several workers, over the pipes to its parent.
+"""How an API process has models and adapters loaded and unloaded: by the fleet of its own process,
+or, in one of several workers, over the pipes to its parent.
 
 The pipes are the worker's standard input and output, a line of JSON a message. They exist anyway
 (the worker ends with its input), belong to nobody else, and break with either process; a socket or
@@ -16,7 +16,10 @@ from typing import Literal
 
 import msgspec
 
+from penstock.adapters.errors import AdapterRefused
+from penstock.adapters.registry import LoadedAdapter
 from penstock.base.errors import ModelError, Unavailable
+from penstock.engine.adapter_host import LoadOrder
 from penstock.engine.fleet import EngineFleet, ModelState
 
 log = logging.getLogger(__name__)
@@ -42,6 +45,37 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
     model: str
 
 
+class AskLoad(msgspec.Struct, frozen=True, tag="ask_load"):
+    """From a worker: load an adapter."""
+
+    number: int
+    model: str
+    order: LoadOrder
+
+
+class AskUnload(msgspec.Struct, frozen=True, tag="ask_unload"):
+    """From a worker: forget an adapter."""
+
+    number: int
+    model: str
+    alias: str
+    expected: str | None
+
+
+class AskNews(msgspec.Struct, frozen=True, tag="ask_news"):
+    """From a worker: the answer comes after all that there was to tell."""
+
+    number: int
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """An AdapterRefused."""
+
+    code: str
+    message: str
+    field: str | None
+
+
 class Told(msgspec.Struct, frozen=True, tag="told"):
     """To a worker: the states of all models."""
 
@@ -49,13 +83,16 @@ class Told(msgspec.Struct, frozen=True, tag="told"):
 
 
 class Answered(msgspec.Struct, frozen=True, tag="answered"):
-    """To a worker: what it asked for is done, or could not be."""
+    """To a worker: what it asked for is done, or could not be. `adapter`: the one that was loaded
+    or forgotten."""
 
     number: int
     done: bool
+    adapter: LoadedAdapter | None = None
+    refusal: Refusal | None = None
 
 
-FromWorker = Ready | Failed | Ask
+FromWorker = Ready | Failed | Ask | AskLoad | AskUnload | AskNews
 ToWorker = Told | Answered
 
 from_worker_decoder: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)
@@ -88,6 +125,15 @@ class FleetControl:
     async def unload(self, model: str) -> None:
         await self._fleet.unload(model)
 
+    async def load_adapter(self, model: str, order: LoadOrder) -> LoadedAdapter:
+        return await self._fleet.load_adapter(model, order)
+
+    async def unload_adapter(self, model: str, alias: str, expected: str | None) -> LoadedAdapter:
+        return await self._fleet.unload_adapter(model, alias, expected)
+
+    async def hear(self) -> None:
+        """What changes is applied at once in this process."""
+
 
 class PipeControl:
     """Of a worker. `write` sends a message to the parent."""
@@ -95,39 +141,67 @@ class PipeControl:
     def __init__(self, write: Callable[[FromWorker], None]) -> None:
         self._write = write
         self._numbers = itertools.count()
-        self._waiting: dict[int, asyncio.Future[bool]] = {}
+        self._waiting: dict[int, asyncio.Future[Answered]] = {}
 
     async def load(self, model: str) -> None:
-        if not await self._ask("load", model):
+        if not (await self._ask(lambda number: Ask(number, "load", model))).done:
             raise load_failed(model)
 
     async def unload(self, model: str) -> None:
-        await self._ask("unload", model)
+        await self._ask(lambda number: Ask(number, "unload", model))
+
+    async def load_adapter(self, model: str, order: LoadOrder) -> LoadedAdapter:
+        return _adapter_of(await self._ask(lambda number: AskLoad(number, model, order)))
+
+    async def unload_adapter(self, model: str, alias: str, expected: str | None) -> LoadedAdapter:
+        return _adapter_of(
+            await self._ask(lambda number: AskUnload(number, model, alias, expected))
+        )
+
+    async def hear(self) -> None:
+        await self._ask(AskNews)
 
     def answered(self, answer: Answered) -> None:
         """Take in what the parent answered."""
         waiter = self._waiting.get(answer.number)
         if waiter is not None and not waiter.done():
-            waiter.set_result(answer.done)
+            waiter.set_result(answer)
 
-    async def _ask(self, action: Action, model: str) -> bool:
+    async def _ask(self, message: Callable[[int], FromWorker]) -> Answered:
         number = next(self._numbers)
         self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._write(Ask(number, action, model))
+        self._write(message(number))
         try:
             return await self._waiting[number]
         finally:
             del self._waiting[number]
 
 
-async def obey(fleet: EngineFleet, ask: Ask) -> Answered:
+def _adapter_of(answer: Answered) -> LoadedAdapter:
+    refusal = answer.refusal
+    if refusal is not None:
+        raise AdapterRefused(refusal.code, refusal.message, field=refusal.field)
+    assert answer.adapter is not None
+    return answer.adapter
+
+
+async def obey(fleet: EngineFleet, ask: Ask | AskLoad | AskUnload | AskNews) -> Answered:
     """In the parent: do what a worker asks for."""
     try:
-        if ask.action == "load":
-            await fleet.load(ask.model)
-        else:
-            await fleet.unload(ask.model)
+        match ask:
+            case Ask(number, "load", model):
+                await fleet.load(model)
+            case Ask(number, "unload", model):
+                await fleet.unload(model)
+            case AskLoad(number, model, order):
+                return Answered(number, True, await fleet.load_adapter(model, order))
+            case AskUnload(number, model, alias, expected):
+                removed = await fleet.unload_adapter(model, alias, expected)
+                return Answered(number, True, removed)
     except ModelError as error:
-        log.error("model %s cannot be loaded: %s", ask.model, error)
+        log.error("model %s cannot be loaded: %s", model, error)
         return Answered(ask.number, done=False)
+    except AdapterRefused as error:
+        refusal = Refusal(error.code, error.message, error.field)
+        return Answered(ask.number, done=False, refusal=refusal)
     return Answered(ask.number, done=True)

@@ -9,6 +9,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Literal
 
+from penstock.api.wire.adapters import (
+    LoadLoraAdapterRequest,
+    LoraAdapterList,
+    LoraAdapterObject,
+    UnloadLoraAdapterRequest,
+)
 from penstock.api.wire.agent import (
     AgenticToolApprovalRequired,
     AgenticToolCallProgress,
@@ -74,6 +80,8 @@ FORM: Final = "multipart/form-data"
 BODY_ERRORS: Final = (400, 408, 413, 429)
 # Of whatever asks an engine: its queue is full, it failed, it is starting or unloaded.
 ENGINE_ERRORS: Final = (404, 429, 500, 503)
+# Of the adapter routes: what a folder holds, who may read it, what is loaded already.
+ADAPTER_ERRORS: Final = (400, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503)
 # Of whatever is stored: bad, unknown, elided or broken ones, too much, a database that is gone, a
 # disk that is full.
 STORE_ERRORS: Final = (400, 404, 408, 410, 413, 422, 429, 503, 507)
@@ -303,9 +311,23 @@ OPERATIONS: Final = (
     ),
     Operation(
         *("GET", "/v1/lora_adapters", "listAdapters", "Models"),
-        "The adapters of a model; 409 where it has no LoRA runtime",
-        answer=dict[str, Any],
+        "The adapters of a model, which the query may name; 409 where it has no LoRA runtime",
+        answer=LoraAdapterList,
         errors=(404, 409),
+    ),
+    Operation(
+        *("POST", "/v1/load_lora_adapter", "loadAdapter", "Models"),
+        "LoRA adapter loaded. Only there where the server lets clients load adapters",
+        request=LoadLoraAdapterRequest,
+        answer=LoraAdapterObject,
+        errors=ADAPTER_ERRORS,
+    ),
+    Operation(
+        *("POST", "/v1/unload_lora_adapter", "unloadAdapter", "Models"),
+        "LoRA adapter unloaded; running requests keep it. Only there where clients may load them",
+        request=UnloadLoraAdapterRequest,
+        answer=LoraAdapterObject,
+        errors=ADAPTER_ERRORS,
     ),
     Operation(
         *("POST", "/v1/models/reload", "reloadModel", "Models"),

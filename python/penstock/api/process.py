@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from penstock.adapters.live import LiveAdapters
 from penstock.agent import Runner, load_runner, loop_over
 from penstock.agent.attachments import Attachments
 from penstock.api.app import create_app
@@ -69,6 +70,7 @@ class ApiProcess:
             store=self._store,
             settings=self._settings,
             metrics=self._metrics,
+            adapter_updates=read_environment().lora_updates,
         )
         opening: list[asyncio.Task[None]] = []
 
@@ -106,14 +108,18 @@ class ApiProcess:
 
     def _served(self, model: ModelTask) -> ServedModel:
         settings = model.settings
+        adapters = LiveAdapters(self._control.hear, settings.engine.lora)
         return ServedModel(
             settings.id,
-            lambda: self._open_model(settings.engine, model.socket_path),
+            lambda: self._open_model(settings.engine, model.socket_path, adapters),
             self._control,
             on_demand=settings.on_demand,
+            adapters=adapters,
         )
 
-    async def _open_model(self, settings: EngineSettings, socket_path: str) -> LoadedModel:
+    async def _open_model(
+        self, settings: EngineSettings, socket_path: str, adapters: LiveAdapters
+    ) -> LoadedModel:
         """Connect to an engine that may still be loading, and load the text side meanwhile. Raises
         ModelError."""
         client = EngineClient(socket_path)
@@ -121,7 +127,7 @@ class ApiProcess:
         if self._metrics is not None:
             engine = MeasuredEngine(client, self._metrics)
         try:
-            runner = await asyncio.to_thread(_load_runner, settings, engine)
+            runner = await asyncio.to_thread(_load_runner, settings, engine, adapters)
             await client.wait_ready()
         except BaseException:
             await client.close()
@@ -150,8 +156,8 @@ def _make_fetcher(allowed: tuple[str, ...]) -> Fetcher:
     return Fetcher(AllowList(allowed))
 
 
-def _load_runner(settings: EngineSettings, engine: Engine) -> Runner:
+def _load_runner(settings: EngineSettings, engine: Engine, adapters: LiveAdapters) -> Runner:
     environment = read_environment()
     hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
     files = resolve_model(settings.model, environment.home, hub)
-    return load_runner(files, engine, settings.tool_syntax)
+    return load_runner(files, engine, settings.tool_syntax, adapters)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from penstock.api.adapter_cards import AdapterCard, AdapterCards
 from penstock.api.served_model import ServedModel
 from penstock.base.errors import NotFound, Unavailable
 from penstock.engine.fleet import States
@@ -14,6 +16,15 @@ from penstock.engine.types import EngineGauges
 DEFAULT_MODEL: Final = "default"
 MAX_SHOWN_CHARS: Final = 80
 GAUGES_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a request names as its model. `adapter`: the alias of one of its adapters, if that is
+    what was named."""
+
+    model: str
+    adapter: str | None = None
 
 
 class ModelRegistry(Mapping[str, ServedModel]):
@@ -30,6 +41,7 @@ class ModelRegistry(Mapping[str, ServedModel]):
         self._models = {model.id: model for model in models}
         self._aliases = dict(aliases or {})
         self._default = default
+        self._cards = self._make_cards()
 
     def __getitem__(self, model: str) -> ServedModel:
         return self._models[self._aliases.get(model, model)]
@@ -66,14 +78,35 @@ class ModelRegistry(Mapping[str, ServedModel]):
             code="model_not_found",
         )
 
+    def select(self, name: str | None) -> Selection:
+        """The model that a request names, or the adapter that it names as a model: by the id of its
+        card, or by an alias that is unique. Raises NotFound."""
+        known = name is None or name == DEFAULT_MODEL or name in self
+        card = None if name is None or known else self._cards.find(name)
+        if card is not None:
+            return Selection(card.model, card.adapter.alias)
+        return Selection(self.resolve(name))
+
     def echoed(self, name: str | None) -> str:
         """What an answer calls the model: its id, or the alias that the request used."""
-        return name if name is not None and name in self._aliases else self.resolve(name)
+        if name is not None and (name in self._aliases or self.select(name).adapter is not None):
+            return name
+        return self.resolve(name)
+
+    @property
+    def cards(self) -> Mapping[str, AdapterCard]:
+        """Those of the adapters that are loaded, by their ids."""
+        return self._cards.by_id
 
     def apply(self, states: States) -> None:
         """Take in what became of the engines."""
         for name, state in states.items():
             self._models[name].apply(state)
+        self._cards = self._make_cards()
+
+    def _make_cards(self) -> AdapterCards:
+        adapters = [(model.id, model.adapters.all) for model in self._models.values()]
+        return AdapterCards(adapters, {*self._models, *self._aliases, DEFAULT_MODEL})
 
     async def gauges(self) -> EngineGauges | None:
         """The sum over the engines that are connected; None if one of them does not answer."""

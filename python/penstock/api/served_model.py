@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock import __version__
-from penstock.base.errors import ModelError, Unavailable
+from penstock.adapters.live import LiveAdapters
+from penstock.adapters.registry import LoadedAdapter
+from penstock.base.errors import EngineFault, ModelError, Unavailable
 from penstock.dialog import EmbeddingRequest, Embeddings, Event, GenerateRequest, Outlet
+from penstock.engine.adapter_host import LoadOrder
 from penstock.engine.fleet import ModelState, Status
 from penstock.engine.protocol import Engine
+from penstock.engine.types import AdapterState
 
 log = logging.getLogger(__name__)
 
@@ -68,9 +72,23 @@ class ModelControl(Protocol):
         """Return when running answers have finished and the engine's memory is free."""
         ...
 
+    async def load_adapter(self, model: str, order: LoadOrder) -> LoadedAdapter:
+        """Load an adapter; it goes on if the caller leaves. Raises AdapterRefused."""
+        ...
+
+    async def unload_adapter(self, model: str, alias: str, expected: str | None) -> LoadedAdapter:
+        """Forget an adapter. Raises AdapterRefused."""
+        ...
+
+    async def hear(self) -> None:
+        """Return when all changes so far have arrived."""
+        ...
+
 
 class ServedModel:
     """`open_model` connects to the engine of the model, and loads the text side beside it.
+
+    `adapters` is what its loop looks adapters up in.
 
     It is opened when its engine starts. When the engine is to end, no new request gets a lease, and
     the last one that is given back closes the connection: an engine that was told to drain ends
@@ -84,11 +102,13 @@ class ServedModel:
         control: ModelControl,
         *,
         on_demand: bool = False,
+        adapters: LiveAdapters | None = None,
     ) -> None:
         self.id = model_id
         self.on_demand = on_demand
         self._open_model = open_model
         self._control = control
+        self.adapters = adapters or LiveAdapters()
         self._state = ModelState("unloaded")
         self._opened: _Opened | None = None
 
@@ -114,6 +134,7 @@ class ServedModel:
     def apply(self, state: ModelState) -> None:
         """Take in what became of the engine."""
         self._state = state
+        self.adapters.apply(state.adapters)
         if state.status == "unloaded":
             opened, self._opened = self._opened, None
             if opened is not None:
@@ -161,6 +182,16 @@ class ServedModel:
             yield await self._ready(opened)
         finally:
             opened.give_back()
+
+    async def adapter_states(self) -> tuple[AdapterState, ...]:
+        """What the engine has of adapters, () while there is none."""
+        engine = self.engine
+        if engine is None:
+            return ()
+        try:
+            return await engine.adapters()
+        except (Unavailable, EngineFault):
+            return ()
 
     async def fingerprint(self) -> str:
         """Names version and weights. Loads the model if need be; raises as `lease` does."""

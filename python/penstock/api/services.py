@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Services:
     """`models`: model id -> what answers for it. `control` loads and unloads them. `metrics` None:
-    switched off. `created`: when the server started, Unix seconds. `store`: what outlives a
-    request; shared with the other API processes."""
+    switched off. `adapter_updates`: whether clients may load and unload adapters. `created`: when
+    the server started, Unix seconds. `store`: what outlives a request; shared with the other API
+    processes."""
 
     models: ModelRegistry
     control: ModelControl
     store: Store | LateStore
     settings: ServerSettings
     metrics: Metrics | None
+    adapter_updates: bool = False
     created: int = field(default_factory=lambda: int(time()))
     observers: Observers = field(init=False)
     bodies: BodyReader = field(init=False)

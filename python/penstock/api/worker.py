@@ -34,6 +34,9 @@ from penstock.base.errors import ModelError
 from penstock.base.logs import configure_logging
 from penstock.config import SettingsError
 
+TOLD_BYTES = 64 * 1024 * 1024
+"""The longest line: it may tell of very many adapters."""
+
 
 def main() -> int:
     configure_logging()
@@ -50,7 +53,7 @@ async def _serve() -> None:
     assert main_task is not None
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, main_task.cancel)
-    lines = asyncio.StreamReader()
+    lines = asyncio.StreamReader(limit=TOLD_BYTES)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin.buffer)
     task = msgspec.json.decode(await lines.readline(), type=WorkerTask)
     settings = task.api.server

@@ -14,6 +14,9 @@ import msgspec
 
 from penstock.api.control import (
     Ask,
+    AskLoad,
+    AskNews,
+    AskUnload,
     Failed,
     Ready,
     Told,
@@ -129,14 +132,16 @@ class WorkerGroup:
                         ready.set_result(None)
                 case Failed(text):
                     failure = text
-                case Ask() as ask:
+                case Ask() | AskLoad() | AskUnload() | AskNews() as ask:
                     errand = asyncio.create_task(self._obey(process, ask))
                     self._errands.add(errand)
                     errand.add_done_callback(self._errands.discard)
         if not ready.done():
             ready.set_exception(ModelError(failure))
 
-    async def _obey(self, process: asyncio.subprocess.Process, ask: Ask) -> None:
+    async def _obey(
+        self, process: asyncio.subprocess.Process, ask: Ask | AskLoad | AskUnload | AskNews
+    ) -> None:
         answer = await obey(self._fleet, ask)
         assert process.stdin is not None
         process.stdin.write(line_of(answer))  # a worker that has died does not miss it

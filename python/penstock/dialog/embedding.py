@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.dialog.request import AdapterGeneration
+
 
 class EmbeddingRequest(msgspec.Struct, frozen=True):
     """`inputs`: texts, or token ids as the model's own tokenizer counts them, taken as they are.
     `truncate`: keep the start of an input that is longer than the model takes. `model` None: the
-    default one."""
+    default one; `adapter` as of GenerateRequest."""
 
     inputs: tuple[str | tuple[int, ...], ...]
     model: str | None = None
+    adapter: str | AdapterGeneration | None = None
     truncate: bool = False
 
 

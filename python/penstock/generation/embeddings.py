@@ -47,6 +47,12 @@ class EmbeddingRunner:
         Unavailable, EngineFault.
         """
         _check(request)
+        if request.adapter is not None:
+            raise InvalidRequest(
+                "a model that makes embeddings has no dynamic LoRA runtime; leave `adapter` out",
+                field="adapter",
+                code="lora_runtime_unavailable",
+            )
         info = self._engine.info
         chars = sum(len(given) for given in request.inputs if isinstance(given, str))
         if chars > LONG_INPUT_CHARS:

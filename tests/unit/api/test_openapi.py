@@ -17,7 +17,7 @@ DOCUMENT = "/api-doc/openapi.json"
 
 
 async def test_every_route_is_described_and_every_description_is_a_route():
-    async with serving() as server:
+    async with serving(adapter_updates=True) as server:
         routes = all_routes(server.services)
     registered = [(m, r.path) for r in routes for m in r.methods if m != "HEAD"]
     assert sorted(registered) == sorted((o.method, o.path) for o in OPERATIONS)

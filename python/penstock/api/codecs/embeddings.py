@@ -11,6 +11,7 @@ import orjson
 
 from penstock.api.codecs.fields import Fields, decode_object
 from penstock.api.codecs.inputs import decode_inputs
+from penstock.api.codecs.sampling import decode_adapter
 from penstock.dialog import EmbeddingRequest, Embeddings
 
 # Accepted with a value of any type, and without effect; so is every field named nowhere here.
@@ -39,6 +40,7 @@ def decode(body: bytes) -> DecodedEmbedding:
     request = EmbeddingRequest(
         inputs=_inputs(fields),
         model=fields.string("model") or None,
+        adapter=decode_adapter(fields),
         truncate=fields.boolean("truncate_sequence") or False,
     )
     base64 = fields.choice("encoding_format", ENCODINGS) == "base64"

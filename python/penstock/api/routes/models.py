@@ -17,14 +17,14 @@ from penstock.api.services import Services
 
 
 class ListModels:
-    """The card `default` first, then each model."""
+    """The card `default` first, then each model, then each adapter."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        names = [DEFAULT_MODEL, *self._services.models]
-        cards = [_card(name, self._services) for name in names]
+        models = self._services.models
+        cards = [_card(name, self._services) for name in (DEFAULT_MODEL, *models, *models.cards)]
         await send_json(orjson.dumps({"object": "list", "data": cards}), send)
 
 
@@ -90,7 +90,17 @@ def reload_model(services: Services) -> ModelOperation:
 
 
 def _card(name: str, services: Services) -> dict[str, Any]:
-    """Raises NotFound for a name that nobody has."""
+    """Of a model, or of an adapter by its qualified id. Raises NotFound for a name that nobody
+    has."""
+    adapter = services.models.cards.get(name)
+    if adapter is not None:
+        return {
+            **_card(adapter.model, services),
+            "id": name,
+            "root": adapter.adapter.alias,
+            "parent": adapter.model,
+            "adapter_generation": adapter.adapter.generation,
+        }
     model: ServedModel = services.models[services.resolve(name)]
     return {
         "id": name,

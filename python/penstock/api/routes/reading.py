@@ -23,6 +23,8 @@ THREAD_BODY_BYTES: Final = 256 * 1024
 
 Asked = TypeVar("Asked", Decoded, DecodedEmbedding, ResponsesRequest)
 
+_R = TypeVar("_R", GenerateRequest, EmbeddingRequest, GenerateRequest | EmbeddingRequest)
+
 
 class RequestReader(Generic[Asked]):
     """Reads requests of one dialect, whose `decode` raises InvalidRequest."""
@@ -32,19 +34,23 @@ class RequestReader(Generic[Asked]):
         self._decode_body: Callable[[bytes], Asked] = decode
 
     async def read(self, scope: Scope, receive: Receive) -> tuple[Asked, RequestRecord]:
-        """The request, with the id of its model, or the alias that it used. Raises what
-        `BodyReader.read` does, InvalidRequest, and NotFound for an unknown model."""
+        """The request, with the id of its model, or the alias that it used, and the adapter that it
+        names as its model. Raises what `BodyReader.read` does, InvalidRequest, and NotFound for an
+        unknown model."""
         services = self._services
         record = current_record.get()
         assert record is not None
         record.route, record.model = scope["route"].path, UNKNOWN_MODEL
         body = await services.bodies.read(record, receive)
         decoded = await self._decode(body, record)
-        record.model = services.resolve(decoded.request.model)
+        selection = services.models.select(decoded.request.model)
+        record.model = selection.model
         record.streaming = decoded.stream
         services.observers.enter(record)
         request: GenerateRequest | EmbeddingRequest = decoded.request
         request = msgspec.structs.replace(request, model=services.models.echoed(request.model))
+        if selection.adapter is not None:
+            request = _with_adapter(request, selection.adapter)
         if isinstance(request, GenerateRequest):
             request = msgspec.structs.replace(request, streamed=decoded.stream)
         return msgspec.structs.replace(decoded, request=request), record
@@ -61,6 +67,17 @@ class RequestReader(Generic[Asked]):
     def _model_label(self, body: bytes) -> str:
         """The model of a request that cannot be decoded, for metrics and log."""
         try:
-            return self._services.resolve(model_of(body))
+            return self._services.models.select(model_of(body)).model
         except ServiceError:
             return UNKNOWN_MODEL
+
+
+def _with_adapter(request: _R, alias: str) -> _R:
+    """The request for the adapter that it names as its model. Raises InvalidRequest where it names
+    another one besides."""
+    if request.adapter is not None:
+        raise InvalidRequest(
+            "`model` names an adapter already; leave `adapter` out, or name the model",
+            field="adapter",
+        )
+    return msgspec.structs.replace(request, adapter=alias)

@@ -55,14 +55,17 @@ class CreateResponse:
         asked, record = await self._reader.read(scope, receive)
         if asked.references:
             asked = resolved(asked, await self._items(asked.references))
-        turn = await self._conversation(asked)
+        turn = await self._conversation(asked, record.model)
         messages = turn
         if asked.instructions is not None:
             messages = (Message("system", (Text(asked.instructions),)), *turn)
         watched = asked.stream or asked.background  # the latter for its status
         request = msgspec.structs.replace(asked.request, messages=messages, streamed=watched)
         identity = ResponseIdentity(
-            new_id(RESPONSE_PREFIX), record.model, asked.echoed, asked.background
+            new_id(RESPONSE_PREFIX),
+            asked.request.model or record.model,
+            asked.echoed,
+            asked.background,
         )
         resource = Resource(identity)
         row = self._runs.row(resource, turn, asked.previous_id) if asked.store else None
@@ -112,10 +115,10 @@ class CreateResponse:
                 raise NotFound(f"Item with id '{_shown(id)}' not found", code="item_not_found")
         return found
 
-    async def _conversation(self, asked: ResponsesRequest) -> tuple[Message, ...]:
+    async def _conversation(self, asked: ResponsesRequest, model: str) -> tuple[Message, ...]:
         """What has been said before, and this turn. Raises NotFound."""
         if asked.previous_id is None:
-            return continued((), await self._attached(asked.request))
+            return continued((), await self._attached(asked.request, model))
         stored = await self._runs.get(asked.previous_id)
         if stored is None:
             _refuse_unknown(asked.previous_id, "previous_response_id")
@@ -124,12 +127,11 @@ class CreateResponse:
                 f"`previous_response_id` names a response that is {stored.status}; wait for it",
                 field="previous_response_id",
             )
-        return continued(conversation_of(stored), await self._attached(asked.request))
+        return continued(conversation_of(stored), await self._attached(asked.request, model))
 
-    async def _attached(self, request: GenerateRequest) -> tuple[Message, ...]:
+    async def _attached(self, request: GenerateRequest, model: str) -> tuple[Message, ...]:
         """The turn with its files as texts: the conversation is kept for longer than they are."""
-        assert request.model is not None
-        attached = await self._services.models[request.model].attach(request)
+        attached = await self._services.models[model].attach(request)
         assert attached.messages is not None
         return attached.messages
 

@@ -59,7 +59,8 @@ class ChatCompletionResponseChoice(Struct):
 
 class ChatCompletionResponse(Struct):
     """The finished answers. `session_id` is that of the request, if it had one; what tools of the
-    server did is there when they did something."""
+    server did is there when they did something; `adapter_generation` names exactly the adapter that
+    was used."""
 
     id: str
     object: Literal["chat.completion"]
@@ -68,6 +69,7 @@ class ChatCompletionResponse(Struct):
     system_fingerprint: str
     choices: list[ChatCompletionResponseChoice]
     usage: CompletionUsage
+    adapter_generation: str | UnsetType = UNSET
     session_id: str | UnsetType = UNSET
     agentic_tool_calls: list[AgenticToolCall] | UnsetType = UNSET
     files: list[FileObject] | UnsetType = UNSET
@@ -118,4 +120,5 @@ class ChatCompletionChunkResponse(Struct):
     system_fingerprint: str
     choices: list[ChatCompletionChunkChoice]
     usage: CompletionUsage | UnsetType = UNSET
+    adapter_generation: str | UnsetType = UNSET
     session_id: str | UnsetType = UNSET

@@ -95,6 +95,7 @@ class CompletionResponse(Struct):
     system_fingerprint: str
     choices: list[CompletionResponseChoice]
     usage: CompletionUsage
+    adapter_generation: str | UnsetType = UNSET
 
 
 class CompletionChunkChoice(Struct):
@@ -116,3 +117,4 @@ class CompletionChunkResponse(Struct):
     system_fingerprint: str
     choices: list[CompletionChunkChoice]
     usage: CompletionUsage | UnsetType = UNSET
+    adapter_generation: str | UnsetType = UNSET

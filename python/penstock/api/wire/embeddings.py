@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct
 
 from penstock.api.wire import fields as f
+from penstock.api.wire.constraints import Adapter
 
 _IDS: Final = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
 Input = Annotated[
@@ -33,6 +34,7 @@ class EmbeddingRequest(Struct, kw_only=True):
 
     input: Input
     model: f.Model | None = None
+    adapter: Adapter | None = None
     encoding_format: Literal["float", "base64"] | None = None
     truncate_sequence: bool | None = None
     dimensions: Annotated[None, Meta(description="Cannot be chosen.")] = None

@@ -77,6 +77,7 @@ class MessageResponse(Struct, kw_only=True):
     stop_reason: StopReason | None
     stop_sequence: str | None
     usage: MessageUsage
+    adapter_generation: str | UnsetType = UNSET
     session_id: str | UnsetType = UNSET
     files: list[FileObject] | UnsetType = UNSET
 

@@ -186,7 +186,7 @@ class ResponseResource(Struct):
     top_logprobs: int | None
     top_p: float | None
     truncation: Literal["auto", "disabled"]
-    adapter_generation: str | UnsetType | None = UNSET
+    adapter_generation: str | UnsetType = UNSET
 
 
 class ResponseDeleted(Struct):

@@ -1,0 +1,72 @@
+"""What loaded adapters are called where a model is named: qualified ids, and short aliases."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.adapters.registry import LoadedAdapter
+from penstock.base.errors import NotFound
+
+# In this order: what escaping brings in is not escaped again.
+ESCAPES: Final = (("%", "%25"), (":", "%3A"), ("#", "%23"))
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterCard:
+    """An adapter of the model `model`, and its id among all models."""
+
+    id: str
+    model: str
+    adapter: LoadedAdapter
+
+
+@dataclass(frozen=True)
+class AdapterCards:
+    """The cards of all models, in their order. `taken`: ids and aliases of the models themselves,
+    which win."""
+
+    adapters: Iterable[tuple[str, tuple[LoadedAdapter, ...]]]
+    taken: Collection[str]
+    by_id: dict[str, AdapterCard] = field(init=False, default_factory=dict)
+    _by_alias: defaultdict[str, list[AdapterCard]] = field(
+        init=False, default_factory=lambda: defaultdict(list)
+    )
+
+    def __post_init__(self) -> None:
+        for model, adapters in self.adapters:
+            for adapter in adapters:
+                card = AdapterCard(self._free_id(model, adapter.alias), model, adapter)
+                self.by_id[card.id] = card
+                self._by_alias[adapter.alias].append(card)
+
+    def find(self, name: str) -> AdapterCard | None:
+        """By id, or by an alias that only one model has. Raises NotFound for an alias of several
+        (`ambiguous_adapter`)."""
+        card = self.by_id.get(name)
+        if card is not None:
+            return card
+        named = self._by_alias.get(name, [])
+        if len(named) > 1:
+            ids = ", ".join(card.id for card in named)
+            raise NotFound(
+                f"several models have an adapter of this name; use one of {ids}",
+                field="model",
+                code="ambiguous_adapter",
+            )
+        return named[0] if named else None
+
+    def _free_id(self, model: str, alias: str) -> str:
+        plain = f"{_escaped(model)}::{_escaped(alias)}"
+        name, number = plain, 2
+        while name in self.taken or name in self.by_id:
+            name, number = f"{plain}#{number}", number + 1
+        return name
+
+
+def _escaped(name: str) -> str:
+    for sign, escape in ESCAPES:
+        name = name.replace(sign, escape)
+    return name

@@ -1,0 +1,405 @@
+"""The adapter routes, and adapters on every dialect: the specification's tables, row by row."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from http_serving import MODEL, Serving, frames_of, serving
+from lora_folders import write_adapter
+from prometheus_client.parser import text_string_to_metric_families
+from scripted_engine import ScriptedEngine
+from tiny_text import tiny_template, tiny_tokenizer
+
+from penstock.adapters.live import LiveAdapters
+from penstock.agent import AgentLoop
+from penstock.config import LoraSettings, ServerSettings
+from penstock.engine.adapter_host import AdapterHost, LoadOrder
+from penstock.generation import Generator
+
+LOAD, UNLOAD, LIST = "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/lora_adapters"
+MESSAGES = {"messages": [{"role": "user", "content": "hi"}]}
+DIALECTS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": MESSAGES,
+    "/v1/completions": {"prompt": "hi"},
+    "/v1/responses": {"input": "hi"},
+    "/v1/messages": MESSAGES | {"max_tokens": 5},
+}
+
+
+class World:
+    """A server whose adapters are real, over an engine whose tokens are not."""
+
+    def __init__(self, server: Serving, engine: ScriptedEngine, root: Path) -> None:
+        self.server, self.engine, self.root = server, engine, root
+        self.folders = [write_adapter(root / f"a{n}", seed=n) for n in range(3)]
+
+    async def post(self, path: str, **fields: Any) -> httpx.Response:
+        return await self.server.http.post(path, json=fields)
+
+    async def load(self, name: str, number: int = 0, **fields: Any) -> dict[str, Any]:
+        folder = str(self.folders[number])
+        answer = await self.post(LOAD, lora_name=name, lora_path=folder, **fields)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    async def listed(self) -> dict[str, Any]:
+        found: dict[str, Any] = (await self.server.http.get(LIST)).json()
+        return found
+
+
+@asynccontextmanager
+async def world_of(
+    tmp_path: Path, *, updates: bool = True, settings: ServerSettings | None = None, **limits: int
+) -> AsyncIterator[World]:
+    root = tmp_path / "root"
+    root.mkdir()
+    engine = ScriptedEngine([5, 6, 7])
+    engine.lora = LoraSettings(**limits)
+    live = LiveAdapters(limits=engine.lora)
+    loop = AgentLoop(Generator(engine, tiny_tokenizer(), tiny_template(), adapters=live))
+    told: list[Serving] = []
+    host = AdapterHost(
+        engine.lora,
+        tmp_path / "home",
+        root=root,
+        changed=lambda: told[0].control.tell_adapters(),
+    )
+    host.attach(engine)
+    async with serving(
+        models={MODEL: loop},
+        engine=engine,
+        adapters=live,
+        host=host,
+        adapter_updates=updates,
+        settings=settings or ServerSettings(),
+    ) as server:
+        told.append(server)
+        yield World(server, engine, root)
+    await host.close()
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with world_of(tmp_path, max_adapters=2) as made:
+        yield made
+
+
+def refusal(answer: httpx.Response) -> tuple[int, str]:
+    error = answer.json()["error"]
+    assert set(error) >= {"code", "message", "type"} and "root/" not in error["message"]
+    kind = "server_error" if answer.status_code >= 500 else "invalid_request_error"
+    assert error["type"] == kind
+    return answer.status_code, error["code"]
+
+
+async def test_load_answers_with_the_fields_of_the_specification(world: World) -> None:
+    adapter = await world.load(" sql ")
+    generation = adapter["generation"]
+    assert len(generation) == 64 and set(generation) <= set("0123456789abcdef")
+    assert adapter == {
+        "id": "sql",
+        "object": "lora_adapter",
+        "source": str(world.folders[0]),
+        "generation": generation,
+        "rank": 4,
+        "bytes": adapter["bytes"],
+    }
+    assert adapter["bytes"] > 0
+
+
+async def test_list_tells_aliases_generations_and_limits(world: World) -> None:
+    adapter = await world.load("sql")
+    copy = await world.load("copy")
+    assert copy["generation"] == adapter["generation"]
+    assert await world.listed() == {
+        "object": "list",
+        "data": [adapter, copy],
+        "generations": [
+            {
+                "generation": adapter["generation"],
+                "aliases": ["sql", "copy"],
+                "rank": 4,
+                "bytes": adapter["bytes"],
+                "retired": False,
+                "active_leases": 0,
+                "resident": True,
+            }
+        ],
+        "resident_generations": 1,
+        "retired_generations": 0,
+        "resident_bytes": adapter["bytes"],
+        "max_adapters": 2,
+        "max_rank": 256,
+        "max_bytes": 8 * 1024**3,
+    }
+
+
+async def test_without_updates_the_list_is_there_and_redacted_and_the_rest_is_not(
+    tmp_path: Path,
+) -> None:
+    async with world_of(tmp_path, updates=False) as world:
+        host = world.server.control.host
+        assert host is not None
+        await host.load(LoadOrder("sql", str(world.folders[0])))
+        (shown,) = (await world.listed())["data"]
+        assert "source" not in shown and str(tmp_path) not in json.dumps(await world.listed())
+        for path in (LOAD, UNLOAD):
+            answer = await world.server.http.post(path, json={})
+            assert answer.status_code == 404
+
+
+@pytest.mark.parametrize("field", ["load_inplace", "replace"])
+async def test_alias_is_replaced_in_place_and_compared(world: World, field: str) -> None:
+    first = await world.load("sql")
+    again = await world.post(LOAD, lora_name="sql", lora_path=str(world.folders[1]))
+    assert refusal(again) == (409, "lora_adapter_already_loaded")
+    second = await world.load("sql", 1, **{field: True})
+    assert second["generation"] != first["generation"]
+    stale = await world.post(
+        LOAD,
+        lora_name="sql",
+        lora_path=str(world.folders[2]),
+        load_inplace=True,
+        expected_generation=first["generation"],
+    )
+    assert refusal(stale) == (409, "lora_generation_mismatch")
+    third = await world.load("sql", 2, load_inplace=True, expected_generation=second["generation"])
+    assert (await world.listed())["data"] == [third]
+
+
+async def test_unload_answers_with_what_was_removed(world: World) -> None:
+    adapter = await world.load("sql")
+    stale = await world.post(UNLOAD, lora_name="sql", expected_generation="0" * 64)
+    assert refusal(stale) == (409, "lora_generation_mismatch")
+    gone = await world.post(UNLOAD, lora_name="sql", expected_generation=adapter["generation"])
+    assert (gone.status_code, gone.json()) == (200, adapter)
+    assert refusal(await world.post(UNLOAD, lora_name="sql")) == (404, "lora_adapter_not_found")
+    assert (await world.listed())["generations"] == []
+    ignored = await world.post(UNLOAD, lora_name="sql", lora_int_id={"any": 1})
+    assert refusal(ignored) == (404, "lora_adapter_not_found")
+
+
+async def test_running_requests_keep_their_generation(world: World) -> None:
+    adapter = await world.load("sql")
+    gate = asyncio.Event()
+    world.engine._script = [5, gate, 6]
+    body = MESSAGES | {"adapter": "sql", "stream": True}
+    running = asyncio.create_task(world.server.http.post("/v1/chat/completions", json=body))
+    await world.server.until(lambda: bool(world.engine.active))
+    assert (await world.post(UNLOAD, lora_name="sql")).status_code == 200
+    listed = await world.listed()
+    (generation,) = listed["generations"]
+    assert (generation["retired"], generation["active_leases"]) == (True, 1)
+    assert (generation["aliases"], listed["retired_generations"]) == ([], 1)
+    exact = {"adapter": {"generation": adapter["generation"]}, "max_tokens": 1}
+    late = await world.server.http.post("/v1/completions", json={"prompt": "hi"} | exact)
+    assert late.status_code == 200  # for as long as it is there
+    gate.set()
+    frames = frames_of((await running).text)
+    chunks = [json.loads(frame) for frame in frames[:-1]]
+    assert {chunk["adapter_generation"] for chunk in chunks} == {adapter["generation"]}
+    assert (await world.listed())["generations"] == []
+    gone = await world.server.http.post("/v1/completions", json={"prompt": "hi"} | exact)
+    assert refusal(gone) == (400, "adapter_not_found")
+
+
+async def test_load_goes_on_when_its_client_leaves_and_is_the_only_one(world: World) -> None:
+    world.engine.load_gate.clear()
+    body = {"lora_name": "sql", "lora_path": str(world.folders[0])}
+    async with httpx.AsyncClient(base_url=world.server.url) as other:
+        leaving = asyncio.create_task(other.post(LOAD, json=body))
+        host = world.server.control.host
+        assert host is not None
+        await world.server.until(lambda: bool(host.sources()))
+        leaving.cancel()
+    busy = await world.post(LOAD, lora_name="b", lora_path=str(world.folders[1]))
+    assert refusal(busy) == (429, "lora_load_busy")
+    assert busy.headers["retry-after"] == "1"
+    assert (await world.server.http.get("/health")).status_code == 200
+    world.engine.load_gate.set()
+    await world.server.until(lambda: bool(host.adapters))
+    assert [one["id"] for one in (await world.listed())["data"]] == ["sql"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "code"),
+    [
+        ({"lora_name": ""}, 400, "invalid_lora_name"),
+        ({"lora_name": "x" * 257}, 400, "invalid_lora_name"),
+        ({"lora_path": ""}, 400, "invalid_adapter_path"),
+        ({"lora_path": "a\0"}, 400, "invalid_adapter_path"),
+        ({"lora_path": "../home"}, 403, "adapter_path_forbidden"),
+        ({"lora_path": "/etc"}, 403, "adapter_path_forbidden"),
+        ({"lora_path": "nothing"}, 404, "adapter_path_not_found"),
+        ({"lora_path": "."}, 404, "adapter_file_not_found"),
+        ({"lora_path": "dora"}, 422, "invalid_lora_adapter"),
+        ({"lora_path": "large"}, 409, "lora_rank_limit_exceeded"),
+        ({"expected_generation": "0" * 64}, 400, "invalid_lora_load_policy"),
+        ({"load_inplace": True, "expected_generation": "0"}, 409, "lora_generation_mismatch"),
+        ({"model": "other"}, 404, "model_not_found"),
+        ({"lora_name": None}, 422, "invalid_request_body"),
+        ({"lora_name": 3}, 422, "invalid_request_body"),
+        ({"lora_path": ["a"]}, 422, "invalid_request_body"),
+        ({"load_inplace": "yes"}, 422, "invalid_request_body"),
+        ({"load_inplace": True, "replace": False}, 422, "invalid_request_body"),
+        ({"surprise": 1}, 422, "invalid_request_body"),
+        ({"is_3d_lora_weight": 1}, 422, "invalid_request_body"),
+    ],
+)
+async def test_load_is_refused_with_the_status_of_the_reference(
+    world: World, fields: dict[str, Any], status: int, code: str
+) -> None:
+    write_adapter(world.root / "dora", config={"use_dora": True})
+    write_adapter(world.root / "large", rank=300)
+    body = {"lora_name": "sql", "lora_path": "a0"} | fields
+    assert refusal(await world.post(LOAD, **body)) == (status, code)
+    assert (await world.listed())["generations"] == []
+
+
+@pytest.mark.parametrize("path", [LOAD, UNLOAD])
+async def test_bodies_are_read_strictly(tmp_path: Path, path: str) -> None:
+    settings = ServerSettings(body_limit_bytes=2048)
+    async with world_of(tmp_path, settings=settings) as world:
+        http, json_type = world.server.http, {"content-type": "application/json"}
+        for body in (b"", b"{", b"[1]", b"\xff"):
+            answer = await http.post(path, content=body, headers=json_type)
+            assert refusal(answer) == (400, "malformed_json")
+        for kind in ({}, {"content-type": "text/plain"}):
+            answer = await http.post(path, content=b"{}", headers=kind)
+            assert refusal(answer) == (415, "invalid_content_type")
+        answer = await http.post(path, content=b"{}", headers=json_type)
+        assert refusal(answer) == (422, "invalid_request_body")
+        charset = {"content-type": "Application/JSON; charset=utf-8"}
+        assert (await http.post(path, content=b"{}", headers=charset)).status_code == 422
+        answer = await http.post(path, content=b" " * 4096, headers=json_type)
+        assert refusal(answer) == (413, "request_body_too_large")
+        assert refusal(await world.post(path, lora_name="x", other=1))[0] == 422
+
+
+async def test_capacity_is_told(world: World) -> None:
+    await world.load("a", 0)
+    await world.load("b", 1)
+    full = await world.post(LOAD, lora_name="c", lora_path=str(world.folders[2]))
+    assert refusal(full) == (409, "lora_alias_limit_exceeded")
+    await world.load("b", 2, load_inplace=True)
+
+
+async def test_model_that_is_unloaded_takes_no_adapter(world: World) -> None:
+    assert world.server.control.host is not None
+    world.server.control.host.detach()
+    answer = await world.post(LOAD, lora_name="c", lora_path=str(world.folders[2]))
+    assert refusal(answer) == (409, "model_state_conflict")
+
+
+async def test_cards_of_adapters_come_after_those_of_models(world: World) -> None:
+    adapter = await world.load("a:b%#c")
+    cards = (await world.server.http.get("/v1/models")).json()["data"]
+    assert [card["id"] for card in cards] == ["default", MODEL, f"{MODEL}::a%3Ab%25%23c"]
+    card = cards[-1]
+    assert (card["root"], card["parent"], card["status"]) == ("a:b%#c", MODEL, "loaded")
+    assert card["adapter_generation"] == adapter["generation"]
+    assert all(other["adapter_generation"] is None for other in cards[:-1])
+    quoted = card["id"].replace("%", "%25").replace("#", "%23")
+    assert (await world.server.http.get(f"/v1/models/{quoted}")).json() == card
+
+
+def generation_in(path: str, answer: httpx.Response, stream: bool) -> set[str | None]:
+    if not stream:
+        return {answer.json().get("adapter_generation")}
+    events = [
+        json.loads(line.removeprefix("data: "))
+        for line in answer.text.splitlines()
+        if line.startswith("data: {")
+    ]
+    if path == "/v1/messages":
+        return {events[0]["message"].get("adapter_generation")}
+    if path == "/v1/responses":
+        return {e["response"].get("adapter_generation") for e in events if "response" in e}
+    return {event.get("adapter_generation") for event in events}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", DIALECTS)
+async def test_every_dialect_takes_an_alias_a_generation_and_an_alias_as_model(
+    world: World, path: str, stream: bool
+) -> None:
+    generation = (await world.load("sql"))["generation"]
+    named: list[dict[str, Any]] = [
+        {"adapter": "sql"},
+        {"adapter": {"generation": generation}},
+        {"model": "sql"},
+        {"model": f"{MODEL}::sql"},
+    ]
+    for fields in named:
+        answer = await world.server.http.post(
+            path, json=DIALECTS[path] | fields | {"stream": stream}
+        )
+        assert answer.status_code == 200, answer.text
+        assert generation_in(path, answer, stream) == {generation}
+        assert world.engine.requests[-1].adapter == generation
+        if not stream and path != "/v1/responses":
+            assert answer.json()["model"] == fields.get("model", MODEL)
+    plain = await world.server.http.post(path, json=DIALECTS[path] | {"stream": stream})
+    assert generation_in(path, plain, stream) == {None}
+    assert world.engine.requests[-1].adapter == ""
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+async def test_adapter_that_is_not_there_is_refused(world: World, path: str) -> None:
+    await world.load("sql")
+    for fields in ({"adapter": "other"}, {"adapter": {"generation": "0" * 64}}):
+        answer = await world.server.http.post(path, json=DIALECTS[path] | fields)
+        assert answer.status_code == 400
+        if path != "/v1/messages":
+            assert refusal(answer) == (400, "adapter_not_found")
+    both = {"model": "sql", "adapter": "sql"}
+    answer = await world.server.http.post(path, json=DIALECTS[path] | both)
+    assert answer.status_code == 400 and "leave `adapter` out" in answer.text
+    unknown = await world.server.http.post(path, json=DIALECTS[path] | {"model": "other"})
+    assert unknown.status_code == 404
+    assert world.engine.requests == []
+
+
+async def test_embedding_with_an_adapter_is_refused(world: World) -> None:
+    await world.load("sql")
+    for fields in ({"adapter": "sql"}, {"model": "sql"}):
+        answer = await world.server.http.post("/v1/embeddings", json={"input": "x"} | fields)
+        assert answer.status_code == 400
+
+
+async def test_background_response_tells_its_generation(world: World) -> None:
+    generation = (await world.load("sql"))["generation"]
+    body = {"input": "hi", "adapter": "sql", "background": True}
+    queued = (await world.server.http.post("/v1/responses", json=body)).json()
+    path = f"/v1/responses/{queued['id']}"
+    while (done := (await world.server.http.get(path)).json())["status"] != "completed":
+        await asyncio.sleep(0.01)
+    assert done["adapter_generation"] == generation
+
+
+async def test_metrics_label_the_model_of_adapter_routes(world: World) -> None:
+    await world.load("sql")
+    await world.server.http.get(f"{LIST}?model={MODEL}")
+    await world.server.http.get(f"{LIST}?model=other")
+    await world.post(LOAD, lora_name="x", lora_path="y", model="other")
+    await world.server.http.post(UNLOAD, content=b"{", headers={"content-type": "application/json"})
+    await world.server.http.post("/v1/completions", json={"prompt": "hi", "model": "sql"})
+    text = (await world.server.http.get("/metrics")).text
+    (requests,) = (f for f in text_string_to_metric_families(text) if f.name == "http_requests")
+    labels = {(s.labels["path"], s.labels["model"]) for s in requests.samples if s.value}
+    assert labels == {
+        (LOAD, MODEL),
+        (LOAD, "unknown"),
+        (UNLOAD, "unknown"),
+        (LIST, MODEL),
+        (LIST, "unknown"),
+        ("/v1/completions", MODEL),
+    }
