@@ -21,17 +21,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from penstock.adapters.errors import AdapterRefused
+from penstock.adapters.live import LiveAdapters
+from penstock.adapters.registry import LoadedAdapter
 from penstock.agent import AgentLoop, EmbeddingLoop, load_loop
 from penstock.base.errors import InvalidRequest, Unavailable
-from penstock.config import EngineSettings, read_environment
+from penstock.config import EngineSettings, LoraSettings, read_environment
 from penstock.config.limits import check_engine
 from penstock.dialog import (
+    AdapterGeneration,
     Constraint,
     EmbeddingRequest,
     Event,
@@ -46,6 +51,7 @@ from penstock.dialog import (
     ToolPolicy,
 )
 from penstock.dialog.fold import Answer, FailedRun, Fold
+from penstock.engine.adapter_host import AdapterHost, LoadOrder
 from penstock.engine.local import LocalEngine
 from penstock.generation.embeddings import MAX_INPUTS
 from penstock.models.files import ModelFiles
@@ -75,22 +81,26 @@ class Options(TypedDict, total=False):
     tools: Sequence[FunctionTool]
     tool_policy: ToolPolicy
     constraint: Constraint | None
+    adapter: str | AdapterGeneration | None
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What answers: the turn loop, how many sequences it runs at once, and how to end it."""
+    """What answers: the turn loop, how many sequences it runs at once, and how to end it.
+    `adapters` None: there is no LoRA runtime."""
 
     loop: AgentLoop | EmbeddingLoop
     max_seqs: int
     close: Callable[[], Awaitable[None]]
+    adapters: AdapterHost | None = None
 
 
 class LLM:
     """A loaded model. Close it, or use it in a `with` statement.
 
-    `model`: a path, a hub id or a name of the catalogue; `settings`: fields of `EngineSettings`.
-    Raises ModelError, and SettingsError for a setting out of range.
+    `model`: a path, a hub id or a name of the catalogue; `settings`: fields of `EngineSettings`,
+    such as `lora=LoraSettings()` for adapters. Raises ModelError, and SettingsError for a setting
+    out of range.
 
     All methods take the keywords of `Options`. A request that cannot be served raises a
     `ServiceError` (`InvalidRequest`, `FailedRun`) with code and field.
@@ -206,6 +216,31 @@ class LLM:
         """As `embed`; cancelling it aborts what is not computed yet."""
         return await asyncio.wrap_future(self._thread.submit(self._embed(inputs, truncate)))
 
+    def load_adapter(
+        self,
+        alias: str,
+        folder: str | Path,
+        *,
+        replace: bool = False,
+        expected_generation: str | None = None,
+        pinned: bool = False,
+    ) -> LoadedAdapter:
+        """Load a PEFT folder as the adapter `alias`, or put it in the place of the one that is
+        called so; with `expected_generation` only if that is still this one. A `pinned` one stays
+        in memory. Raises AdapterRefused; one load goes on at a time."""
+        order = LoadOrder(
+            alias, str(folder), replace, expected_generation, pinned=pinned, rooted=False
+        )
+        return self._thread.wait(self._adapters().load(order))
+
+    def unload_adapter(self, alias: str, expected_generation: str | None = None) -> LoadedAdapter:
+        """Forget an adapter; answers that use it go on. Raises AdapterRefused."""
+        return self._thread.wait(self._adapters().unload(alias, expected_generation))
+
+    def adapters(self) -> tuple[LoadedAdapter, ...]:
+        """The adapters that are loaded, () without a LoRA runtime."""
+        return self._host.adapters.adapters if self._host.adapters is not None else ()
+
     def close(self) -> None:
         """Abort what runs, and free the model. May be called again."""
         self._finalizer()
@@ -215,6 +250,14 @@ class LLM:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _adapters(self) -> AdapterHost:
+        if self._host.adapters is None:
+            raise AdapterRefused(
+                "lora_runtime_unavailable",
+                "this LLM has no dynamic LoRA runtime; give it lora=LoraSettings()",
+            )
+        return self._host.adapters
 
     async def _answer_all(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
         widest = max((request.n for request in requests), default=1)
@@ -313,12 +356,31 @@ async def _start(settings: EngineSettings) -> Host:
     """Load engine and text side at the same time."""
     files = asyncio.ensure_future(asyncio.to_thread(_find_files, settings))
     engine = await LocalEngine.start(settings)
-    try:
-        loop = await asyncio.to_thread(load_loop, await files, engine, settings.tool_syntax)
-    except BaseException:
+    live = LiveAdapters(limits=settings.lora)
+    adapters = None if settings.lora is None else _host_adapters(settings.lora, engine, live)
+
+    async def close() -> None:
+        if adapters is not None:
+            await adapters.close()
         await engine.close()
+
+    try:
+        loop = await asyncio.to_thread(load_loop, await files, engine, settings.tool_syntax, live)
+        if adapters is not None:
+            await adapters.preload()
+    except BaseException:
+        await close()
         raise
-    return Host(loop, engine.info.max_seqs, engine.close)
+    return Host(loop, engine.info.max_seqs, close, adapters)
+
+
+def _host_adapters(settings: LoraSettings, engine: LocalEngine, live: LiveAdapters) -> AdapterHost:
+    adapters = AdapterHost(
+        settings, read_environment().home, changed=lambda: live.apply(adapters.adapters)
+    )
+    adapters.attach(engine)
+    live.apply(())
+    return adapters
 
 
 def _find_files(settings: EngineSettings) -> ModelFiles:

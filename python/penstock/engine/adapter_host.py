@@ -20,7 +20,7 @@ from penstock.adapters.errors import STATUS_OF, AdapterRefused
 from penstock.adapters.registry import AdapterRegistry, Load, LoadedAdapter
 from penstock.adapters.shelf import Shelf
 from penstock.adapters.snapshot import take_snapshot
-from penstock.base.errors import EngineFault, ServiceError, Unavailable
+from penstock.base.errors import EngineFault, ModelError, ServiceError, Unavailable
 from penstock.config import LoraSettings
 from penstock.engine.types import AdapterSource, AdapterState
 
@@ -103,6 +103,19 @@ class AdapterHost:
         self._loads.add(task)
         task.add_done_callback(self._forget)
         return await asyncio.shield(task)
+
+    async def preload(self) -> None:
+        """Load what is to be loaded at the start, and is not yet. Raises ModelError naming the
+        alias."""
+        loaded = {adapter.alias for adapter in self.adapters}
+        for source in self._settings.preload:
+            if source.alias in loaded:
+                continue
+            order = LoadOrder(source.alias, source.source, pinned=source.pinned, rooted=False)
+            try:
+                await self.load(order)
+            except AdapterRefused as error:
+                raise ModelError(f"lora {source.alias}: {error.message}") from None
 
     async def unload(self, alias: str, expected: str | None = None) -> LoadedAdapter:
         """Forget an alias at once. Raises AdapterRefused."""

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.adapters.errors import AdapterRefused
-from penstock.base.errors import ModelError
 from penstock.config import LoraSettings
-from penstock.engine.adapter_host import AdapterHost, LoadOrder
+from penstock.engine.adapter_host import AdapterHost
 
 if TYPE_CHECKING:
     from penstock.engine.client import EngineClient
@@ -25,7 +23,7 @@ class ModelAdapters:
         self, settings: LoraSettings, home: Path, root: Path | None, changed: Callable[[], None]
     ) -> None:
         self.host = AdapterHost(settings, home, root=root, changed=changed)
-        self._preload = settings.preload
+        self._preloaded = False
         self._client: EngineClient | None = None
         self._settling: asyncio.Task[None] | None = None
 
@@ -39,13 +37,9 @@ class ModelAdapters:
         await self._client.wait_ready()
         self.host.attach(self._client)
         await self.host.settle()
-        for source in self._preload:
-            order = LoadOrder(source.alias, source.source, pinned=source.pinned, rooted=False)
-            try:
-                await self.host.load(order)
-            except AdapterRefused as error:
-                raise ModelError(f"lora {source.alias}: {error.message}") from None
-        self._preload = ()
+        if not self._preloaded:
+            await self.host.preload()
+            self._preloaded = True
 
     def settle_soon(self) -> None:
         """The engine was restarted: tell it what has changed while it was away."""

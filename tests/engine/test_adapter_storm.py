@@ -1,0 +1,247 @@
+"""Random loads, replacements, unloads and answers against a dictionary: every answer is that of its
+generation, and in the end nothing is left of slots, bytes, leases or files."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Coroutine
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar, cast
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from lora_folders import write_adapter
+from small_llama import write_small_llama
+
+from penstock.adapters.errors import AdapterRefused
+from penstock.base.errors import ServiceError
+from penstock.config import EngineSettings, LoraSettings
+from penstock.dialog import Sampling
+from penstock.engine.adapter_host import AdapterHost, LoadOrder
+from penstock.engine.core import EngineCore
+from penstock.engine.local import LocalEngine
+from penstock.engine.types import AdapterSource, TokenRequest
+
+_T = TypeVar("_T")
+ALIASES, FOLDERS, TOKENS = ("a", "b", "c"), 6, 10
+PROMPTS = ((1, 2, 3), tuple(range(40)), (*range(40), 7))
+
+
+class World:
+    """One engine with room for two of its adapters, and what each of them answers alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.folder = folder
+        self.numbers = itertools.count()
+        self.operations = 0
+        self.folders = [
+            str(write_adapter(folder / f"a{n}", seed=n, rank=8)) for n in range(FOLDERS)
+        ]
+        base = str(write_small_llama(folder / "base"))
+        probe = self.run(LocalEngine.start(self.settings(base, LoraSettings())))
+        size = self.run(self.answer_alone(probe))
+        self.run(probe.close())
+        self.lora = LoraSettings(max_adapters=len(ALIASES), max_rank=8, max_bytes=5 * size // 2)
+        self.engine = self.run(LocalEngine.start(self.settings(base, self.lora)))
+        assert isinstance(self.engine._core, EngineCore)
+        self.core = self.engine._core
+        assert self.core._adapters is not None
+        self.slots = sorted(self.core._adapters._free_slots)
+
+    async def answer_alone(self, probe: LocalEngine) -> int:
+        """What the base (number -1) and each adapter answer when there is nothing else; the size of
+        an adapter."""
+        self.answers: dict[tuple[int, int], list[int]] = {}
+        for number in range(-1, FOLDERS):
+            generation = "" if number < 0 else str(number) * 64
+            if generation:
+                state = await probe.add_adapter(AdapterSource(generation, self.folders[number]))
+            for prompt in range(len(PROMPTS)):
+                one = Running(probe, generation, self.request(generation, prompt))
+                await one.read(all_of_it=True)
+                self.answers[number, prompt] = one.tokens
+        distinct = {tuple(answer) for answer in self.answers.values()}
+        assert len(distinct) == len(self.answers)  # a wrong adapter would be noticed
+        return state.bytes
+
+    @staticmethod
+    def settings(base: str, lora: LoraSettings) -> EngineSettings:
+        return EngineSettings(model=base, max_seqs=3, cache_mb=1, threads=1, lora=lora)
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return self.loop.run_until_complete(work)
+
+    def request(self, generation: str, prompt: int) -> TokenRequest:
+        name = f"r{next(self.numbers)}"
+        greedy = Sampling(temperature=0.0)
+        return TokenRequest(name, PROMPTS[prompt], greedy, 0, TOKENS, adapter=generation)
+
+    def close(self) -> None:
+        self.run(self.engine.close())
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+
+class Running:
+    """An answer that is being read."""
+
+    def __init__(
+        self, engine: LocalEngine, generation: str, request: TokenRequest, expected: Any = None
+    ) -> None:
+        self.generation, self.expected = generation, expected
+        self.chunks = cast("Any", engine.generate(request))
+        self.tokens: list[int] = []
+
+    async def read(self, *, all_of_it: bool) -> None:
+        async for chunk in self.chunks:
+            self.tokens += [token.token_id for token in chunk.tokens]
+            if not all_of_it:
+                return
+
+
+def storm_over(world: World) -> type[RuleBasedStateMachine]:
+    class Storm(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.aliases: dict[str, str] = {}
+            self.running: list[Running] = []
+            self.seen = {"": -1}  # generation -> number
+
+        @initialize()
+        def begin(self) -> None:
+            self.home = TemporaryDirectory(prefix="penstock-storm-")
+            self.host = AdapterHost(world.lora, Path(self.home.name))
+            self.host.attach(world.engine)
+
+        @rule(
+            alias=st.sampled_from(ALIASES),
+            number=st.integers(0, FOLDERS - 1),
+            replace=st.booleans(),
+        )
+        def load(self, alias: str, number: int, replace: bool) -> None:
+            allowed = replace or alias not in self.aliases
+            order = LoadOrder(alias, world.folders[number], replace=replace)
+            try:
+                adapter = world.run(self.host.load(order))
+            except AdapterRefused as error:
+                assert not allowed or error.code == "lora_adapter_limit_exceeded"
+                return
+            assert allowed
+            self.aliases[alias] = adapter.generation
+            self.seen[adapter.generation] = number
+
+        @rule(alias=st.sampled_from(ALIASES))
+        def unload(self, alias: str) -> None:
+            try:
+                removed = world.run(self.host.unload(alias))
+            except AdapterRefused:
+                assert alias not in self.aliases
+                return
+            assert removed.generation == self.aliases.pop(alias)
+
+        @precondition(lambda self: len(self.running) < 6)
+        @rule(data=st.data(), prompt=st.integers(0, len(PROMPTS) - 1))
+        def ask(self, data: st.DataObject, prompt: int) -> None:
+            generation = data.draw(st.sampled_from(sorted(self.seen)))
+            expected = world.answers[self.seen[generation], prompt]
+            request = world.request(generation, prompt)
+            one = Running(world.engine, generation, request, expected)
+            try:
+                world.run(one.read(all_of_it=False))
+            except ServiceError as error:
+                assert error.code == "adapter_not_found"
+                assert generation not in self.aliases.values()
+                return
+            self.running.append(one)
+
+        @precondition(lambda self: self.running)
+        @rule(data=st.data())
+        def finish(self, data: st.DataObject) -> None:
+            one = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+            world.run(one.read(all_of_it=True))
+            assert one.tokens == one.expected
+
+        @precondition(lambda self: self.running)
+        @rule(data=st.data())
+        def leave(self, data: st.DataObject) -> None:
+            one = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+            world.run(one.chunks.aclose())
+
+        @invariant()
+        def counted(self) -> None:
+            world.operations += 1
+
+        @invariant()
+        def aliases_are_as_they_should_be(self) -> None:
+            if hasattr(self, "host"):
+                assert {a.alias: a.generation for a in self.host.adapters} == self.aliases
+
+        @invariant()
+        def engine_has_what_is_named_or_used(self) -> None:
+            states = {state.generation: state for state in world.run(world.engine.adapters())}
+            named = set(self.aliases.values())
+            assert named <= set(states)
+            for generation, state in states.items():
+                asked = sum(one.generation == generation for one in self.running)
+                assert state.active_leases <= asked
+                assert state.retired == (generation not in named)
+                assert generation in named or state.active_leases
+            resident = sum(state.bytes for state in states.values() if state.resident)
+            assert resident <= world.lora.max_bytes
+
+        def teardown(self) -> None:
+            for one in self.running:
+                world.run(one.chunks.aclose())
+            for alias in list(self.aliases):
+                world.run(self.host.unload(alias))
+            world.run(self.host.settle())
+            assert world.run(world.engine.adapters()) == ()
+            core, pool = world.core, world.core._adapters
+            assert pool is not None and pool._resident_bytes == 0
+            assert sorted(pool._free_slots) == world.slots
+            assert core._admissions._leases == {}
+            assert core._scheduler.gauges().sequences_running == 0
+            left = {path.name for path in Path(self.home.name).glob("adapters/run-*/*")}
+            assert left <= {"lock"}
+            world.run(self.host.close())
+            self.home.cleanup()
+
+    return Storm
+
+
+def run_storm(folder: Path, *, examples: int, steps: int) -> int:
+    """How many operations there were."""
+    world = World(folder)
+    checked = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    try:
+        run_state_machine_as_test(storm_over(world), settings=checked)
+        return world.operations
+    finally:
+        world.close()
+
+
+def test_storm_of_loads_and_answers_leaves_nothing_behind(tmp_path: Path) -> None:
+    run_storm(tmp_path, examples=20, steps=30)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_long_storm_of_loads_and_answers_leaves_nothing_behind(tmp_path: Path) -> None:
+    assert run_storm(tmp_path, examples=250, steps=50) >= 10_000
