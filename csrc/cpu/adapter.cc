@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "cpu/half.h"
+#include "plan/aligned_buffer.h"
 
 namespace penstock::cpu {
 namespace {
@@ -42,26 +43,37 @@ float largest_of(const float* first, int64_t count, int64_t stride) {
     return largest;
 }
 
+size_t line_bytes(int64_t elements, size_t item) {
+    return round_up(static_cast<size_t>(elements) * item, alignment_bytes);
+}
+
 struct SliceBytes {
     size_t a, b, scale;
 };
 
 SliceBytes bytes_of(AdapterStore store, int64_t rank, int64_t depth, int64_t rows) {
     const auto item = static_cast<size_t>(store_bytes(store));
-    const auto of = [&](int64_t elements) { return static_cast<size_t>(elements); };
-    return {round_up(of(rank * padded_to(depth, kAdapterDepth)) * item, alignment_bytes),
-            round_up(of(rank * padded_to(rows, kAdapterPanel)) * item, alignment_bytes),
-            round_up(of(rank) * sizeof(float), alignment_bytes)};
+    return {line_bytes(padded_rank(rank) * padded_to(depth, kAdapterTile), item),
+            line_bytes(rank * padded_to(rows, kAdapterPanel), item),
+            line_bytes(padded_rank(rank), sizeof(float))};
+}
+
+// Where A's element (r, k) lies.
+int64_t place_in_a(int64_t r, int64_t k, int64_t depth) {
+    const int64_t block = r / kAdapterRanks, tile = k / kAdapterTile;
+    const int64_t tiles = padded_to(depth, kAdapterTile) / kAdapterTile;
+    return ((block * tiles + tile) * kAdapterRanks + r % kAdapterRanks) * kAdapterTile +
+           k % kAdapterTile;
 }
 
 void fill(AdapterStore store, const AdapterFactors& factors, int64_t depth, int64_t rows, void* a,
           void* b, float* scale) {
-    const int64_t rank = factors.rank, row_elements = padded_to(depth, kAdapterDepth);
+    const int64_t rank = factors.rank;
     for (int64_t r = 0; r < rank; ++r) {
         const float* from = factors.a + r * depth;
         const float a_unit = unit_of(store, largest_of(from, depth, 1));
         for (int64_t k = 0; k < depth; ++k) {
-            put(store, a, r * row_elements + k, from[k] / a_unit);
+            put(store, a, place_in_a(r, k, depth), from[k] / a_unit);
         }
         const float b_unit = unit_of(store, largest_of(factors.b + r, rows, rank));
         for (int64_t n = 0; n < rows; ++n) {
@@ -78,29 +90,40 @@ void fill(AdapterStore store, const AdapterFactors& factors, int64_t depth, int6
 PackedAdapter::PackedAdapter(const AdapterSlots& slots, std::span<const AdapterFactors> factors)
     : store_(slots.table().store), extents_(slots.extents()) {
     const AdapterTable& table = slots.table();
-    size_t total = 0;
+    const auto bytes = [&](size_t s) {
+        return bytes_of(table.store, factors[s].rank, slots.depth_of(static_cast<int64_t>(s)),
+                        table.shapes[s].rows);
+    };
     for (size_t s = 0; s < factors.size(); ++s) {
-        const auto bytes = bytes_of(table.store, factors[s].rank,
-                                    slots.depth_of(static_cast<int64_t>(s)), table.shapes[s].rows);
-        total += bytes.a + bytes.b + bytes.scale;
+        size_bytes_ += bytes(s).a + bytes(s).b + bytes(s).scale;
     }
-    memory_ = AlignedBuffer(total);
-    if (total != 0) {
-        std::fill_n(memory_.data(), memory_.bytes(), std::byte{0});
-    }
-    std::byte* next = memory_.data();
-    for (size_t s = 0; s < factors.size(); ++s) {
-        const int64_t rank = factors[s].rank, depth = slots.depth_of(static_cast<int64_t>(s));
-        const int64_t rows = table.shapes[s].rows;
-        const auto bytes = bytes_of(table.store, rank, depth, rows);
-        std::byte *a = next, *b = a + bytes.a, *scale = b + bytes.b;
-        next = scale + bytes.scale;
-        if (rank == 0) {
-            slices_.emplace_back();
-            continue;
+    memory_ = WeightBlock::allocate_apart(size_bytes_);
+    uint8_t* next = memory_.data();
+    const auto take = [&next](size_t taken) {
+        uint8_t* const first = next;
+        next += taken;
+        return first;
+    };
+    slices_.resize(factors.size());
+    for (int64_t i = 0; i < table.num_linears; ++i) {
+        const auto first = static_cast<size_t>(table.linears[i].first_slice);
+        const size_t last = first + static_cast<size_t>(table.linears[i].num_slices);
+        std::vector<uint8_t*> a, scale;
+        for (size_t s = first; s < last; ++s) {
+            scale.push_back(take(bytes(s).scale));
         }
-        fill(table.store, factors[s], depth, rows, a, b, reinterpret_cast<float*>(scale));
-        slices_.push_back({a, b, reinterpret_cast<const float*>(scale), rank});
+        for (size_t s = first; s < last; ++s) {
+            a.push_back(take(bytes(s).a));
+        }
+        for (size_t s = first; s < last; ++s) {
+            uint8_t* b = take(bytes(s).b);
+            if (factors[s].rank > 0) {
+                auto* scales = reinterpret_cast<float*>(scale[s - first]);
+                fill(table.store, factors[s], slots.depth_of(static_cast<int64_t>(s)),
+                     table.shapes[s].rows, a[s - first], b, scales);
+                slices_[s] = {a[s - first], b, scales, factors[s].rank};
+            }
+        }
     }
 }
 

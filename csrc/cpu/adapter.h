@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cpu/adapter_table.h"
-#include "plan/aligned_buffer.h"
+#include "cpu/weight_memory.h"
 
 namespace penstock::cpu {
 
@@ -27,7 +27,7 @@ class PackedAdapter {
     // `factors`: one for each slice of `slots`, whose shapes they have. Finite.
     PackedAdapter(const AdapterSlots& slots, std::span<const AdapterFactors> factors);
 
-    size_t size_bytes() const { return memory_.bytes(); }
+    size_t size_bytes() const { return size_bytes_; }
 
     // Whether it was packed for slots of these shapes.
     bool fits(const AdapterSlots& slots) const;
@@ -35,7 +35,8 @@ class PackedAdapter {
     std::span<const AdapterSlice> slices() const { return slices_; }
 
   private:
-    AlignedBuffer memory_;
+    WeightBlock memory_;
+    size_t size_bytes_ = 0;
     std::vector<AdapterSlice> slices_;
     AdapterStore store_;
     std::vector<int64_t> extents_; // depth and rows of each slice

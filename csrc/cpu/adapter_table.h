@@ -5,9 +5,10 @@
 // Each rank r is scaled as a whole: A's row r and B's column r are stored over a number each, whose
 // product `scale[r]` multiplies (A x)[r].
 //
-//   A  [R, padded K]: rows of whole cache lines, zeros past K
-//   B  panels of 32 outputs, [R][32] each, so that a product reads it forwards; zeros past N
+//   A  blocks of 8 ranks, in tiles of 32 k, [8][32] each; zeros past R and past K
+//   B  panels of 32 outputs, [R][32] each; zeros past N
 //
+// Both are read forwards, once for all rows of a group. Of a linear layer all A lie before all B.
 // Stored as f32 (scale 1), as f16 (scales are powers of two: the largest of a row lies in 1..2) or
 // as int8 (the largest is 127).
 #pragma once
@@ -17,7 +18,8 @@
 namespace penstock::cpu {
 
 constexpr int kAdapterPanel = 32;
-constexpr int kAdapterDepth = 64; // A's rows are padded to multiples of this
+constexpr int kAdapterTile = 32;
+constexpr int kAdapterRanks = 8;
 
 enum class AdapterStore : uint8_t { f32, f16, i8 };
 
@@ -33,7 +35,7 @@ constexpr int64_t padded_to(int64_t count, int64_t unit) {
 struct AdapterSlice {
     const void* a = nullptr;
     const void* b = nullptr;
-    const float* scale = nullptr; // [rank]
+    const float* scale = nullptr; // [padded rank]
     int64_t rank = 0;
 };
 
@@ -62,9 +64,13 @@ struct AdapterTable {
     AdapterStore store = AdapterStore::f32;
 };
 
-// The columns of (A x) of all slices of a linear layer at the largest rank.
+constexpr int64_t padded_rank(int64_t rank) {
+    return padded_to(rank, kAdapterRanks);
+}
+
+// The columns of (A x) of all slices of a linear layer at the largest rank: whole cache lines.
 constexpr int64_t inner_columns(const AdapterTable& table, int64_t linear) {
-    return table.linears[linear].num_slices * padded_to(table.max_rank, 16);
+    return padded_to(table.linears[linear].num_slices * padded_rank(table.max_rank), 16);
 }
 
 } // namespace penstock::cpu

@@ -21,9 +21,10 @@ namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 namespace lora {
 
-constexpr int64_t kBlockRows = 16;  // rows of a task
-constexpr int64_t kChunkRanks = 8;  // ranks of a task of the first phase
-constexpr int64_t kChunkPanels = 8; // panels of a task of the second phase
+constexpr int64_t kBlockRows = 16;    // rows of a task
+constexpr int64_t kChunkPanels = 8;   // panels of a task of the second phase
+constexpr int64_t kAheadBytes = 2048; // factors come from memory: they are asked for so far ahead
+constexpr int64_t kLineBytes = 64;
 
 PENSTOCK_INLINE F32 widen(const float* p) {
     return load(p);
@@ -49,7 +50,7 @@ PENSTOCK_INLINE int64_t chunks_of(const AdapterSlice& slice, const AdapterSliceS
                                   int phase) {
     if (slice.rank == 0)
         return 0;
-    return phase == 0 ? ceil_div(slice.rank, kChunkRanks)
+    return phase == 0 ? ceil_div(slice.rank, kAdapterRanks)
                       : ceil_div(shape.rows, kChunkPanels * kAdapterPanel);
 }
 
@@ -120,50 +121,63 @@ PENSTOCK_INLINE Task task_of(const Arguments& arguments, int phase, int64_t inde
     int s = 0;
     for (; chunk >= chunks_of(slices[s], shapes[s], phase); ++s) {
         chunk -= chunks_of(slices[s], shapes[s], phase);
-        inner += slices[s].rank;
+        inner += padded_rank(slices[s].rank);
     }
     return {
         slices + s, shapes + s, inner, begin, begin + kBlockRows < last ? begin + kBlockRows : last,
         chunk};
 }
 
-// sum[m][r] = row m of x with row r of A.
-template <int kRows, int kRanks, class Stored>
-PENSTOCK_INLINE void dots(const float* const (&x)[kRows], const Stored* a, int64_t stride,
-                          int64_t depth, F32 (&sum)[kRows][kRanks]) {
-    int64_t k = 0;
-    for (; k + kLanes <= depth; k += kLanes) {
+template <int64_t bytes>
+PENSTOCK_INLINE void prefetch_ahead(const void* from) {
+    const auto* ahead = static_cast<const uint8_t*>(from) + kAheadBytes;
+    for (int64_t i = 0; i < bytes; i += kLineBytes)
+        prefetch(ahead + i);
+}
+
+// sum[m][r] += row m of x with ranks first + r of a block of A, over one tile.
+template <int kRows, int kRanks, class Load, class Stored>
+PENSTOCK_INLINE void add_tile(const Load& x, const Stored* tile, F32 (&sum)[kRows][kRanks]) {
+    unrolled<kAdapterTile / kLanes>([&](auto v) {
+        constexpr int k = decltype(v)::value * kLanes;
         F32 value[kRows];
-        unrolled<kRows>([&](auto m) { value[m.value] = load(x[m.value] + k); });
+        unrolled<kRows>([&](auto m) { value[m.value] = x(m.value, k); });
         unrolled<kRanks>([&](auto r) {
-            const F32 weight = widen(a + r.value * stride + k);
+            const F32 weight = widen(tile + r.value * kAdapterTile + k);
             unrolled<kRows>([&](auto m) {
                 F32& s = sum[m.value][r.value];
                 s = fma(weight, value[m.value], s);
             });
         });
-    }
-    if (k == depth)
-        return;
-    const int left = static_cast<int>(depth - k);
-    for (int m = 0; m < kRows; ++m) {
-        const F32 value = load(x[m] + k, left);
-        for (int r = 0; r < kRanks; ++r)
-            sum[m][r] = fma(widen(a + r * stride + k), value, sum[m][r]);
-    }
+    });
 }
 
+// Ranks first .. first + kRanks - 1 of the task's block, for kRows rows.
 template <int kRows, int kRanks, class Stored>
-PENSTOCK_INLINE void shrink_some(const Arguments& call, const Task& task, int64_t at,
-                                 int64_t rank) {
+PENSTOCK_INLINE void shrink_some(const Arguments& call, const Task& task, int64_t at, int first) {
+    constexpr int64_t kTileItems = kAdapterRanks * kAdapterTile;
     const TensorView &x = call.tensor[0], &inner = call.tensor[5];
     const int32_t* order = call.tensor[2].row<int32_t>(0);
-    const int64_t depth = x.shape[1], stride = ceil_div(depth, kAdapterDepth) * kAdapterDepth;
+    const int64_t depth = x.shape[1], tiles = ceil_div(depth, kAdapterTile);
+    const auto* block = static_cast<const Stored*>(task.slice->a) + task.chunk * tiles * kTileItems;
+    const Stored* tile = block + first * kAdapterTile;
     const float* rows[kRows];
     for (int m = 0; m < kRows; ++m)
         rows[m] = x.row<float>(order[at + m]);
     F32 sum[kRows][kRanks] = {};
-    dots(rows, static_cast<const Stored*>(task.slice->a) + rank * stride, stride, depth, sum);
+    int64_t k = 0;
+    for (; k + kAdapterTile <= depth; k += kAdapterTile, tile += kTileItems) {
+        prefetch_ahead<kRanks * kAdapterTile * int64_t{sizeof(Stored)}>(tile);
+        add_tile([&](int m, int i) { return load(rows[m] + k + i); }, tile, sum);
+    }
+    if (k < depth) {
+        const auto left = static_cast<int>(depth - k);
+        const auto last = [&](int m, int i) {
+            return i < left ? load_lanes(rows[m] + k + i, lanes_from(i, left)) : broadcast(0.0f);
+        };
+        add_tile(last, tile, sum);
+    }
+    const int64_t rank = task.chunk * kAdapterRanks + first;
     for (int m = 0; m < kRows; ++m) {
         float* to = inner.row<float>(at + m) + task.inner + rank;
         for (int r = 0; r < kRanks; ++r)
@@ -173,23 +187,13 @@ PENSTOCK_INLINE void shrink_some(const Arguments& call, const Task& task, int64_
 
 template <class Stored>
 void shrink(const Arguments& call, const Task& task) {
-    const int64_t first = task.chunk * kChunkRanks, all = task.slice->rank;
-    const int64_t last = first + kChunkRanks < all ? first + kChunkRanks : all;
     int64_t at = task.begin;
     for (; at + 2 <= task.end; at += 2) {
-        int64_t r = first;
-        for (; r + 4 <= last; r += 4)
-            shrink_some<2, 4, Stored>(call, task, at, r);
-        for (; r < last; ++r)
-            shrink_some<2, 1, Stored>(call, task, at, r);
+        shrink_some<2, 4, Stored>(call, task, at, 0);
+        shrink_some<2, 4, Stored>(call, task, at, 4);
     }
-    if (at == task.end)
-        return;
-    int64_t r = first;
-    for (; r + 8 <= last; r += 8)
-        shrink_some<1, 8, Stored>(call, task, at, r);
-    for (; r < last; ++r)
-        shrink_some<1, 1, Stored>(call, task, at, r);
+    if (at < task.end)
+        shrink_some<1, 8, Stored>(call, task, at, 0);
 }
 
 // Adds the products of `kPanels` panels from `panel` on to kRows rows.
@@ -209,6 +213,12 @@ PENSTOCK_INLINE void expand_some(const Arguments& call, const Task& task, int64_
     for (int64_t r = 0; r < rank; ++r) {
         F32 value[kRows];
         unrolled<kRows>([&](auto m) { value[m.value] = broadcast(from[m.value][r]); });
+        unrolled<kPanels>([&](auto p) {
+            constexpr int64_t kBytes = kAdapterPanel * int64_t{sizeof(Stored)};
+            const int64_t item = p.value * panel_items + r * kAdapterPanel;
+            if (kBytes >= kLineBytes || r % 2 == 0)
+                prefetch_ahead<kBytes>(b + item);
+        });
         unrolled<kVectors>([&](auto v) {
             constexpr int p = decltype(v)::value / kOfPanel, i = decltype(v)::value % kOfPanel;
             const F32 weight = widen(b + p * panel_items + r * kAdapterPanel + i * kLanes);

@@ -20,6 +20,9 @@ class WeightBlock {
     // large page, so small matrices waste nothing. Throws std::bad_alloc.
     static WeightBlock allocate(size_t bytes);
 
+    // The same, zeroed, and in no chunk of others: it is returned when it dies.
+    static WeightBlock allocate_apart(size_t bytes);
+
     uint8_t* data() const { return data_; }
 
   private:
