@@ -6,6 +6,7 @@ import json
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 from small_llama import CONTEXT, write_small_llama
@@ -37,14 +38,13 @@ def _settings(folder: Path) -> EngineSettings:
     )
 
 
-def start_model(folder: Path) -> CpuRuntime:
+def start_model(folder: Path, **options: Any) -> CpuRuntime:
     write_small_llama(folder, vocab=VOCAB)
-    return start_runtime(files_at(folder, "small-llama"), _settings(folder))
+    settings = replace(_settings(folder), **options)
+    return start_runtime(files_at(folder, "small-llama"), settings)
 
 
-def core_of(
-    runtime: CpuRuntime, num_blocks: int | None = None, **options: int | bool
-) -> EngineCore:
+def core_of(runtime: CpuRuntime, num_blocks: int | None = None, **options: Any) -> EngineCore:
     """An engine over `runtime`, of which it may use `num_blocks` blocks; `options` of settings."""
     if num_blocks is not None:
         fewer = replace(runtime.info, cache_blocks=num_blocks)
