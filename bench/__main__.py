@@ -1,5 +1,6 @@
 """`python -m bench`: our server alone or beside the peers, the offline engine, a shared core, and
-streams while prompts arrive. `python -m bench api`: an API process without a model."""
+streams while prompts arrive. `python -m bench api`: an API process without a model. `python -m
+bench lora`: adapters."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from bench import api, arrivals, compare, engine, share
+from bench import api, arrivals, compare, engine, lora, share
 from bench.peers import MAKERS
 from bench.targets import HttpTarget, Target
 from bench.workloads import ALL, STANDARD
@@ -20,6 +21,10 @@ PORT = 18450
 def main() -> None:
     if sys.argv[1:2] == ["api"]:
         api.main()
+        return
+    if sys.argv[1:2] == ["lora"]:
+        del sys.argv[1]
+        lora.main()
         return
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("what", nargs="?", default="server", choices=KINDS)
