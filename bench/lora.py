@@ -30,7 +30,7 @@ ROWS = 16
 RANK = 16
 CASES = (0, 1, 8, 16)
 GOALS = {8: 10.0, 16: 20.0}
-PROMPT_TOKENS = 64
+PROMPT_TOKENS = 16
 ALPHA = 16
 
 
@@ -195,8 +195,8 @@ def write_adapter(folder: Path, spec: DecoderSpec, seed: int, rank: int = RANK) 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench lora", description=__doc__)
     parser.add_argument("--model", default="smollm2-135m-instruct")
-    parser.add_argument("--new", type=int, default=64, help="tokens of an answer")
-    parser.add_argument("--repeats", type=int, default=6)
+    parser.add_argument("--new", type=int, default=48, help="tokens of an answer")
+    parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

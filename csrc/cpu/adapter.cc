@@ -140,10 +140,12 @@ AdapterSlots::AdapterSlots(int64_t capacity, int64_t max_rank, AdapterStore stor
         linears_.push_back(linear);
     }
     slices_.resize(static_cast<size_t>(capacity) * shapes_.size());
+    tasks_.resize(static_cast<size_t>(capacity) * linears_.size());
     held_.resize(static_cast<size_t>(capacity));
     table_ = {linears_.data(),
               shapes_.data(),
               slices_.data(),
+              tasks_.data(),
               static_cast<int64_t>(linears_.size()),
               static_cast<int64_t>(shapes_.size()),
               capacity,
@@ -168,12 +170,29 @@ void AdapterSlots::install(int64_t slot, std::shared_ptr<const PackedAdapter> ad
     const auto slices = adapter->slices();
     std::copy(slices.begin(), slices.end(), slices_.begin() + slot * table_.num_slices);
     held_.at(static_cast<size_t>(slot)) = std::move(adapter);
+    count_tasks(slot);
 }
 
 void AdapterSlots::clear(int64_t slot) {
     const auto first = slices_.begin() + slot * table_.num_slices;
     std::fill(first, first + table_.num_slices, AdapterSlice{});
     held_.at(static_cast<size_t>(slot)).reset();
+    count_tasks(slot);
+}
+
+void AdapterSlots::count_tasks(int64_t slot) {
+    for (int64_t i = 0; i < table_.num_linears; ++i) {
+        const AdapterLinear& linear = table_.linears[i];
+        AdapterTasks& tasks = tasks_.at(static_cast<size_t>(slot * table_.num_linears + i));
+        tasks = {};
+        for (int32_t s = linear.first_slice; s < linear.first_slice + linear.num_slices; ++s) {
+            const AdapterSlice& slice = table_.slices[slot * table_.num_slices + s];
+            for (const int phase : {0, 1}) {
+                tasks.of_phase[phase] +=
+                    static_cast<int32_t>(tasks_of(slice, table_.shapes[s], phase));
+            }
+        }
+    }
 }
 
 } // namespace penstock::cpu

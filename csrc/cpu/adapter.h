@@ -65,10 +65,13 @@ class AdapterSlots {
     std::vector<int64_t> extents() const;
 
   private:
+    void count_tasks(int64_t slot);
+
     std::vector<AdapterLinear> linears_;
     std::vector<AdapterSliceShape> shapes_;
     std::vector<int64_t> depths_; // of the slices
     std::vector<AdapterSlice> slices_;
+    std::vector<AdapterTasks> tasks_;
     std::vector<std::shared_ptr<const PackedAdapter>> held_;
     AdapterTable table_;
 };

@@ -21,6 +21,10 @@ constexpr int kAdapterPanel = 32;
 constexpr int kAdapterTile = 32;
 constexpr int kAdapterRanks = 8;
 
+// What one task of the first and of the second phase computes of a slice: ranks, and outputs.
+constexpr int kAdapterTaskRanks = 16;
+constexpr int kAdapterTaskRows = 512;
+
 enum class AdapterStore : uint8_t { f32, f16, i8 };
 
 constexpr int64_t store_bytes(AdapterStore store) {
@@ -52,17 +56,31 @@ struct AdapterLinear {
     int32_t num_slices = 0;
 };
 
-// What Arguments::object points to. Slice s of a slot is slices[slot * num_slices + s].
+// How many tasks a linear layer of a slot is, for one block of rows, in each phase.
+struct AdapterTasks {
+    int32_t of_phase[2] = {0, 0};
+};
+
+// What Arguments::object points to. Slice s of a slot is slices[slot * num_slices + s], the tasks
+// of its linear layer i are tasks[slot * num_linears + i].
 struct AdapterTable {
     const AdapterLinear* linears = nullptr;
     const AdapterSliceShape* shapes = nullptr;
     const AdapterSlice* slices = nullptr;
+    const AdapterTasks* tasks = nullptr;
     int64_t num_linears = 0;
     int64_t num_slices = 0;
     int64_t capacity = 0;
     int64_t max_rank = 0;
     AdapterStore store = AdapterStore::f32;
 };
+
+constexpr int64_t tasks_of(const AdapterSlice& slice, const AdapterSliceShape& shape, int phase) {
+    if (slice.rank == 0)
+        return 0;
+    return phase == 0 ? (slice.rank + kAdapterTaskRanks - 1) / kAdapterTaskRanks
+                      : (shape.rows + kAdapterTaskRows - 1) / kAdapterTaskRows;
+}
 
 constexpr int64_t padded_rank(int64_t rank) {
     return padded_to(rank, kAdapterRanks);

@@ -22,8 +22,7 @@ namespace {
 namespace lora {
 
 constexpr int64_t kBlockRows = 16;    // rows of a task
-constexpr int64_t kChunkPanels = 8;   // panels of a task of the second phase
-constexpr int64_t kAheadBytes = 2048; // factors come from memory: they are asked for so far ahead
+constexpr int64_t kAheadBytes = 6144; // factors come from memory: they are asked for so far ahead
 constexpr int64_t kLineBytes = 64;
 
 PENSTOCK_INLINE F32 widen(const float* p) {
@@ -46,14 +45,6 @@ struct Task {
     int64_t chunk;
 };
 
-PENSTOCK_INLINE int64_t chunks_of(const AdapterSlice& slice, const AdapterSliceShape& shape,
-                                  int phase) {
-    if (slice.rank == 0)
-        return 0;
-    return phase == 0 ? ceil_div(slice.rank, kAdapterRanks)
-                      : ceil_div(shape.rows, kChunkPanels * kAdapterPanel);
-}
-
 // The slices of a call's linear layer, and the groups of its rows.
 struct Call {
     const AdapterTable* table;
@@ -74,13 +65,10 @@ PENSTOCK_INLINE const AdapterSlice* slices_of(const Call& call, int64_t group) {
            call.linear->first_slice;
 }
 
-PENSTOCK_INLINE int64_t chunks_of_group(const Call& call, int64_t group, int phase) {
-    const AdapterSlice* slices = slices_of(call, group);
-    const AdapterSliceShape* shapes = call.table->shapes + call.linear->first_slice;
-    int64_t chunks = 0;
-    for (int s = 0; s < call.linear->num_slices; ++s)
-        chunks += chunks_of(slices[s], shapes[s], phase);
-    return chunks;
+PENSTOCK_INLINE int64_t tasks_of_group(const Call& call, int64_t group, int phase) {
+    const auto linear = call.linear - call.table->linears;
+    const int64_t slot = call.slots[group];
+    return call.table->tasks[slot * call.table->num_linears + linear].of_phase[phase];
 }
 
 int phases(const Arguments& arguments) {
@@ -94,7 +82,7 @@ int64_t tasks(const Arguments& arguments, int phase) {
     for (int64_t g = 0; g < call.groups; ++g) {
         const int64_t rows = call.starts[g + 1] - call.starts[g];
         if (rows > 0)
-            count += ceil_div(rows, kBlockRows) * chunks_of_group(call, g, phase);
+            count += ceil_div(rows, kBlockRows) * tasks_of_group(call, g, phase);
     }
     return count;
 }
@@ -107,7 +95,7 @@ PENSTOCK_INLINE Task task_of(const Arguments& arguments, int phase, int64_t inde
         const int64_t rows = call.starts[group + 1] - call.starts[group];
         if (rows == 0)
             continue;
-        chunks = chunks_of_group(call, group, phase);
+        chunks = tasks_of_group(call, group, phase);
         const int64_t count = ceil_div(rows, kBlockRows) * chunks;
         if (index < count)
             break;
@@ -119,8 +107,8 @@ PENSTOCK_INLINE Task task_of(const Arguments& arguments, int phase, int64_t inde
     const int64_t last = call.starts[group + 1];
     int64_t chunk = index % chunks, inner = 0;
     int s = 0;
-    for (; chunk >= chunks_of(slices[s], shapes[s], phase); ++s) {
-        chunk -= chunks_of(slices[s], shapes[s], phase);
+    for (; chunk >= tasks_of(slices[s], shapes[s], phase); ++s) {
+        chunk -= tasks_of(slices[s], shapes[s], phase);
         inner += padded_rank(slices[s].rank);
     }
     return {
@@ -152,14 +140,15 @@ PENSTOCK_INLINE void add_tile(const Load& x, const Stored* tile, F32 (&sum)[kRow
     });
 }
 
-// Ranks first .. first + kRanks - 1 of the task's block, for kRows rows.
+// Ranks first .. first + kRanks - 1 of a block of A, for kRows rows.
 template <int kRows, int kRanks, class Stored>
-PENSTOCK_INLINE void shrink_some(const Arguments& call, const Task& task, int64_t at, int first) {
+PENSTOCK_INLINE void shrink_some(const Arguments& call, const Task& task, int64_t at, int64_t index,
+                                 int first) {
     constexpr int64_t kTileItems = kAdapterRanks * kAdapterTile;
     const TensorView &x = call.tensor[0], &inner = call.tensor[5];
     const int32_t* order = call.tensor[2].row<int32_t>(0);
     const int64_t depth = x.shape[1], tiles = ceil_div(depth, kAdapterTile);
-    const auto* block = static_cast<const Stored*>(task.slice->a) + task.chunk * tiles * kTileItems;
+    const auto* block = static_cast<const Stored*>(task.slice->a) + index * tiles * kTileItems;
     const Stored* tile = block + first * kAdapterTile;
     const float* rows[kRows];
     for (int m = 0; m < kRows; ++m)
@@ -177,7 +166,7 @@ PENSTOCK_INLINE void shrink_some(const Arguments& call, const Task& task, int64_
         };
         add_tile(last, tile, sum);
     }
-    const int64_t rank = task.chunk * kAdapterRanks + first;
+    const int64_t rank = index * kAdapterRanks + first;
     for (int m = 0; m < kRows; ++m) {
         float* to = inner.row<float>(at + m) + task.inner + rank;
         for (int r = 0; r < kRanks; ++r)
@@ -187,13 +176,19 @@ PENSTOCK_INLINE void shrink_some(const Arguments& call, const Task& task, int64_
 
 template <class Stored>
 void shrink(const Arguments& call, const Task& task) {
-    int64_t at = task.begin;
-    for (; at + 2 <= task.end; at += 2) {
-        shrink_some<2, 4, Stored>(call, task, at, 0);
-        shrink_some<2, 4, Stored>(call, task, at, 4);
+    constexpr int64_t kTaskBlocks = kAdapterTaskRanks / kAdapterRanks;
+    const int64_t begin = task.chunk * kTaskBlocks;
+    const int64_t all = ceil_div(task.slice->rank, kAdapterRanks);
+    const int64_t end = begin + kTaskBlocks < all ? begin + kTaskBlocks : all;
+    for (int64_t block = begin; block < end; ++block) {
+        int64_t at = task.begin;
+        for (; at + 2 <= task.end; at += 2) {
+            shrink_some<2, 4, Stored>(call, task, at, block, 0);
+            shrink_some<2, 4, Stored>(call, task, at, block, 4);
+        }
+        if (at < task.end)
+            shrink_some<1, 8, Stored>(call, task, at, block, 0);
     }
-    if (at < task.end)
-        shrink_some<1, 8, Stored>(call, task, at, 0);
 }
 
 // Adds the products of `kPanels` panels from `panel` on to kRows rows.
@@ -242,6 +237,7 @@ PENSTOCK_INLINE void expand_some(const Arguments& call, const Task& task, int64_
 
 template <class Stored>
 void expand(const Arguments& call, const Task& task) {
+    constexpr int64_t kChunkPanels = kAdapterTaskRows / kAdapterPanel;
     const int64_t first = task.chunk * kChunkPanels;
     const int64_t all = ceil_div(task.shape->rows, kAdapterPanel);
     const int64_t last = first + kChunkPanels < all ? first + kChunkPanels : all;
