@@ -6,7 +6,7 @@ Nothing outside this package imports triton. Wrappers check and allocate; kernel
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -75,13 +75,21 @@ class TritonOps(TorchOps):
         device: str = "cuda",
         dtype: torch.dtype = torch.float32,
         names: frozenset[str] = frozenset({"triton", "reference"}),
+        products: Literal["measured", "invariant"] = "measured",
     ) -> None:
+        """`products`: by the kernel that measured best for so many rows, or by one whose sums never
+        depend on their number."""
+        self._products = products
         super().__init__(KernelTable(all_ops(), machine_of(device), names), device, dtype)
 
     def constant(self, array: Any) -> torch.Tensor:
         """See `TorchOps.constant`: floats stay float32, whatever the type of activations."""
         tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
         return tensor.float() if tensor.is_floating_point() else tensor
+
+    def pack_linear(self, weight: Linear) -> Any:
+        """See `Ops.pack_linear`."""
+        return replace(super().pack_linear(weight), invariant=self._products == "invariant")
 
     def pack_head(self, weight: Linear) -> Any:
         """See `Ops.pack_head`."""

@@ -24,11 +24,13 @@ from penstock.kernels.weights import Linear
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
     """`parts` write neighbouring columns of the result; dense ones of a type are one part.
-    `bias: [N]` float32 or None. `result`: the type of the product, None for that of x."""
+    `bias: [N]` float32 or None. `result`: the type of the product, None for that of x.
+    `invariant`: one kernel with one tile, whatever the number of rows."""
 
     parts: tuple[Packed, ...]
     bias: torch.Tensor | None
     result: torch.dtype | None = None
+    invariant: bool = False
 
 
 @triton.jit(do_not_specialize=["tokens", "first_column", "out_columns"])
@@ -90,7 +92,8 @@ def _merged(parts: tuple[Packed, ...]) -> tuple[Packed, ...]:
 def linear(x: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
     """See `Ops.linear`. `x` is contiguous."""
     (first, *others), tokens = weight.parts, len(x)
-    if not others and isinstance(first, PackedDense) and x.is_cuda and x.dtype == first.data.dtype:
+    plain = not others and isinstance(first, PackedDense) and not weight.invariant
+    if plain and x.is_cuda and x.dtype == first.data.dtype:
         major, minor = torch.cuda.get_device_capability(x.device)
         if choose(tokens, first.shape, 10 * major + minor) == "library":
             return _library(x, first.data, weight)
@@ -104,7 +107,7 @@ def linear(x: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
             quantized = quantized or quantize(x)
             affine_product(out, *quantized, part, weight.bias, first_column)
         else:
-            _dense(out, x, part, weight.bias, first_column)
+            _dense(out, x, part, weight.bias, first_column, weight.invariant)
         first_column += part.shape[0]
     return out
 
@@ -139,9 +142,13 @@ def _tile(tokens: int, rows: int, width: int, dtype: torch.dtype) -> _Tile:
     return _Tile(16, 16 if few else 32, 256 if width % 256 == 0 else 64, 4, 4)
 
 
-def _dense(out, x, part: PackedDense, bias, first_column: int) -> None:
+_INVARIANT = _Tile(64, 32, 64, 4, 3)
+"""Enough programs for a few rows, and rows enough for a prompt: good at neither."""
+
+
+def _dense(out, x, part: PackedDense, bias, first_column: int, invariant: bool = False) -> None:
     rows, width = part.shape
-    tile = _tile(len(x), rows, width, part.data.dtype)
+    tile = _INVARIANT if invariant else _tile(len(x), rows, width, part.data.dtype)
     launch(
         linear_kernel,
         (ceil_div(rows, tile.n), ceil_div(len(x), tile.m)),

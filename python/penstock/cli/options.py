@@ -139,6 +139,13 @@ ENGINE_OPTIONS: Final = (
         "speculation", ("--speculation",), bool, "Guess next tokens where it pays.", ENGINE_PANEL
     ),
     SettingOption(
+        "deterministic",
+        ("--deterministic",),
+        bool,
+        "On a GPU, no answer depends on its neighbours.",
+        ENGINE_PANEL,
+    ),
+    SettingOption(
         "threads", ("--threads",), int, "Threads that compute.", ENGINE_PANEL, "one a core"
     ),
     SettingOption(

@@ -72,6 +72,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
     `tool_syntax`: how the model writes calls of functions, None: as its chat template tells.
     `speculation`: guess next tokens from a request's own where that pays; answers stay the same.
     `lora` None: the model has no dynamic LoRA runtime.
+    `deterministic`: on a GPU, an answer never depends on what is computed beside it, at the price
+    of slower products; on a CPU it never does.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -87,6 +89,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     prefix_cache_n: int = 16
     no_kv_cache: bool = False
     speculation: bool = False
+    deterministic: bool = False
     threads: int | None = None
     kernels: Literal["auto", "native", "reference"] = "auto"
     tool_syntax: ToolSyntaxName | None = None

@@ -120,6 +120,14 @@ class GpuRuntime:
             for count in rows:
                 self._graphs.make(self._graphs.size_for(count), draws=True)
 
+    def replay_nobody(self, rows: int) -> None:
+        """Launch a step of `rows` decodes of nobody, captured before: what a step costs without
+        its contexts."""
+        size = self._graphs.size_for(rows)
+        with self._launching():
+            self._clear(size)
+            self._graphs.replay(size, draws=True)
+
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
         """See `Runtime.submit`."""
         self._rows.apply(plan)

@@ -43,7 +43,8 @@ def start_gpu_runtime(
     free_bytes, _ = torch.cuda.mem_get_info(device)
     sizes = sizes_up_to(settings.max_seqs)
     memory = plan_device_memory(model.spec, weight_bytes, settings, free_bytes, sizes)
-    runtime = place(model, memory, settings, TritonOps(device, dtype), progress)
+    ops = TritonOps(device, dtype, products="invariant" if settings.deterministic else "measured")
+    runtime = place(model, memory, settings, ops, progress)
     runtime.warm(1)
     return runtime
 

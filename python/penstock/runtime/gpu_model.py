@@ -33,6 +33,8 @@ class DeviceModel:
         self._decoder: Decoder[torch.Tensor] = Decoder(
             model.spec, model.weights, ops, context_tokens, progress
         )
+        if torch.device(ops.device).type == "cuda":
+            torch.cuda.empty_cache()  # what packing left over: the cache is one large piece
         self._caches = allocate_caches(extents, cache_dtype, ops.device)
         self._work = None
         if ops.table["attention"].name == "triton":

@@ -1,0 +1,48 @@
+"""`python -m bench.device SECTION [--out FOLDER] [--rehearse]`: one section on the GPU that is
+there; with --rehearse on the CPU, in sizes that take seconds. `run.sh` runs several."""
+
+from __future__ import annotations
+
+import argparse
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.device import engine, invariance, machine, ops, peers, products, profile
+from bench.device.machine import Bench, open_bench
+from bench.device.record import Record
+
+Section = Callable[[Bench, Record, Path | None], None]
+
+SECTIONS: dict[str, Section] = {
+    "limits": lambda bench, record, _: machine.measure(bench, record),
+    "ops": lambda bench, record, _: ops.measure(bench, record),
+    "products": products.measure,
+    "qwen3-8b": lambda bench, record, _: engine.measure(bench, record, "qwen3-8b"),
+    "llama-8b": lambda bench, record, _: engine.measure(bench, record, "llama-8b", False),
+    "qwen3-0.6b": lambda bench, record, _: engine.measure(bench, record, "qwen3-0.6b"),
+    "profile": lambda bench, record, _: profile.measure(bench, record, "qwen3-8b"),
+    "invariance": lambda bench, record, _: invariance.measure(bench, record, "qwen3-0.6b"),
+    "peers": lambda bench, record, _: peers.measure(bench, record, "qwen3-8b"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench.device", description=__doc__)
+    parser.add_argument("section", choices=SECTIONS)
+    parser.add_argument("--out", type=Path, help="a folder; results.jsonl there is appended to")
+    parser.add_argument("--rehearse", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.out is not None:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    record = Record(arguments.section, arguments.out)
+    try:
+        SECTIONS[arguments.section](open_bench(arguments.rehearse), record, arguments.out)
+    except Exception:  # the outermost loop: the section's findings so far are kept
+        record.note(traceback.format_exc(limit=-6))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

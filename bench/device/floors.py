@@ -1,0 +1,29 @@
+"""The least time that a step or a run can take on a device with given ceilings: weights and cache
+are read once, products run at the measured rate (design/performance.md, 6.1)."""
+
+from __future__ import annotations
+
+from bench.device.machine import Ceilings
+from bench.device.shapes import Shape
+
+
+def decode_s(shape: Shape, rows: int, context: float, limits: Ceilings) -> float:
+    """A decode step of `rows` rows with `context` tokens each. Attention comes between products,
+    so its bytes add."""
+    operations = rows * (shape.token_operations + 2 * shape.head_weights)
+    return limits.floor_s(shape.step_bytes, operations) + (
+        rows * context * shape.token_bytes / limits.bytes_s
+    )
+
+
+def prompt_s(shape: Shape, tokens: int, limits: Ceilings) -> float:
+    """Products of `tokens` prompt tokens. Their attention is left out: some percent at 1k."""
+    weights = 2 * shape.layers * shape.layer_weights
+    return limits.floor_s(weights, tokens * shape.token_operations)
+
+
+def run_s(shape: Shape, rows: int, prompt: int, new: int, limits: Ceilings) -> float:
+    """`rows` requests at once, `prompt` tokens in and `new` tokens out."""
+    mean_context = prompt + new / 2
+    steps = new * decode_s(shape, rows, mean_context, limits)
+    return rows * prompt_s(shape, prompt, limits) + steps

@@ -1,0 +1,66 @@
+"""Does an answer depend on its neighbours? And what does it cost that it does not?"""
+
+from __future__ import annotations
+
+import statistics
+
+from bench.device.engine import FULL, GREEDY, SMALL, Sizes, burst, engine_settings, opened
+from bench.device.machine import Bench
+from bench.device.record import Record
+from bench.device.shapes import SHAPES
+from penstock.engine.core import EngineCore
+from penstock.engine.types import TokenRequest
+from penstock.runtime.gpu import GpuRuntime
+
+ANSWER = 24
+
+
+def measure(bench: Bench, record: Record, name: str) -> None:
+    """The section `invariance`: the mode switched off, then on."""
+    shape, sizes = SHAPES[name], FULL
+    if bench.rehearsed:
+        shape, sizes = shape.small(), SMALL
+    for mode in (False, True):
+        record.title(f"{name}, deterministic {mode}")
+        with opened(bench, record, shape, sizes, deterministic=mode) as runtime:
+            _same(record, runtime, sizes)
+            for width in (sizes.widths[0], sizes.widths[-1]):
+                runtime.warm(width)
+                found = burst(runtime, sizes, width, sizes.new)
+                step_s = statistics.median(found.steps_s)
+                record.line(f"decode {width}", ms=step_s * 1e3, first_s=found.first_s)
+
+
+def _same(record: Record, runtime: GpuRuntime, sizes: Sizes) -> None:
+    """Log-probabilities of one answer alone and among others, bit by bit."""
+    alone = _logprobs(runtime, sizes, 1)
+    for width in sizes.widths[1:]:
+        among = _logprobs(runtime, sizes, width)
+        pairs = list(zip(alone, among, strict=True))
+        agreed = next((i for i, (one, other) in enumerate(pairs) if one[0] != other[0]), ANSWER)
+        apart = max(abs(one[1] - other[1]) for one, other in pairs[: agreed or 1])
+        equal = sum(one == other for one, other in pairs)
+        record.line(f"alone and among {width}", equal_bits=equal, same_tokens=agreed, apart=apart)
+
+
+def _logprobs(runtime: GpuRuntime, sizes: Sizes, width: int) -> list[tuple[int, float]]:
+    core = EngineCore.over(runtime, engine_settings(sizes))
+    vocab = runtime.info.vocab_size - 10
+    for index in range(width):
+        length = sizes.prompt - (index % 7)
+        core.submit(
+            TokenRequest(
+                id=str(index),
+                token_ids=tuple((7919 * index + 31 * place) % vocab for place in range(length)),
+                sampling=GREEDY,
+                seed=0,
+                max_tokens=ANSWER if not index else sizes.new,
+                top_logprobs=0 if not index else None,
+            )
+        )
+    found: list[tuple[int, float]] = []
+    while core.has_work:
+        for chunk in core.step():
+            if chunk.id == "0":
+                found += [(t.token_id, t.logprob or 0.0) for t in chunk.tokens]
+    return found

@@ -1,0 +1,207 @@
+"""Each op of a decoder's step at the sizes of served models: its time beside its floor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bench.device.machine import Bench, Ceilings, ceilings
+from bench.device.record import Record
+from bench.device.shapes import SHAPES, Shape
+from penstock.kernels.gpu_cache import CacheExtents, allocate_caches
+from penstock.kernels.sampling import SamplingRows
+from penstock.kernels.table import HeadNorm, StepInputs
+from penstock.kernels.weights import Dense, Linear
+
+BLOCK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A call, the bytes it cannot but move, and its operations."""
+
+    name: str
+    call: Callable[[], Any]
+    moved_bytes: float
+    operations: float = 0.0
+
+
+def measure(bench: Bench, record: Record, only: str = "") -> None:
+    """The section `ops`; `only`: those whose name holds it."""
+    limits = ceilings(bench)
+    shape = SHAPES["qwen3-8b"]
+    widths, context = (1, 32, 256), 1024
+    if bench.rehearsed:
+        shape, widths, context = shape.small(), (1, 3), 40
+    for width in widths:
+        record.title(f"ops of {shape.name}, {width} tokens, {context} tokens of context each")
+        for piece in pieces(bench, shape, width, context):
+            if only in piece.name:
+                _measure(bench, record, piece, limits)
+    tokens = 48 if bench.rehearsed else 2048
+    record.title(f"attention of a prompt of {tokens} tokens")
+    _measure(bench, record, _prompt_attention(bench, shape, tokens), limits)
+
+
+def _measure(bench: Bench, record: Record, piece: Piece, limits: Ceilings) -> None:
+    try:
+        taken = bench.seconds(piece.call)
+    except Exception as error:  # one broken kernel must not hide the others
+        record.line(piece.name, failed=f"{type(error).__name__}: {str(error)[:200]}")
+        return
+    floor = limits.floor_s(piece.moved_bytes, piece.operations)
+    record.line(
+        piece.name,
+        us=taken * 1e6,
+        floor_us=floor * 1e6,
+        of_floor=floor / taken,
+        gb_s=piece.moved_bytes / taken / 1e9,
+    )
+
+
+def pieces(bench: Bench, shape: Shape, tokens: int, context: int) -> Iterator[Piece]:
+    """All ops of a decode step of `tokens` rows."""
+    ops = bench.ops
+    item = torch.empty(0, dtype=bench.dtype).element_size()
+    x = _random(bench, tokens, shape.width)
+    wide = _random(bench, tokens, 2 * shape.ff)
+    weight = torch.ones(shape.width, device=bench.device)
+    size = tokens * shape.width * item
+    yield Piece("rms_norm", lambda: ops.rms_norm(x, weight, 1e-6), 2 * size)
+    yield Piece("add_rms_norm", lambda: ops.add_rms_norm(x, x, weight, 1e-6), 4 * size)
+    yield Piece("silu_mul", lambda: ops.silu_mul(wide), 3 * tokens * shape.ff * item)
+    yield from _products(bench, shape, tokens)
+    yield from _attention(bench, shape, tokens, context)
+    yield from _draws(bench, shape, tokens)
+
+
+def _products(bench: Bench, shape: Shape, tokens: int) -> Iterator[Piece]:
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    products = {
+        "qkv": (q + 2 * kv, shape.width),
+        "output": (shape.width, q),
+        "gate-up": (2 * shape.ff, shape.width),
+        "down": (shape.width, shape.ff),
+        "head": (shape.vocab, shape.width),
+    }
+    for name, (rows, width) in products.items():
+        packed = packed_weight(bench, rows, width, head=name == "head")
+        x = _random(bench, tokens, width)
+        yield Piece(
+            f"linear {name} {rows}x{width}",
+            lambda x=x, packed=packed: bench.ops.linear(x, packed),  # type: ignore[misc]
+            2 * rows * width + x.element_size() * tokens * (rows + width),
+            2 * tokens * rows * width,
+        )
+
+
+def packed_weight(bench: Bench, rows: int, width: int, *, head: bool = False) -> Any:
+    """A random product's weights, packed as a model's are."""
+    drawn = torch.randn(rows, width, dtype=torch.bfloat16, device=bench.device) / width**0.5
+    bits = drawn.cpu().view(torch.int16).numpy().view("uint16")
+    weight = Linear((Dense(bits, "bf16"),))
+    return bench.ops.pack_head(weight) if head else bench.ops.pack_linear(weight)
+
+
+def _attention(bench: Bench, shape: Shape, tokens: int, context: int) -> Iterator[Piece]:
+    ops, item = bench.ops, torch.empty(0, dtype=bench.dtype).element_size()
+    heads = (shape.heads, shape.kv_heads, shape.head_dim)
+    inputs, cache = step_of(bench, shape, [(context - 1, 1)] * tokens)
+    q = _random(bench, tokens, shape.heads * shape.head_dim)
+    qkv = _random(bench, tokens, (shape.heads + 2 * shape.kv_heads) * shape.head_dim)
+    rope = torch.rand(context, shape.head_dim, device=bench.device)
+    norm = HeadNorm(*(torch.ones(shape.head_dim, device=bench.device) for _ in range(2)), 1e-6)
+    turned = item * (2 * qkv.numel())
+    yield Piece(
+        "rope_cache",
+        lambda: ops.rope_cache(qkv, rope, inputs, cache, heads, norm),
+        turned,
+    )
+    cached = 2 * tokens * context * shape.kv_heads * shape.head_dim * item
+    yield Piece(
+        f"attention {tokens} x {context}",
+        lambda: ops.attention(q, inputs, cache, heads, shape.head_dim**-0.5, 0),
+        cached + 2 * item * q.numel(),
+    )
+
+
+def _prompt_attention(bench: Bench, shape: Shape, tokens: int) -> Piece:
+    heads = (shape.heads, shape.kv_heads, shape.head_dim)
+    inputs, cache = step_of(bench, shape, [(0, tokens)])
+    q = _random(bench, tokens, shape.heads * shape.head_dim)
+    operations = 2 * tokens * tokens * shape.heads * shape.head_dim  # half of the square is seen
+    return Piece(
+        f"attention prompt {tokens}",
+        lambda: bench.ops.attention(q, inputs, cache, heads, shape.head_dim**-0.5, 0),
+        4 * q.numel() * q.element_size(),
+        operations,
+    )
+
+
+def _draws(bench: Bench, shape: Shape, rows: int) -> Iterator[Piece]:
+    logits = 3 * torch.randn(rows, shape.vocab, device=bench.device)
+    settings = {"greedy": (0.0, 0, 1.0), "tempered": (1.0, 0, 1.0), "narrow": (0.8, 40, 0.9)}
+    for name, (temperature, top_k, top_p) in settings.items():
+        rows_drawn = sampling_rows(bench, rows, temperature, top_k, top_p)
+        yield Piece(
+            f"sample {name} {rows}x{shape.vocab}",
+            lambda r=rows_drawn: bench.ops.sample(logits, r),  # type: ignore[misc]
+            4 * logits.numel(),
+        )
+
+
+def sampling_rows(
+    bench: Bench, rows: int, temperature: float, top_k: int, top_p: float
+) -> SamplingRows:
+    """Columns on the device, as a step's are."""
+
+    def column(value: float, dtype: torch.dtype) -> Any:
+        return torch.full((rows,), value, dtype=dtype, device=bench.device)
+
+    return SamplingRows(
+        column(temperature, torch.float32),
+        column(top_k, torch.int32),
+        column(top_p, torch.float32),
+        column(0.0, torch.float32),
+        torch.arange(rows, device=bench.device),  # type: ignore[arg-type]
+        torch.arange(rows, device=bench.device),  # type: ignore[arg-type]
+    )
+
+
+def step_of(bench: Bench, shape: Shape, chunks: list[tuple[int, int]]) -> tuple[Any, Any]:
+    """Inputs and a filled cache of a step of chunks (tokens before, tokens now)."""
+    blocks = [-(-(before + now) // BLOCK) for before, now in chunks]
+    order = torch.randperm(sum(blocks))
+    tables = torch.zeros(len(chunks), max(blocks), dtype=torch.int32)
+    positions, slots, taken = [], [], 0
+    for row, (before, now) in enumerate(chunks):
+        own = order[taken : taken + blocks[row]].int()
+        taken += blocks[row]
+        tables[row, : blocks[row]] = own
+        place = torch.arange(before, before + now, dtype=torch.int32)
+        positions.append(place)
+        slots.append(own[(place // BLOCK).long()] * BLOCK + place % BLOCK)
+    lengths = torch.tensor([now for _, now in chunks], dtype=torch.int32)
+    starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
+    contexts = torch.tensor([before + now for before, now in chunks], dtype=torch.int32)
+    arrays = (
+        torch.zeros(int(lengths.sum()), dtype=torch.int32),
+        torch.cat(positions),
+        torch.cat(slots),
+        starts,
+        contexts,
+        tables,
+        starts[1:] - 1,
+    )
+    extents = CacheExtents(1, sum(blocks) + 1, shape.kv_heads, BLOCK, shape.head_dim)
+    (cache,) = allocate_caches(extents, bench.dtype, bench.device)
+    for part in (cache.keys, cache.values):
+        part.copy_(torch.randn(part.shape, device=bench.device).to(bench.dtype))
+    return StepInputs(*(array.to(bench.device) for array in arrays)), cache
+
+
+def _random(bench: Bench, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=bench.dtype, device=bench.device)

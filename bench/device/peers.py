@@ -1,0 +1,79 @@
+"""The same checkpoint through transformers, where it is there: continuous batching, and one answer
+by `generate`."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.device.engine import FULL, SMALL
+from bench.device.machine import Bench
+from bench.device.record import Record
+from bench.device.shapes import SHAPES, write_checkpoint
+
+NEW, WIDTHS = 128, (1, 32)
+
+
+def measure(bench: Bench, record: Record, name: str) -> None:
+    """The section `peers`."""
+    import transformers
+
+    shape, sizes, new, widths = SHAPES[name], FULL, NEW, WIDTHS
+    if bench.rehearsed:
+        shape, sizes, new, widths = shape.small(), SMALL, 4, (2,)
+    record.title(f"{name} through transformers {transformers.__version__}")
+    folder = Path(tempfile.mkdtemp(prefix="penstock-peer-"))
+    try:
+        write_checkpoint(shape, folder, bench.device)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=bench.dtype, attn_implementation="sdpa"
+        )
+        model = model.to(bench.device).eval()
+        settings = transformers.GenerationConfig(
+            max_new_tokens=new, do_sample=False, eos_token_id=-1, pad_token_id=0
+        )
+        for width in widths:
+            prompts = [
+                [(97 * index + place) % 500 + 3 for place in range(sizes.prompt)]
+                for index in range(width)
+            ]
+            _batched(bench, record, model, settings, prompts, new)
+        _plain(bench, record, model, prompts[0], new)
+    except Exception as error:  # a peer that is not there or does not run is no fault of ours
+        record.line("transformers", failed=f"{type(error).__name__}: {str(error)[:300]}")
+    finally:
+        shutil.rmtree(folder)
+
+
+def _batched(
+    bench: Bench, record: Record, model: Any, settings: Any, prompts: list[list[int]], new: int
+) -> None:
+    model.generate_batch(prompts[:1], generation_config=settings)
+    bench.sync()
+    began = time.perf_counter()
+    answers = model.generate_batch(prompts, generation_config=settings)
+    bench.sync()
+    taken = time.perf_counter() - began
+    tokens = sum(len(answer.generated_tokens) for answer in answers.values())
+    name = f"continuous batching {len(prompts)} x {len(prompts[0])}/{new}"
+    record.line(name, s=taken, out_tok_s=tokens / taken)
+
+
+def _plain(bench: Bench, record: Record, model: Any, prompt: list[int], new: int) -> None:
+    ids = torch.tensor([prompt], device=bench.device)
+    options = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+
+    def run(count: int) -> float:
+        began = time.perf_counter()
+        model.generate(ids, max_new_tokens=count, min_new_tokens=count, **options)
+        bench.sync()
+        return time.perf_counter() - began
+
+    run(2)
+    few, many = run(2), run(new)
+    record.line("generate, one answer", ms=1e3 * (many - few) / (new - 2))

@@ -1,0 +1,78 @@
+"""Which kernel makes each product fastest, by its number of rows: the table that
+`kernels/tuning/linear.json` holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.device.machine import Bench, ceilings
+from bench.device.ops import packed_weight
+from bench.device.record import Record
+from bench.device.shapes import SHAPES, Shape
+from penstock.kernels.triton import linear as kernels
+
+TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def measure(bench: Bench, record: Record, folder: Path | None) -> None:
+    """The section `products`."""
+    shapes = list(SHAPES.values())
+    counts = TOKENS
+    if bench.rehearsed:
+        shapes, counts = [shapes[0].small()], (1, 4)
+    limits = ceilings(bench)
+    table: dict[str, list[tuple[int, str]]] = {}
+    for rows, width in sorted({size for shape in shapes for size in _sizes(shape)}):
+        packed = packed_weight(bench, rows, width)
+        record.title(f"{rows}x{width}")
+        best = []
+        for tokens in counts:
+            x = torch.randn(tokens, width, dtype=bench.dtype, device=bench.device)
+            calls = _calls(bench, x, packed)
+            times = {name: bench.seconds(call) for name, call in calls.items()}
+            floor = limits.floor_s(2 * rows * width, 2 * tokens * rows * width)
+            least = min(times, key=times.__getitem__)
+            best.append((tokens, least))
+            us = {f"{name}_us": taken * 1e6 for name, taken in times.items()}
+            of_floor = floor / times[least]
+            record.line(f"{tokens} tokens", **us, best=least, of_floor=of_floor)
+        table[f"{rows}x{width}"] = _bounds(best)
+    if folder is not None and bench.device != "cpu":
+        major, minor = torch.cuda.get_device_capability()
+        (folder / "linear.json").write_text(json.dumps({str(10 * major + minor): table}))
+
+
+def _calls(bench: Bench, x: torch.Tensor, packed: Any) -> dict[str, Any]:
+    if bench.device == "cpu":
+        return {"library": lambda: bench.ops.linear(x, packed)}
+    data = packed.parts[0].data
+
+    def stream() -> None:
+        kernels._dense(x.new_empty(len(x), len(data)), x, packed.parts[0], None, 0)
+
+    return {"stream": stream, "library": lambda: torch.mm(x, data.t())}
+
+
+def _sizes(shape: Shape) -> list[tuple[int, int]]:
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    return [
+        (q + 2 * kv, shape.width),
+        (shape.width, q),
+        (2 * shape.ff, shape.width),
+        (shape.width, shape.ff),
+        (shape.vocab, shape.width),
+    ]
+
+
+def _bounds(best: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Pairs of the most tokens and who serves up to there; beyond the last, the library."""
+    bounds: list[tuple[int, str]] = []
+    for tokens, name in best:
+        if bounds and bounds[-1][1] == name:
+            bounds.pop()
+        bounds.append((tokens, name))
+    return bounds[:-1] if bounds[-1][1] == "library" else bounds

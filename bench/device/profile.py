@@ -1,0 +1,70 @@
+"""What decode steps spend the device's time on, and how long it idles between them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from torch.profiler import ProfilerActivity, profile
+
+from bench.device.engine import FULL, GREEDY, SMALL, engine_settings, opened
+from bench.device.machine import Bench
+from bench.device.record import Record
+from bench.device.shapes import SHAPES
+from penstock.engine.core import EngineCore
+from penstock.engine.types import TokenRequest
+from penstock.runtime.gpu import GpuRuntime
+
+STEPS, LINES = 12, 14
+
+
+def measure(bench: Bench, record: Record, name: str) -> None:
+    """The section `profile`."""
+    shape, sizes = SHAPES[name], FULL
+    if bench.rehearsed:
+        shape, sizes = shape.small(), SMALL
+    with opened(bench, record, shape, sizes) as runtime:
+        for width in (sizes.widths[0], sizes.widths[len(sizes.widths) // 2], sizes.widths[-1]):
+            record.title(f"{name}, {width} rows: kernels of {STEPS} decode steps")
+            runtime.warm(width)
+            _profile(bench, record, runtime, sizes, width)
+
+
+def _profile(bench: Bench, record: Record, runtime: GpuRuntime, sizes: Any, width: int) -> None:
+    core = EngineCore.over(runtime, engine_settings(sizes))
+    for index in range(width):
+        ids = tuple((97 * index + place) % 500 for place in range(sizes.prompt))
+        new = STEPS + 12
+        core.submit(
+            TokenRequest(id=str(index), token_ids=ids, sampling=GREEDY, seed=0, max_tokens=new)
+        )
+    started: set[str] = set()
+    while len(started) < width:
+        started |= {chunk.id for chunk in core.step() if chunk.tokens}
+    activities = [ProfilerActivity.CPU]
+    if bench.device != "cpu":
+        activities = [ProfilerActivity.CUDA]
+    bench.sync()
+    with profile(activities=activities) as traced:
+        began = time.perf_counter()
+        for _ in range(min(STEPS, sizes.new - 1)):
+            core.step()
+        wall_s = time.perf_counter() - began
+        bench.sync()
+    while core.has_work:
+        core.step()
+    _report(record, traced, wall_s, cuda=bench.device != "cpu")
+
+
+def _report(record: Record, traced: Any, wall_s: float, *, cuda: bool) -> None:
+    times: dict[str, tuple[float, int]] = {}
+    for event in traced.key_averages():
+        taken = event.self_device_time_total if cuda else event.self_cpu_time_total
+        if taken:
+            times[event.key] = (taken / 1e6, event.count)
+    busy_s = sum(taken for taken, _ in times.values())
+    record.line("steps", wall_ms=wall_s * 1e3, busy_ms=busy_s * 1e3, idle=1 - busy_s / wall_s)
+    longest = sorted(times.items(), key=lambda item: -item[1][0])[:LINES]
+    for key, (taken, count) in longest:
+        each_us = taken / count * 1e6
+        record.line(key[:60], share=taken / busy_s, each_us=each_us, count=count)
