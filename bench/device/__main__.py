@@ -32,12 +32,15 @@ def main() -> int:
     parser.add_argument("section", choices=SECTIONS)
     parser.add_argument("--out", type=Path, help="a folder; results.jsonl there is appended to")
     parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--kernels", choices=["auto", "triton"], default="auto")
     arguments = parser.parse_args()
     if arguments.out is not None:
         arguments.out.mkdir(parents=True, exist_ok=True)
-    record = Record(arguments.section, arguments.out)
+    name = arguments.section + ("" if arguments.kernels == "auto" else "-triton")
+    record = Record(name, arguments.out)
     try:
-        SECTIONS[arguments.section](open_bench(arguments.rehearse), record, arguments.out)
+        bench = open_bench(arguments.rehearse, arguments.kernels)
+        SECTIONS[arguments.section](bench, record, arguments.out)
     except Exception:  # the outermost loop: the section's findings so far are kept
         record.note(traceback.format_exc(limit=-6))
         return 1

@@ -81,7 +81,7 @@ def opened(
         write_checkpoint(shape, folder / shape.name, bench.device)
         record.line("write checkpoint", s=time.perf_counter() - began)
         began = time.perf_counter()
-        runtime = start(bench, folder / shape.name, sizes, **changes)
+        runtime = start(bench, folder / shape.name, sizes, kernels=bench.kernels, **changes)
         record.line("load, first graphs", s=time.perf_counter() - began, target_s=10)
         record.note(runtime.report)
         yield runtime

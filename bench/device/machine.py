@@ -6,11 +6,14 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from bench.device.record import Record
+from penstock.config import EngineSettings
+from penstock.kernels.reference import ReferenceOps
+from penstock.runtime.gpu_load import serving_ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class Bench:
     dtype: torch.dtype
     ops: Any
     rehearsed: bool
+    kernels: Literal["auto", "triton"] = "auto"
 
     def sync(self) -> None:
         if self.device != "cpu":
@@ -69,17 +73,15 @@ def _timed(call: Callable[[], Any], repeats: int) -> float:
     return statistics.median(times)
 
 
-def open_bench(rehearsed: bool) -> Bench:
-    """The GPU that is there, or the CPU for a rehearsal."""
+def open_bench(rehearsed: bool, kernels: Literal["auto", "triton"]) -> Bench:
+    """The GPU that is there with the ops that serve on it, or the CPU for a rehearsal."""
     if rehearsed:
-        from penstock.kernels.reference import ReferenceOps
-
-        return Bench("cpu", torch.float32, ReferenceOps(), True)
-    from penstock.kernels.triton import TritonOps
-
+        torch.set_num_threads(1)  # more only get into each other's way at these sizes
+        return Bench("cpu", torch.float32, ReferenceOps(), True, kernels)
     torch.cuda.set_device(0)
-    dtype = torch.bfloat16
-    return Bench("cuda:0", dtype, TritonOps("cuda:0", dtype), False)
+    settings = EngineSettings(kernels=kernels)
+    ops = serving_ops(settings, "cuda:0", torch.bfloat16)
+    return Bench("cuda:0", torch.bfloat16, ops, False, kernels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,8 @@ def measure(bench: Bench, record: Record) -> None:
             l2_mib=facts.L2_cache_size / 2**20,
             torch=torch.__version__,
         )
+    for serves in bench.ops.table.explain():
+        record.note(serves)
     found = ceilings(bench)
     record.line("copy", tb_s=found.bytes_s / 1e12)
     record.line("product", tflop_s=found.operations_s / 1e12)

@@ -13,8 +13,10 @@ from bench.device.machine import Bench, ceilings
 from bench.device.ops import packed_weight
 from bench.device.record import Record
 from bench.device.shapes import SHAPES, Shape
-from penstock.kernels.triton import linear as kernels
+from penstock.kernels.cuda import Library, find_library
+from penstock.kernels.triton import linear
 
+MOST_STREAMED = 64  # of the CUDA library's kernel
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -35,7 +37,7 @@ def measure(bench: Bench, record: Record, folder: Path | None) -> None:
             calls = _calls(bench, x, packed)
             times = {name: bench.seconds(call) for name, call in calls.items()}
             floor = limits.floor_s(2 * rows * width, 2 * tokens * rows * width)
-            least = min(times, key=times.__getitem__)
+            least = min(times.keys() & {"stream", "library"}, key=times.__getitem__)
             best.append((tokens, least))
             us = {f"{name}_us": taken * 1e6 for name, taken in times.items()}
             of_floor = floor / times[least]
@@ -47,14 +49,23 @@ def measure(bench: Bench, record: Record, folder: Path | None) -> None:
 
 
 def _calls(bench: Bench, x: torch.Tensor, packed: Any) -> dict[str, Any]:
+    """By whom a product may be made: "stream" is the kernel that would stream it."""
     if bench.device == "cpu":
         return {"library": lambda: bench.ops.linear(x, packed)}
-    data = packed.parts[0].data
+    data, (tokens, width) = packed.parts[0].data, x.shape
+    own = find_library(torch.version.cuda)
 
-    def stream() -> None:
-        kernels._dense(x.new_empty(len(x), len(data)), x, packed.parts[0], None, 0)
+    def triton() -> None:
+        linear._dense(x.new_empty(tokens, len(data)), x, packed.parts[0], None, 0)
 
-    return {"stream": stream, "library": lambda: torch.mm(x, data.t())}
+    def ours() -> None:
+        out = x.new_empty(tokens, len(data))
+        own.call("linear", out, x, data, None, tokens, len(data), width, 0)
+
+    calls = {"stream": triton, "library": lambda: torch.mm(x, data.t())}
+    if isinstance(own, Library) and tokens <= MOST_STREAMED:
+        calls |= {"stream": ours, "triton": triton}
+    return calls
 
 
 def _sizes(shape: Shape) -> list[tuple[int, int]]:

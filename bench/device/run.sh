@@ -7,9 +7,10 @@
 #   build       the Python module and, where csrc/cuda is, the CUDA library, for this machine (3 min)
 #   tests       pytest -m gpu (4 min)
 #   limits      copy bandwidth and the rate of a bfloat16 product: the floors of everything else
-#   ops         each op of a decode step beside its floor (3 min)
+#   ops         each op of a decode step beside its floor (3 min); ops-triton: without the library
 #   products    which kernel makes each product fastest; writes linear.json (3 min)
 #   qwen3-8b    the engine on a checkpoint of that shape: start, prompts, decode, whole runs (6 min)
+#               (qwen3-8b-triton: without the CUDA library)
 #   llama-8b    the same without whole runs (4 min)      qwen3-0.6b  the same in small (3 min)
 #   profile     kernels of decode steps, and the share of time in which the GPU idles (3 min)
 #   invariance  does an answer depend on its neighbours, and what does it cost that not (4 min)
@@ -88,7 +89,12 @@ run() {
 }
 
 FAILED=()
-bench() { run "$1" "$2" "$PYTHON" -m bench.device "$1" --out "$OUT" "${REHEARSE[@]}"; }
+bench() {
+  local kernels=auto
+  [ "${1%-triton}" = "$1" ] || kernels=triton
+  run "$1" "$2" "$PYTHON" -m bench.device "${1%-triton}" --kernels $kernels --out "$OUT" \
+    "${REHEARSE[@]}"
+}
 for section in "${SECTIONS[@]}"; do
   case $section in
     build)
@@ -106,8 +112,8 @@ for section in "${SECTIONS[@]}"; do
         --continue-on-collection-errors tests/kernels tests/engine
       ;;
     limits) bench limits 90 ;;
-    ops | products | profile | peers | llama-8b | invariance | qwen3-0.6b) bench "$section" 270 ;;
-    qwen3-8b) bench qwen3-8b 450 ;;
+    ops | ops-triton | products | profile | peers | llama-8b | invariance | qwen3-0.6b) bench "$section" 270 ;;
+    qwen3-8b | qwen3-8b-triton) bench "$section" 450 ;;
     *)
       echo "no section $section; see the head of $0" >&2
       exit 2

@@ -42,6 +42,7 @@ _POINTERS = {
     torch.int32: "*i32",
     torch.int8: "*i8",
     torch.uint8: "*u8",
+    torch.float8_e4m3fn: "*fp8e4nv",
 }
 
 

@@ -1,4 +1,5 @@
-"""Every op with a Triton kernel on a GPU, over the registry's own cases."""
+"""Every op with a kernel of a GPU on one, over the registry's own cases: Triton's kernels in
+float32, the CUDA library's and Triton's in bfloat16."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from gpu_checks import padded, prepared, rounded
 from kernel_checks import differences
 
 from penstock.kernels.draw import map_tensors
@@ -26,6 +28,14 @@ _CASES = [
 ]
 
 
+_CUDA_CASES = [
+    param
+    for param in _CASES
+    if "cuda" in param.values[0].order and param.values[1].kind != "integer"
+]
+_DECODED = [param for param in _CUDA_CASES if "attention-decode" in str(param.id)]
+
+
 @pytest.fixture(scope="module")
 def ops() -> Any:
     from penstock.kernels.triton import TritonOps
@@ -42,3 +52,32 @@ def test_a_kernel_on_a_gpu_matches_the_reference_in_float64(ops: Any, op: Op, ca
         return tuple(result.cpu() for result in results)
 
     assert differences(op, case, run) == []
+
+
+@pytest.fixture(scope="module", params=["cuda", "triton"])
+def serving(request: pytest.FixtureRequest) -> Any:
+    """What serves in bfloat16, with and without the CUDA library."""
+    from penstock.kernels.cuda import CudaOps
+    from penstock.kernels.triton import TritonOps
+
+    if request.param == "triton":
+        return TritonOps("cuda:0", torch.bfloat16)
+    ops = CudaOps("cuda:0", torch.bfloat16)
+    if ops.table["attention"].name != "cuda":
+        pytest.skip("; ".join(ops.table.explain()))
+    return ops
+
+
+@pytest.mark.parametrize(("op", "case"), _CUDA_CASES)
+def test_a_kernel_serves_in_bfloat16(serving: Any, op: Op, case: Case) -> None:
+    assert rounded(op, case, serving) == []
+
+
+@pytest.mark.parametrize(("op", "case"), _DECODED)
+def test_units_listed_once_serve_every_layer(serving: Any, op: Op, case: Case) -> None:
+    assert prepared(op, case, serving) == []
+
+
+@pytest.mark.parametrize(("op", "case"), _DECODED)
+def test_padding_changes_nothing(serving: Any, op: Op, case: Case) -> None:
+    assert padded(op, case, serving) == []

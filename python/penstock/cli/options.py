@@ -151,8 +151,8 @@ ENGINE_OPTIONS: Final = (
     SettingOption(
         "kernels",
         ("--kernels",),
-        Literal["auto", "native", "reference"],
-        "Who computes; the reference is slow and needs torch.",
+        Literal["auto", "native", "reference", "triton"],
+        "Who computes; the reference is slow and needs torch, triton a GPU.",
         ENGINE_PANEL,
     ),
 )

@@ -72,8 +72,9 @@ class EngineSettings(msgspec.Struct, frozen=True):
     `tool_syntax`: how the model writes calls of functions, None: as its chat template tells.
     `speculation`: guess next tokens from a request's own where that pays; answers stay the same.
     `lora` None: the model has no dynamic LoRA runtime.
-    `deterministic`: on a GPU, an answer never depends on what is computed beside it, at the price
-    of slower products; on a CPU it never does.
+    `kernels`: who computes; "native" and "reference" are of the CPU, "triton" does without the CUDA
+    library. `deterministic`: on a GPU, no answer depends on what is computed beside it, at the
+    price of slower products; on a CPU none ever does.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -91,7 +92,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     speculation: bool = False
     deterministic: bool = False
     threads: int | None = None
-    kernels: Literal["auto", "native", "reference"] = "auto"
+    kernels: Literal["auto", "native", "reference", "triton"] = "auto"
     tool_syntax: ToolSyntaxName | None = None
     lora: LoraSettings | None = None
 

@@ -14,12 +14,16 @@ DRIVER = "libcuda.so.1"
 def choose_device(settings: EngineSettings) -> str:
     """ "cpu" or "cuda:N". "auto" takes the first GPU where the driver shows one and torch is
     installed. Raises ModelError where a GPU is asked for and cannot serve."""
-    wanted = settings.device
-    if wanted == "cpu" or (wanted == "auto" and settings.kernels != "auto"):
+    wanted, of_cpu = settings.device, settings.kernels in ("native", "reference")
+    if wanted == "auto" and settings.kernels == "triton":
+        wanted = "cuda"
+    if wanted == "cpu" and settings.kernels == "triton":
+        raise ModelError("kernels triton are of a GPU; device is cpu")
+    if wanted == "cpu" or (wanted == "auto" and of_cpu):
         return "cpu"
     if wanted == "auto":
         return "cuda:0" if driver_devices() and find_spec("torch") else "cpu"
-    if settings.kernels != "auto":
+    if of_cpu:
         raise ModelError(f"kernels {settings.kernels} are of the CPU; device is {wanted}")
     _, _, number = wanted.partition(":")
     index, count = int(number or 0), driver_devices()

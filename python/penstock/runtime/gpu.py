@@ -223,7 +223,7 @@ class GpuRuntime:
         results = [] if tokens is None else [tokens]
         if asked and tokens is not None:
             count = max(self._rows.top_logprobs[drawn[index]] or 0 for index in asked)
-            rows = torch.tensor(asked, dtype=torch.int32, device=self._device)
+            rows = self._link.index(asked)
             chosen = tokens[rows.long()].clamp(min=0)
             results += self._ops.top_logprobs(logits, rows, chosen, count)
         return _Flight(plan, drawn, self._link.fetch(results), asked)

@@ -61,6 +61,11 @@ class Link:
         self._copied[self._next] = self._mark()
         self._next = (self._next + 1) % RING
 
+    def index(self, places: list[int]) -> torch.Tensor:
+        """Some indices on the device, int32, without waiting for what the stream has to do."""
+        there = torch.tensor(places, dtype=torch.int32, pin_memory=self._cuda)
+        return there.to(self.words.device, non_blocking=True)
+
     def fetch(self, tensors: Sequence[torch.Tensor]) -> Fetched:
         """Copies of results, made when the stream has computed them."""
         if not self._cuda:

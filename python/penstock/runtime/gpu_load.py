@@ -36,17 +36,28 @@ def start_gpu_runtime(
     if settings.lora is not None:
         raise ModelError(f"device is {device}; LoRA adapters are served on a CPU only")
     torch.cuda.set_device(device)
-    # only where there is a GPU: Triton takes a second to import
-    from penstock.kernels.triton import TritonOps
-
     dtype = torch.float32 if settings.dtype == "f32" else torch.bfloat16
+    ops = serving_ops(settings, device, dtype)
     free_bytes, _ = torch.cuda.mem_get_info(device)
     sizes = sizes_up_to(settings.max_seqs)
     memory = plan_device_memory(model.spec, weight_bytes, settings, free_bytes, sizes)
-    ops = TritonOps(device, dtype, products="invariant" if settings.deterministic else "measured")
     runtime = place(model, memory, settings, ops, progress)
     runtime.warm(1)
     return runtime
+
+
+def serving_ops(settings: EngineSettings, device: str, dtype: torch.dtype) -> TorchOps:
+    """The CUDA library where it is installed, and Triton; Triton alone where that is asked for, and
+    for answers that do not depend on their neighbours."""
+    # only where there is a GPU: Triton takes a second to import
+    from penstock.kernels.cuda import CudaOps
+    from penstock.kernels.triton import TritonOps
+
+    if settings.deterministic:
+        return TritonOps(device, dtype, products="invariant")
+    if settings.kernels == "triton":
+        return TritonOps(device, dtype)
+    return CudaOps(device, dtype)
 
 
 def place(

@@ -23,6 +23,9 @@ FIXED_BYTES = 384 * MIB
 GRAPH_BYTES = 12 * MIB
 """What the driver keeps for a captured step."""
 
+VARIANTS = 2
+"""A step is captured with its draw, and without where the host draws."""
+
 ATTENTION_CHUNK, MOST_CHUNKS, TILE_ROWS = 256, 64, 16
 """Decode attention cuts a context into up to so many chunks, of no fewer tokens, whose parts it
 keeps for a tile of so many queries."""
@@ -122,7 +125,9 @@ def _sized(
     kept = _attention_bytes(spec, largest, context, spec.heads // spec.kv_heads)
     mixed = _attention_bytes(spec, settings.max_seqs, context, TILE_ROWS)
     work = activation_bytes(spec, step_tokens, places, item) + kept + mixed
-    graphs = activation_bytes(spec, largest, largest, item) + GRAPH_BYTES * len(graph_sizes)
+    logits = 4 * spec.vocab * sum(graph_sizes)  # each keeps its own; what lies between is shared
+    graphs = activation_bytes(spec, largest, largest, item)
+    graphs += VARIANTS * (logits + GRAPH_BYTES * len(graph_sizes))
     max_blocks = -(-context // settings.block_tokens)
     rows = 4 * (3 * (largest + 1) * max_blocks + 8 * step_tokens) + 4 * context * spec.rope.rotated
     return DevicePlan(

@@ -37,7 +37,7 @@ class DeviceModel:
             torch.cuda.empty_cache()  # what packing left over: the cache is one large piece
         self._caches = allocate_caches(extents, cache_dtype, ops.device)
         self._work = None
-        if ops.table["attention"].name == "triton":
+        if ops.table["attention"].name in ("cuda", "triton"):
             from penstock.kernels.triton.attention_work import most_units
 
             units = most_units(max_rows, context_tokens)

@@ -50,6 +50,16 @@ def test_one_that_is_not_there_is_refused() -> None:
         chosen("cuda", kernels="native")
 
 
+@pytest.mark.usefixtures("two_devices")
+def test_triton_alone_asks_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen("auto", kernels="triton") == "cuda:0"
+    with pytest.raises(ModelError, match="kernels triton are of a GPU"):
+        chosen("cpu", kernels="triton")
+    monkeypatch.setattr(device, "driver_devices", lambda: 0)
+    with pytest.raises(ModelError, match="shows 0 CUDA devices"):
+        chosen("auto", kernels="triton")
+
+
 @pytest.mark.usefixtures("no_device")
 def test_without_a_gpu_the_cpu_serves_unless_one_is_asked_for() -> None:
     assert chosen("auto") == "cpu"

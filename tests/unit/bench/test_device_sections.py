@@ -1,0 +1,50 @@
+"""The device script, rehearsed on a CPU: each section runs, and keeps what it finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OUT": str(out), "PYTHON": sys.executable}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    command = ["bash", str(ROOT / "bench" / "device" / "run.sh"), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_every_section_rehearses(tmp_path: Path) -> None:
+    sections = ["limits", "ops", "products", "qwen3-0.6b", "profile", "invariance"]
+    done = run(tmp_path, "--rehearse", "build", *sections)
+    assert done.returncode == 0, done.stdout[-3000:]
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").open()]
+    assert {line["section"] for line in lines} == set(sections)
+    assert not [line for line in lines if "failed" in line]
+    decodes = [line for line in lines if str(line.get("name")).startswith("decode 4")]
+    assert decodes and all(line["ms"] > 0 for line in decodes)
+
+
+def test_a_section_that_fails_is_named(tmp_path: Path) -> None:
+    """Without a GPU, one that is not rehearsed does."""
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("there is a GPU")
+    done = run(tmp_path, "limits")
+    assert done.returncode == 1
+    assert "#### limits: failed (1)" in done.stdout
+    assert "not well: limits" in done.stdout
+    (kept,) = [json.loads(line) for line in (tmp_path / "results.jsonl").open()]
+    assert "Traceback" in kept["note"]
+
+
+def test_an_unknown_section_is_refused(tmp_path: Path) -> None:
+    done = run(tmp_path, "no-such")
+    assert done.returncode == 2
+    assert "no section no-such" in done.stderr
