@@ -42,6 +42,7 @@ class Link:
         self._staging = [
             torch.zeros(num_words, dtype=torch.int32, pin_memory=self._cuda) for _ in range(RING)
         ]
+        self._written: list[npt.NDArray[np.int32]] = [part.numpy() for part in self._staging]
         self._copied: list[Any] = [None] * RING
         self._next = 0
 
@@ -51,8 +52,7 @@ class Link:
         if copied is not None:
             copied.synchronize()
             self._copied[self._next] = None
-        words: npt.NDArray[np.int32] = self._staging[self._next].numpy()
-        return words
+        return self._written[self._next]
 
     def send(self, num_words: int) -> None:
         """Copy the first words of the staging buffer to `words`, after what the stream has to do
