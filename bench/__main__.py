@@ -1,6 +1,6 @@
 """`python -m bench`: our server alone or beside the peers, the offline engine, a shared core, and
-streams while prompts arrive. `python -m bench api`: an API process without a model. `python -m
-bench lora`: adapters."""
+streams while prompts arrive. `python -m bench api`: an API process without a model; `campaign`: all
+rows of the table beside the peers; `lora`: adapters."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from bench import api, arrivals, compare, engine, lora, share
+from bench import api, arrivals, campaign, compare, engine, lora, share, starts
 from bench.peers import MAKERS
-from bench.targets import HttpTarget, Target
+from bench.targets import HttpTarget, Target, ours
 from bench.workloads import ALL, STANDARD
 
 OURS = "penstock"
-KINDS = ["server", "engine", "share", "arrivals"]
+KINDS = ["server", "starts", "engine", "share", "arrivals"]
 PORT = 18450
 
 
@@ -25,6 +25,9 @@ def main() -> None:
     if sys.argv[1:2] == ["lora"]:
         del sys.argv[1]
         lora.main()
+        return
+    if sys.argv[1:2] == ["campaign"]:
+        campaign.main()
         return
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("what", nargs="?", default="server", choices=KINDS)
@@ -41,6 +44,9 @@ def main() -> None:
     workloads = [ALL[name] for name in arguments.workloads.split(",")]
     if arguments.what == "engine":
         result = engine.measure(arguments.model, workloads, arguments.repeats)
+    elif arguments.what == "starts":
+        workloads = []
+        result = starts.measure(_targets(arguments), arguments.repeats)
     elif arguments.what == "share":
         workloads = [share.DECODE]
         result = share.measure(_ours(arguments), arguments.repeats)
@@ -56,9 +62,7 @@ def main() -> None:
 
 
 def _ours(arguments: argparse.Namespace) -> Target:
-    command = f"{arguments.python} -m penstock.cli.main serve {arguments.model}"
-    command += f" --host 127.0.0.1 --port {PORT} {arguments.serve_args}"
-    return HttpTarget(OURS, command, f"http://127.0.0.1:{PORT}/v1")
+    return ours(arguments.model, PORT, arguments.serve_args, arguments.python)
 
 
 def _targets(arguments: argparse.Namespace) -> list[Target]:

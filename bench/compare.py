@@ -78,6 +78,7 @@ def table(result: dict[str, Any], workloads: Sequence[Workload], ours: str) -> s
         lines.append(f"| {workload.name}, tok/s | {cells} | {ratio} |")
     rows = {
         "startup_s": "start to first answer, s",
+        "least_startup_s": "start to first answer, least, s",
         "memory_mib": "memory, MiB",
         "share_kept": "share kept beside a busy process",
         "itl_ratio": "inter-token p99 / p50 while prompts arrive",

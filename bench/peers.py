@@ -37,7 +37,8 @@ def _vllm(folder: Path, port: int, gguf: Path) -> Target:
         "vllm",
         f"{folder}/venv/vllm/bin/vllm serve {folder}/model/bf16 --host 127.0.0.1 --port {port}"
         " --served-model-name default --dtype bfloat16 --max-model-len 2048 --max-num-seqs 32"
-        " --no-enable-prefix-caching",
+        " --no-enable-prefix-caching"
+        " --enforce-eager",  # on two cores torch.compile was not done after ten minutes
         f"http://127.0.0.1:{port}/v1",
         env={
             "VLLM_CPU_KVCACHE_SPACE": "2",

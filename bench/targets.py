@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, Protocol
@@ -89,6 +90,14 @@ class HttpTarget:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def ours(model: str, port: int, options: str = "", python: str = sys.executable) -> HttpTarget:
+    """`penstock serve` of the interpreter `python`."""
+    command = (
+        f"{python} -m penstock.cli.main serve {model} --host 127.0.0.1 --port {port} {options}"
+    )
+    return HttpTarget("penstock", command, f"http://127.0.0.1:{port}/v1")
 
 
 class WorkerTarget:

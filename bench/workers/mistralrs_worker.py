@@ -12,6 +12,9 @@ import time
 
 from mistralrs import ChatCompletionRequest, Runner, Which
 
+# The library writes its log to standard output, which is for the answers.
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
 folder, name = os.path.split(sys.argv[1])
 runner = Runner(
     which=Which.GGUF(quantized_model_id=folder, quantized_filename=name),
@@ -47,4 +50,4 @@ for line in sys.stdin:
         thread.start()
     for thread in threads:
         thread.join()
-    print(json.dumps(times), flush=True)
+    print(json.dumps(times), file=answers, flush=True)

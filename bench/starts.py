@@ -1,0 +1,31 @@
+"""How long servers take from their command to the first answer, files in the page cache."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from bench.machine import facts
+from bench.targets import Target
+
+
+def measure(targets: Sequence[Target], repeats: int) -> dict[str, Any]:
+    """Start and stop the targets in turns; the first turn only warms the page cache. `startup_s`:
+    the median, `least_startup_s`: what the machine's noise added least to."""
+    taken: dict[str, list[float]] = {target.name: [] for target in targets}
+    for _ in range(1 + repeats):
+        for target in targets:
+            try:
+                target.start()
+            finally:
+                target.stop()
+            taken[target.name].append(target.startup_s)
+    rows = {
+        name: {
+            "startup_s": round(statistics.median(seconds[1:]), 2),
+            "least_startup_s": round(min(seconds[1:]), 2),
+        }
+        for name, seconds in taken.items()
+    }
+    return {"machine": facts(), "targets": rows}
