@@ -130,6 +130,7 @@ constexpr Shape kShapes[] = {
     {"1.5B down", "q4_k", 1536, 8960},     {"135M gate-up", "q4_0", 3072, 576},
     {"135M gate-up", "q8_0", 3072, 576},   {"135M gate-up", "f32", 3072, 576},
     {"135M gate-up", "f16", 3072, 576},    {"135M gate-up", "bf16", 3072, 576},
+    {"1.5B gate-up", "q5_k", 17920, 1536},
 };
 
 std::vector<uint8_t> noise(size_t bytes) {
@@ -166,22 +167,22 @@ MatrixSource source_of(const Shape& shape, Arrays& arrays) {
     source.bits = kind[1] == '4' ? 4 : 8;
     source.group = kind == "q6_k" ? 16 : 32;
     arrays.q = noise(count * static_cast<size_t>(source.bits) / 8);
-    if (kind == "q6_k") {
+    if (kind == "q6_k" || kind == "q5_k") {
         for (auto& q : arrays.q)
-            q &= 63;
+            q &= kind == "q6_k" ? 63 : 31;
     }
     arrays.halves.assign(count / 16, f32_to_f16(0.01f));
     arrays.multipliers = noise(count / 16);
     for (auto& value : arrays.multipliers)
         value &= 63;
     source.q = arrays.q.data();
-    const bool two_level = kind == "q4_k" || kind == "q6_k";
+    const bool two_level = kind[3] == 'k';
     source.scale = two_level ? static_cast<const void*>(arrays.multipliers.data())
                              : static_cast<const void*>(arrays.halves.data());
     source.scale_dtype = two_level ? DType::u8 : DType::f16;
     source.super_scale = two_level ? arrays.halves.data() : nullptr;
     source.zero_point = kind == "q4_0" ? 8 : kind == "q8_0" ? 128 : kind == "q6_k" ? 32 : 0;
-    if (kind == "q4_1" || kind == "q4_k") {
+    if (kind == "q4_1" || kind == "q4_k" || kind == "q5_k") {
         source.minimum = source.scale;
         source.minimum_dtype = source.scale_dtype;
         source.super_minimum = source.super_scale;
