@@ -78,7 +78,6 @@ class ApiProcess:
             on_started(server)
             opening.append(asyncio.create_task(self._open_store(server)))
 
-        gc.collect()
         gc.freeze()  # what is loaded stays: no collection walks it in the middle of a stream
         gc.enable()
         server = HttpServer(create_app(services), self._settings, on_started=started)

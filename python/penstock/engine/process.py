@@ -46,7 +46,6 @@ def main(socket_path: str) -> int:
         return 1
     for source in task.adapters:  # before the first request; those for one wait until it is read
         core.add_adapter(source).add_done_callback(_warn_if_lost)
-    gc.collect()
     gc.freeze()  # what is loaded stays: no collection walks it in the middle of a step
     gc.enable()
     _say("report", f"memory: {core.report}")
