@@ -112,7 +112,7 @@ def all_routes(services: Services) -> list[Route]:
         _route("/v1/responses", POST=CreateResponse(services)),
         Route(
             "/v1/responses/{response_id}",
-            OneResponse(services.runs),
+            OneResponse(services),
             methods=["GET", "DELETE"],
         ),
         _route("/v1/responses/{response_id}/cancel", POST=CancelResponse(services.runs)),

@@ -94,12 +94,21 @@ def _operation(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any
         "summary": operation.summary,
         "responses": _responses(operation, schema_of),
     }
-    names = PARAMETER.findall(operation.path)
-    if names:
-        described["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in names
-        ]
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in PARAMETER.findall(operation.path)
+    ]
+    parameters += [
+        {
+            "name": field.name,
+            "in": "query",
+            "description": field.description,
+            "schema": field.schema,
+        }
+        for field in operation.query
+    ]
+    if parameters:
+        described["parameters"] = parameters
     if operation.request is not None:
         content = {operation.request_media: {"schema": _schema(operation.request, schema_of)}}
         described["requestBody"] = {"required": True, "content": content}

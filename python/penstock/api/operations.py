@@ -5,6 +5,7 @@ A row for each route of `app`; a test holds the two together.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Literal
@@ -95,13 +96,43 @@ RESPONSE_EVENTS: Final = (("ResponseStreamEvent", ResponseStreamEvent), FILE_EVE
 
 
 @dataclass(frozen=True)
+class Query:
+    """A field of the query, and the JSON schema of its value."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+
+
+TEXT_VALUE: Final = {"type": "string"}
+AFTER: Final = Query("after", "The id that the page before ended with.", TEXT_VALUE)
+ORDER: Final = Query("order", "By age.", {"enum": ["asc", "desc"]})
+LIMIT: Final = Query("limit", "So many at most.", {"type": "integer", "minimum": 1})
+PAGES: Final = (LIMIT, AFTER, ORDER)
+VENDOR_PAGES: Final = (LIMIT, Query("page", "The `next_page` of the page before.", TEXT_VALUE))
+RESUMED: Final = (
+    Query(
+        "stream",
+        "Its stream again, if it was made with `background` and `stream`.",
+        {"type": "boolean"},
+    ),
+    Query(
+        "starting_after",
+        "With `stream`: the `sequence_number` of the last event that is known.",
+        {"type": "integer", "minimum": 0},
+    ),
+)
+
+
+@dataclass(frozen=True)
 class Operation:
     """One method of one path.
 
     `request`: the type of its body, sent as `request_media`. `answer`: the type of its JSON, or
     None for what has no schema. `media` None: the answer has no body. `events`: the types of a
     streamed answer's data, with their names in the description. `error`: the type of its errors'
-    JSON, or None for plain text. Several types in a tuple: any of them.
+    JSON, or None for plain text. Several types in a tuple: any of them. `query`: what may stand
+    in the query.
     """
 
     method: Literal["GET", "POST", "PUT", "DELETE"]
@@ -116,6 +147,7 @@ class Operation:
     events: tuple[tuple[str, Any], ...] = ()
     errors: tuple[int, ...] = ()
     error: Any = ErrorEnvelope
+    query: tuple[Query, ...] = ()
 
     @property
     def statuses(self) -> list[int]:
@@ -161,6 +193,7 @@ OPERATIONS: Final = (
         answer=ResponseResource,
         events=RESPONSE_EVENTS,
         errors=STORE_ERRORS,
+        query=RESUMED,
     ),
     Operation(
         *("DELETE", "/v1/responses/{response_id}", "deleteResponse", "Responses"),
@@ -179,6 +212,7 @@ OPERATIONS: Final = (
         "What a response answered",
         answer=ItemList,
         errors=STORE_ERRORS,
+        query=PAGES,
     ),
     Operation(
         *("POST", "/v1/messages", "createMessage", "Messages"),
@@ -202,6 +236,7 @@ OPERATIONS: Final = (
         "All files",
         answer=FileList,
         errors=STORE_ERRORS,
+        query=(*PAGES, Query("purpose", "Those of one purpose.", TEXT_VALUE)),
     ),
     Operation(
         *("POST", "/v1/files", "uploadFile", "Files"),
@@ -234,6 +269,7 @@ OPERATIONS: Final = (
         "The files of a container",
         answer=ContainerFileList,
         errors=STORE_ERRORS,
+        query=PAGES,
     ),
     Operation(
         *("GET", "/v1/containers/{container_id}/files/{file_id}", "getContainerFile", "Files"),
@@ -273,6 +309,7 @@ OPERATIONS: Final = (
         "All skills; in the second vendor's form for its headers",
         answer=(SkillList, VendorSkillList),
         errors=STORE_ERRORS,
+        query=(*VENDOR_PAGES, AFTER, Query("source", "`custom` for all.", TEXT_VALUE)),
     ),
     Operation(
         *("POST", "/v1/skills", "createSkill", "Skills"),
@@ -287,6 +324,7 @@ OPERATIONS: Final = (
         "The versions of a skill",
         answer=SkillVersionList,
         errors=STORE_ERRORS,
+        query=(*VENDOR_PAGES, AFTER),
     ),
     Operation(
         *("POST", "/v1/skills/{skill_id}/versions", "addSkillVersion", "Skills"),
@@ -314,6 +352,7 @@ OPERATIONS: Final = (
         "The adapters of a model, which the query may name; 409 where it has no LoRA runtime",
         answer=LoraAdapterList,
         errors=(404, 409),
+        query=(Query("model", "Absent: the default.", TEXT_VALUE),),
     ),
     Operation(
         *("POST", "/v1/load_lora_adapter", "loadAdapter", "Models"),

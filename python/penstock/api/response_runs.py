@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.agent.loop import failure
 from penstock.api.acceptance import accepted
 from penstock.api.codecs.responses import TERMINAL, Resource, in_own_words, settled
+from penstock.api.response_log import StreamLog, replayed
 from penstock.api.response_rows import ResponseRow
 from penstock.base.errors import ServiceError, Unavailable
 from penstock.base.ids import new_id
@@ -25,8 +26,7 @@ from penstock.dialog import Event, Message, Outlet, RunEnded, RunFailed, RunStar
 from penstock.dialog.outlet import Delta
 
 if TYPE_CHECKING:
-    from penstock.store import StoredResponse
-    from penstock.store.responses import Responses
+    from penstock.store import Store, StoredResponse
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +42,12 @@ RETRY_INTERVAL_S: Final = 1.0
 class ResponseRuns:
     """One for an API process. All methods are called from its event loop."""
 
-    def __init__(self, responses: Responses) -> None:
-        self._responses = responses
+    def __init__(self, store: Store) -> None:
+        self._responses = store.responses
+        self._events = store.response_events
         self._owner = new_id("api_")
         self._detached: dict[str, asyncio.Task[None]] = {}
+        self._logs: set[StreamLog] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._rows: set[ResponseRow] = set()
         self._keeper: asyncio.Task[None] | None = None
@@ -101,13 +103,20 @@ class ResponseRuns:
                 yield event
 
     def detach(
-        self, events: AsyncGenerator[Event, None], resource: Resource
+        self, events: AsyncGenerator[Event, None], resource: Resource, *, logged: bool
     ) -> AsyncGenerator[Event, None]:
         """Let a run go on whatever becomes of its client. The events are for one reader, who may
-        leave."""
+        leave. `logged`: its stream is written down, for `replay`."""
         reader = _Reader()
-        self._detached[resource.identity.id] = self._spawn(self._drive(events, resource, reader))
+        log = StreamLog(self._events, resource) if logged else None
+        work = self._drive(events, resource, reader, log)
+        self._detached[resource.identity.id] = self._spawn(work)
         return reader.events()
+
+    def replay(self, id: str, wanted: int) -> AsyncGenerator[bytes, None]:
+        """The stream of a response from the event with this number on, up to its end, wherever it
+        is worked on."""
+        return replayed(self._events, self.get, id, wanted)
 
     async def get(self, id: str) -> StoredResponse | None:
         """A stored response; one whose owner has died is failed first."""
@@ -204,21 +213,36 @@ class ResponseRuns:
             return
 
     async def _drive(
-        self, events: AsyncGenerator[Event, None], resource: Resource, reader: _Reader
+        self,
+        events: AsyncGenerator[Event, None],
+        resource: Resource,
+        reader: _Reader,
+        stream: StreamLog | None,
     ) -> None:
+        last: Event | None = None
         try:
             async with aclosing(events):
                 async for event in events:
+                    if stream is not None and stream.add(event):
+                        await stream.flush()
+                        self._logs.add(stream)
                     reader.put(event)
         except asyncio.CancelledError:
-            reader.put(RunEnded("cancelled", Usage()))
+            last = RunEnded("cancelled", Usage())
         except ServiceError as error:
-            reader.put(failure(error))
+            last = failure(error)
         except Exception:
             log.exception("background response %s failed", resource.identity.id)
-            reader.put(failure(ServiceError("internal error")))
+            last = failure(ServiceError("internal error"))
         finally:
             self._detached.pop(resource.identity.id, None)
+        if last is not None:
+            reader.put(last)
+        if stream is not None:
+            self._logs.discard(stream)
+            if last is not None:
+                stream.add(last)
+            await stream.flush()
 
     async def _stop(self, id: str) -> bool:
         """Whether it was a background response of this process, which has stopped now."""
@@ -238,6 +262,8 @@ class ResponseRuns:
             try:
                 if self._detached:
                     await self._stop_unwanted()
+                for stream in tuple(self._logs):
+                    await stream.flush()
                 if time.monotonic() - beaten_s >= HEARTBEAT_INTERVAL_S:
                     await self._responses.heartbeat(self._owner)
                     beaten_s = time.monotonic()

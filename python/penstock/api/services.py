@@ -46,7 +46,7 @@ class Services:
         object.__setattr__(self, "observers", observers)
         bodies = BodyReader(settings.body_limit_bytes, settings.stall_timeout_s)
         object.__setattr__(self, "bodies", bodies)
-        object.__setattr__(self, "runs", ResponseRuns(self.store.responses))
+        object.__setattr__(self, "runs", ResponseRuns(self.store))
 
     async def close(self) -> None:
         """Stop what works on without a request. The store is closed by whoever opened it."""

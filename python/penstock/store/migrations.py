@@ -11,12 +11,17 @@ from sqlalchemy import Connection, insert, inspect, select, text, update
 from penstock.base.ids import new_id
 from penstock.config import SettingsError
 from penstock.store.database import Database, write_in
-from penstock.store.schema import identity, metadata
+from penstock.store.schema import identity, metadata, response_events
 
 Step = Callable[[Connection], None]
 
+
+def _add_response_events(connection: Connection) -> None:
+    response_events.create(connection)
+
+
 # STEPS[k] takes the tables of version k + 1 to those of version k + 2.
-STEPS: Final[tuple[Step, ...]] = ()
+STEPS: Final[tuple[Step, ...]] = (_add_response_events,)
 # Of PostgreSQL's advisory locks, ours.
 LOCK_KEY: Final = 0x70656E73746F636B
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -135,3 +135,12 @@ class SkillBundle(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     directory: str
     files: dict[str, bytes]
+
+
+class EventChunk(NamedTuple):
+    """Events of a stream that follow each other. `first`: the number of the first, `following`: of
+    the one after the last. `frames`: they themselves, as they were sent."""
+
+    first: int
+    following: int
+    frames: bytes

@@ -21,6 +21,7 @@ from sqlalchemy import (
 from penstock.store.clock import Clock
 from penstock.store.database import Database
 from penstock.store.records import UNFINISHED, ResponseStatus, StoredResponse
+from penstock.store.response_events import drop_events_of
 from penstock.store.retention import Retention
 from penstock.store.schema import responses
 
@@ -73,7 +74,12 @@ class Responses:
     async def delete(self, id: str) -> bool:
         """Whether there was one to delete."""
         change = delete(responses).where(_TABLE.id == id, self._alive())
-        return await self._database.write(lambda c: c.execute(change).rowcount > 0)
+
+        def work(connection: Connection) -> bool:
+            drop_events_of(connection, id)
+            return connection.execute(change).rowcount > 0
+
+        return await self._database.write(work)
 
     async def request_cancel(self, id: str) -> StoredResponse | None:
         """Ask the owner of an unfinished background response to stop. The response as it is now;

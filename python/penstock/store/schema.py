@@ -64,6 +64,16 @@ responses: Final = Table(
     Index("responses_by_expiry", "expires_at"),
 )
 
+# The frames of a stream, so many at a time; numbers from `first` on, up to `following`.
+response_events: Final = Table(
+    "response_events",
+    metadata,
+    Column("response_id", Text(128), primary_key=True),
+    Column("first", BigInteger, primary_key=True, autoincrement=False),
+    Column("following", BigInteger, nullable=False),
+    Column("frames", LargeBinary, nullable=False),
+)
+
 files: Final = Table(
     "files",
     metadata,

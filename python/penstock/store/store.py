@@ -17,6 +17,7 @@ from penstock.store.clock import Clock, system_clock
 from penstock.store.database import Database
 from penstock.store.files import Files
 from penstock.store.migrations import migrate
+from penstock.store.response_events import ResponseEvents
 from penstock.store.responses import Responses
 from penstock.store.retention import retentions_of
 from penstock.store.sessions import Sessions
@@ -47,6 +48,7 @@ class Store:
         self._database = database
         kept = retentions_of(settings)
         self.responses = Responses(database, clock, kept.responses)
+        self.response_events = ResponseEvents(database)
         self.files = Files(database, blobs, clock, kept.files)
         self.sessions = Sessions(database, clock, kept.sessions)
         self.skills = Skills(database, skill_blobs, clock)

@@ -15,6 +15,7 @@ from penstock.store.blobs import Blobs
 from penstock.store.clock import Clock
 from penstock.store.database import Database
 from penstock.store.faults import translated_faults
+from penstock.store.response_events import drop_lost_events
 from penstock.store.retention import Retentions, drop_expired
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class Sweep:
             if gone and table is schema.files:
                 bodies = [files.blob_name(id) for id in gone]
                 await asyncio.to_thread(_delete, self._blobs, bodies)
+        await self._database.write(drop_lost_events)
         await self._delete_orphans(self._blobs, files.FOLDER, _known_files)
         await self._delete_orphans(self._skill_blobs, skills.FOLDER, _known_skills)
 

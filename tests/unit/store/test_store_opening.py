@@ -16,7 +16,7 @@ from stores import opened, sqlite_settings
 from penstock.config import SettingsError, StoreSettings
 from penstock.store import FileSource, NewFile, Store
 from penstock.store.database import Database
-from penstock.store.migrations import migrate
+from penstock.store.migrations import STEPS, migrate
 
 OPEN = """
 import asyncio, sys, msgspec
@@ -56,23 +56,32 @@ def test_store_keeps_its_id(database: Database) -> None:
 
 def test_older_database_takes_the_steps_it_lacks_once(database: Database) -> None:
     migrate(database)
-    migrate(database, (add_column,))
+    migrate(database, (*STEPS, add_column))
     assert "extra" in columns(database)
-    migrate(database, (add_column,))
+    migrate(database, (*STEPS, add_column))
+
+
+def test_database_of_the_first_version_gets_all_tables(database: Database) -> None:
+    migrate(database)
+    with database.engine.begin() as connection:
+        connection.execute(text("DROP TABLE response_events"))
+        connection.execute(text("UPDATE penstock_store SET version = 1"))
+    migrate(database)
+    assert "response_events" in inspect(database.engine).get_table_names()
 
 
 def test_step_that_fails_changes_nothing(database: Database) -> None:
     migrate(database)
     with pytest.raises(RuntimeError):
-        migrate(database, (fail,))
+        migrate(database, (*STEPS, fail))
     assert "half" not in columns(database)
-    migrate(database, (add_column,))
+    migrate(database, (*STEPS, add_column))
     assert "extra" in columns(database)
 
 
 def test_newer_database_is_refused(database: Database) -> None:
-    migrate(database, (add_column,))
-    with pytest.raises(SettingsError, match="version 2"):
+    migrate(database, (*STEPS, add_column))
+    with pytest.raises(SettingsError, match=f"version {len(STEPS) + 2}"):
         migrate(database)
 
 

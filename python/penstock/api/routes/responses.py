@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -11,6 +13,7 @@ import orjson
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from penstock.api.codecs.envelope import KEEP_ALIVE
 from penstock.api.codecs.responses import (
     RESPONSE_PREFIX,
     TERMINAL,
@@ -24,6 +27,7 @@ from penstock.api.codecs.responses import (
     resolved,
     response_of,
 )
+from penstock.api.errors import ClientGone
 from penstock.api.record import RequestRecord, current_record
 from penstock.api.response_rows import conversation_of, input_of
 from penstock.api.response_runs import FollowedOutlet, ResponseRuns
@@ -31,7 +35,7 @@ from penstock.api.routes.generate import send_json
 from penstock.api.routes.paging import page_of
 from penstock.api.routes.reading import RequestReader
 from penstock.api.services import Services
-from penstock.api.streaming import EventStream, unless_gone
+from penstock.api.streaming import STREAM_HEAD, EventStream, unless_gone
 from penstock.base.errors import InvalidRequest, NotFound
 from penstock.base.ids import new_id
 from penstock.dialog import Event, GenerateRequest, Message, RunFailed, Text
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from penstock.store import StoredResponse
 
 MAX_SHOWN_CHARS: Final = 80
+MAX_DIGITS: Final = 18
 
 
 class CreateResponse:
@@ -80,7 +85,7 @@ class CreateResponse:
             return
         events = self._runs.follow(events, resource, row)
         if asked.background:
-            events = await self._detach(events, resource, record)
+            events = await self._detach(events, resource, record, logged=asked.stream)
         if not asked.stream:
             await events.aclose()
             await send_json(orjson.dumps(resource.shown_at_start("queued")), send)
@@ -136,13 +141,18 @@ class CreateResponse:
         return attached.messages
 
     async def _detach(
-        self, events: AsyncGenerator[Event, None], resource: Resource, record: RequestRecord
+        self,
+        events: AsyncGenerator[Event, None],
+        resource: Resource,
+        record: RequestRecord,
+        *,
+        logged: bool,
     ) -> AsyncGenerator[Event, None]:
         """Let the run go on without its client. What is wrong with the request is still told at
         once: the first event decides that."""
         if not record.streaming:
             current_record.set(None)  # its tokens are not those of this HTTP request
-        detached = self._runs.detach(events, resource)
+        detached = self._runs.detach(events, resource, logged=logged)
         current_record.set(record)
         first = await anext(detached)
         if isinstance(first, RunFailed):
@@ -151,10 +161,13 @@ class CreateResponse:
 
 
 class OneResponse:
-    """GET and DELETE of `/v1/responses/{response_id}`."""
+    """GET and DELETE of `/v1/responses/{response_id}`. With `stream` in the query, GET answers with
+    the stream of a response that was made in the background and streamed, also while it goes on;
+    `starting_after` is the number of the last event that the client has."""
 
-    def __init__(self, runs: ResponseRuns) -> None:
-        self._runs = runs
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._runs = services.runs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         id: str = scope["path_params"]["response_id"]
@@ -164,16 +177,40 @@ class OneResponse:
             gone = {"id": id, "object": "response.deleted", "deleted": True}
             await send_json(orjson.dumps(gone), send)
             return
-        if Request(scope).query_params.get("stream", "false").lower() not in ("false", "0", ""):
-            raise InvalidRequest(
-                "`stream` is not supported here; ask again until `status` is a final one",
-                field="stream",
-                code="unsupported_value",
-            )
         stored = await self._runs.get(id)
         if stored is None:
             _refuse_unknown(id)
-        await send_json(stored.body, send)
+        query = Request(scope).query_params
+        if query.get("stream", "false").lower() in ("false", "0", ""):
+            await send_json(stored.body, send)
+            return
+        wanted = _starting_after(query.get("starting_after")) + 1
+        if not await self._services.store.response_events.read(id, 0):
+            raise InvalidRequest(
+                "`stream` is for responses that were made with `background` and `stream`",
+                field="stream",
+                code="unsupported_value",
+            )
+        await unless_gone(self._send_stream(self._runs.replay(id, wanted), send), receive)
+
+    async def _send_stream(self, frames: AsyncGenerator[bytes, None], send: Send) -> None:
+        """Send all of it; a client that reads nothing for too long is dropped."""
+        settings = self._services.settings
+        keep_alive_s = settings.keep_alive_interval_ms / 1000
+        await send({"type": "http.response.start", "status": 200, "headers": list(STREAM_HEAD)})
+        sent_s = time.monotonic()
+        async with aclosing(frames):
+            async for frame in frames:
+                if not frame and time.monotonic() - sent_s < keep_alive_s:
+                    continue
+                part = {"type": "http.response.body", "body": frame or KEEP_ALIVE}
+                sending = send({**part, "more_body": True})
+                try:
+                    await asyncio.wait_for(sending, settings.stall_timeout_s)
+                except asyncio.TimeoutError:
+                    raise ClientGone from None
+                sent_s = time.monotonic()
+        await send({"type": "http.response.body"})
 
 
 class InputItems:
@@ -203,6 +240,17 @@ class CancelResponse:
         if stored.status not in TERMINAL:
             stored = _background(id, await self._runs.cancel(id))
         await send_json(stored.body, send)
+
+
+def _starting_after(value: str | None) -> int:
+    """The number of an event; -1: none."""
+    if value is None:
+        return -1
+    if not (value.isascii() and value.isdigit() and len(value) < MAX_DIGITS):
+        raise InvalidRequest(
+            "`starting_after` must be the `sequence_number` of an event", field="starting_after"
+        )
+    return int(value)
 
 
 async def _finish(events: AsyncGenerator[Event, None]) -> None:

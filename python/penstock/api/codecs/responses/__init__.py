@@ -11,7 +11,7 @@ from penstock.api.codecs.responses.resource import (
     in_own_words,
     settled,
 )
-from penstock.api.codecs.responses.stream import ResponseStream
+from penstock.api.codecs.responses.stream import ResponseStream, closing_frame
 
 __all__ = [
     "RESPONSE_PREFIX",
@@ -20,6 +20,7 @@ __all__ = [
     "ResponseIdentity",
     "ResponseStream",
     "ResponsesRequest",
+    "closing_frame",
     "continued",
     "decode",
     "in_own_words",

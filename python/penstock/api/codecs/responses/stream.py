@@ -154,6 +154,13 @@ class ResponseStream:
         return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
 
 
+def closing_frame(resource: dict[str, Any], number: int) -> bytes:
+    """The terminal event of a stream that broke off, from the resource as it was settled."""
+    name = TERMINAL_EVENTS[resource["status"]]
+    data = orjson.dumps({"type": name, "sequence_number": number, "response": resource})
+    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
+
+
 def _place(item: Item) -> dict[str, Any]:
     return {"item_id": item.id, "output_index": item.index, "content_index": 0}
 

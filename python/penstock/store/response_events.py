@@ -1,0 +1,49 @@
+"""The streams of background responses, written down as they go so that they can be read again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import Connection, bindparam, delete, insert, select
+
+from penstock.store.database import Database
+from penstock.store.records import EventChunk
+from penstock.store.schema import response_events, responses
+
+_TABLE: Final = response_events.c
+_APPEND: Final = insert(response_events)
+_READ: Final = (
+    select(_TABLE.first, _TABLE.following, _TABLE.frames)
+    .where(_TABLE.response_id == bindparam("whose"), _TABLE.following > bindparam("wanted"))
+    .order_by(_TABLE.first)
+)
+
+
+class ResponseEvents:
+    """Any process may read a stream; the owner of its response writes it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def append(self, response_id: str, chunk: EventChunk) -> None:
+        """Keep more events of a response."""
+        values = {"response_id": response_id, **chunk._asdict()}
+        await self._database.write(lambda c: c.execute(_APPEND, values))
+
+    async def read(self, response_id: str, wanted: int) -> list[EventChunk]:
+        """What there is from the event with the number `wanted` on; the first chunk may begin
+        before it."""
+        whose = {"whose": response_id, "wanted": wanted}
+        rows = await self._database.read(lambda c: c.execute(_READ, whose).all())
+        return [EventChunk(*row) for row in rows]
+
+
+def drop_events_of(connection: Connection, response_id: str) -> None:
+    """Forget the events of one response."""
+    connection.execute(delete(response_events).where(_TABLE.response_id == response_id))
+
+
+def drop_lost_events(connection: Connection) -> None:
+    """Forget the events of responses that are gone."""
+    known = select(responses.c.id)
+    connection.execute(delete(response_events).where(_TABLE.response_id.not_in(known)))

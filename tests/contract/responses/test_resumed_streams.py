@@ -1,0 +1,166 @@
+"""`GET /v1/responses/{id}?stream=true`: the stream of a background response, read again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from http_serving import Serving
+from responses_serving import (
+    FUNCTION,
+    URL,
+    a_store,
+    answering,
+    create,
+    events_of,
+    failing,
+    get,
+    parsed,
+    stream,
+    thinking_and_calling,
+)
+from stores import MovableClock
+from test_background_responses import Gated, orphan, two_processes, until_status
+
+from penstock.base.errors import EngineFault
+from penstock.store.records import EventChunk
+
+pytestmark = pytest.mark.usefixtures("each_database")
+
+STREAMED = {"background": True, "stream": True}
+
+
+async def again(server: Serving, id: str, after: int | None = None) -> list[dict[str, Any]]:
+    """The events of a stored stream."""
+    query = {"stream": "true"} | ({} if after is None else {"starting_after": str(after)})
+    answer = await server.http.get(f"{URL}/{id}", params=query)
+    assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/event-s")
+    return events_of(answer.text)
+
+
+async def begun_id(server: Serving) -> str:
+    """The id of the one stream that the server works on, once something of it is written down."""
+    await server.until(lambda: bool(server.services.runs._logs))
+    (id,) = server.services.runs._detached
+    return id
+
+
+@pytest.mark.parametrize("script", [thinking_and_calling, failing(EngineFault("it broke"))])
+async def test_a_stream_is_the_same_when_it_is_read_again(script):
+    async with answering(script) as server:
+        events = await stream(server, tools=[FUNCTION], **STREAMED)
+        id = events[0]["response"]["id"]
+        await get(server, id)
+        assert await again(server, id) == events
+        for after in range(len(events)):
+            assert await again(server, id, after) == events[after + 1 :]
+
+
+async def test_any_process_sends_what_comes_as_it_comes():
+    script = Gated()
+    script.start.set()
+    async with two_processes(script) as (one, two, _):
+        asking = asyncio.create_task(stream(one, **STREAMED))
+        id = await begun_id(one)
+        await until_status(two, id, "in_progress")
+        text = ""
+        async with two.http.stream("GET", f"{URL}/{id}?stream=true") as answer:
+            async for piece in answer.aiter_text():
+                text += piece
+                if '"Hel"' in text:
+                    script.finish.set()
+        assert events_of(text) == await asking
+
+
+async def test_a_client_that_broke_off_goes_on_where_it_was():
+    script = Gated()
+    script.start.set()
+    async with answering(script) as server:
+        text = ""
+        body = {"input": "hi"} | STREAMED
+        async with server.http.stream("POST", URL, json=body) as answer:
+            async for piece in answer.aiter_text():
+                text += piece
+                if '"Hel"' in text:
+                    break
+        seen = parsed(text + "data: [DONE]\n\n")
+        script.finish.set()
+        rest = await again(server, seen[0]["response"]["id"], seen[-1]["sequence_number"])
+    assert rest[-1]["response"]["output_text"] == "Hello"
+    numbers = [event["sequence_number"] for event in seen + rest]
+    assert numbers == list(range(len(numbers)))
+
+
+async def test_the_official_client_resumes():
+    async with answering() as server:
+        client = server.openai.responses
+        first = await client.create(model="default", input="hi", **STREAMED)
+        events = [event async for event in first]
+        resumed = await client.retrieve(events[0].response.id, stream=True, starting_after=2)
+        assert [event async for event in resumed] == events[3:]
+
+
+async def test_a_cancelled_one_ends_when_it_is_read_again():
+    script = Gated()
+    script.start.set()
+    async with answering(script) as server:
+        asking = asyncio.create_task(stream(server, **STREAMED))
+        id = await begun_id(server)
+        await until_status(server, id, "in_progress")
+        await server.http.post(f"{URL}/{id}/cancel")
+        assert await again(server, id) == await asking
+
+
+@pytest.mark.parametrize("fields", [{}, {"background": True}, {"stream": True}])
+async def test_others_have_no_stream_to_read_again(fields):
+    async with answering() as server:
+        if "stream" in fields:
+            id = (await stream(server, **fields))[0]["response"]["id"]
+        else:
+            id = (await create(server, **fields))["id"]
+        answer = await server.http.get(f"{URL}/{id}?stream=true")
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "stream"
+
+
+@pytest.mark.parametrize("after", ["-1", "x", "1" * 30, ""])
+async def test_starting_after_is_a_number(after):
+    async with answering() as server:
+        id = (await stream(server, **STREAMED))[0]["response"]["id"]
+        answer = await server.http.get(f"{URL}/{id}?stream=true&starting_after={after}")
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "starting_after"
+
+
+async def test_a_deleted_response_has_no_stream():
+    async with a_store() as store, answering(store=store) as server:
+        id = (await stream(server, **STREAMED))[0]["response"]["id"]
+        assert await store.response_events.read(id, 0)
+        await server.http.delete(f"{URL}/{id}")
+        assert (await server.http.get(f"{URL}/{id}?stream=true")).status_code == 404
+        assert await store.response_events.read(id, 0) == []
+
+
+async def test_what_a_dead_process_streamed_has_failed(monkeypatch):
+    monkeypatch.setattr("penstock.api.response_log.END_TIMEOUT_S", 0.0)
+    clock = MovableClock()
+    async with a_store(clock) as store, answering(store=store) as server:
+        begun = orphan("in_progress")
+        await store.responses.create(begun)
+        whole = (await stream(server, **STREAMED))[0]["response"]["id"]
+        head = (await store.response_events.read(whole, 0))[0]
+        assert (head.first, head.following) == (0, 2)
+        await store.response_events.append(begun.id, head)
+        clock.now += 60
+        *_, last = await again(server, begun.id)
+    assert last["type"] == "response.failed" and last["sequence_number"] == 2
+    assert last["response"]["error"]["code"] == "unavailable"
+
+
+async def test_events_go_with_their_response():
+    clock = MovableClock()
+    async with a_store(clock) as store, answering(store=store) as server:
+        id = (await stream(server, **STREAMED))[0]["response"]["id"]
+        await store.response_events.append("resp_gone", EventChunk(0, 1, b"x"))
+        await store.sweep.run()
+        assert await store.response_events.read("resp_gone", 0) == []
+        assert await store.response_events.read(id, 0)
