@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock import __version__
+from penstock.api.examples import EXAMPLES
 from penstock.api.operations import JSON, OPERATIONS, TEXT, Operation, phrase
 from penstock.api.wire.response_input import UNTAGGED
 
@@ -110,7 +111,10 @@ def _operation(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any
     if parameters:
         described["parameters"] = parameters
     if operation.request is not None:
-        content = {operation.request_media: {"schema": _schema(operation.request, schema_of)}}
+        body: dict[str, Any] = {"schema": _schema(operation.request, schema_of)}
+        if operation.id in EXAMPLES:
+            body["example"] = EXAMPLES[operation.id]
+        content = {operation.request_media: body}
         described["requestBody"] = {"required": True, "content": content}
     return described
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 
 import openai
+import pytest
+from described import validator_of_type
 from http_serving import MODEL, serving
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from penstock import __version__
 from penstock.api.app import all_routes
+from penstock.api.examples import EXAMPLES
 from penstock.api.openapi import build_document
-from penstock.api.operations import OPERATIONS
+from penstock.api.operations import JSON, OPERATIONS
 
 DOCUMENT = "/api-doc/openapi.json"
 
@@ -28,6 +31,23 @@ def test_description_is_valid_openapi():
     document = build_document()
     OpenAPIV31SpecValidator(document).validate()
     assert document["openapi"] == "3.1.0" and document["info"]["version"] == __version__ == "0.9.1"
+
+
+def test_every_body_of_json_has_an_example_that_is_as_described():
+    with_body = [o for o in OPERATIONS if o.request is not None and o.request_media == JSON]
+    assert {operation.id for operation in with_body} == set(EXAMPLES)
+    for operation in with_body:
+        validator_of_type(operation.request.__name__).validate(EXAMPLES[operation.id])
+
+
+@pytest.mark.parametrize(
+    "id", ["createChatCompletion", "createCompletion", "createResponse", "createMessage"]
+)
+async def test_the_explorer_is_answered_what_it_begins_with(id):
+    (operation,) = (o for o in OPERATIONS if o.id == id)
+    async with serving() as server:
+        answer = await server.http.post(operation.path, json=EXAMPLES[id])
+    assert answer.status_code == 200
 
 
 async def test_description_is_served_and_revalidated():

@@ -29,6 +29,18 @@ PAGE: Final = b"""<!doctype html>
 <title>Penstock: the API</title>
 <link rel="icon" href="docs/favicon-32x32.png">
 <link rel="stylesheet" href="docs/swagger-ui.css">
+<style>
+body { margin: 0 }
+.swagger-ui .response-col_links, .swagger-ui .operation-servers,
+.swagger-ui .scheme-container { display: none !important }
+@media (max-width: 600px) {
+  .swagger-ui .wrapper { padding: 0 8px }
+  .swagger-ui .responses-inner, .swagger-ui .opblock-description-wrapper { padding: 10px }
+  .swagger-ui .responses-table thead { display: none }
+  .swagger-ui .responses-table tr, .swagger-ui .responses-table td { display: block; width: auto }
+  .swagger-ui .opblock-summary-path, .swagger-ui .opblock-summary-description { padding: 0 4px }
+}
+</style>
 </head>
 <body>
 <div id="explorer"></div>

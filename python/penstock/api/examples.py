@@ -1,0 +1,24 @@
+"""A body to begin with for each operation that takes one: what the explorer sends unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+QUESTION: Final = "Name three rivers of Europe."
+MESSAGES: Final = [{"role": "user", "content": QUESTION}]
+
+# By the id of the operation.
+EXAMPLES: Final[Mapping[str, Any]] = {
+    "createChatCompletion": {"model": "default", "messages": MESSAGES, "max_tokens": 64},
+    "createCompletion": {"model": "default", "prompt": "The rivers of Europe", "max_tokens": 64},
+    "createEmbedding": {"model": "default", "input": ["a river", "a mountain"]},
+    "createResponse": {"model": "default", "input": QUESTION, "max_output_tokens": 64},
+    "createMessage": {"model": "default", "messages": MESSAGES, "max_tokens": 64},
+    "countTokens": {"model": "default", "messages": MESSAGES},
+    "importSession": {"messages": MESSAGES},
+    "decideApproval": {"decision": "approve"},
+    "reloadModel": {"model_id": "default"},
+    "modelStatus": {"model_id": "default"},
+    "unloadModel": {"model_id": "default"},
+}
