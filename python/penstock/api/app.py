@@ -31,6 +31,7 @@ from penstock.api.routes.generate import GenerateEndpoint
 from penstock.api.routes.models import (
     GetModel,
     ListModels,
+    TuneModel,
     model_status,
     reload_model,
     unload_model,
@@ -107,6 +108,7 @@ def all_routes(services: Services) -> list[Route]:
         _route("/v1/models", GET=ListModels(services)),
         _route("/v1/models/reload", POST=reload_model(services)),
         _route("/v1/models/status", POST=model_status(services)),
+        _route("/v1/models/tune", POST=TuneModel(services)),
         _route("/v1/models/unload", POST=unload_model(services)),
         _route("/v1/models/{model:path}", GET=GetModel(services)),
         _route("/v1/responses", POST=CreateResponse(services)),

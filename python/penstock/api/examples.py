@@ -20,5 +20,6 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "decideApproval": {"decision": "approve"},
     "reloadModel": {"model_id": "default"},
     "modelStatus": {"model_id": "default"},
+    "tuneModel": {"model_id": "default", "profile": "balanced"},
     "unloadModel": {"model_id": "default"},
 }

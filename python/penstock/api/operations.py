@@ -42,6 +42,7 @@ from penstock.api.wire.models import (
     ModelObjects,
     ModelOperationRequest,
     ModelStatusResponse,
+    TuneModelRequest,
 )
 from penstock.api.wire.response_events import ResponseStreamEvent
 from penstock.api.wire.responses import (
@@ -381,6 +382,13 @@ OPERATIONS: Final = (
         request=ModelOperationRequest,
         answer=ModelStatusResponse,
         errors=(*BODY_ERRORS, 404),
+    ),
+    Operation(
+        *("POST", "/v1/models/tune", "tuneModel", "Models"),
+        "Settings for a model; 409 where weights are not quantized while they are loaded",
+        request=TuneModelRequest,
+        answer=dict[str, Any],
+        errors=(*BODY_ERRORS, 404, 409),
     ),
     Operation(
         *("POST", "/v1/models/unload", "unloadModel", "Models"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from starlette.types import Receive, Scope, Send
@@ -14,6 +14,9 @@ from penstock.api.registry import DEFAULT_MODEL
 from penstock.api.routes.generate import send_json
 from penstock.api.served_model import ServedModel
 from penstock.api.services import Services
+from penstock.base.errors import Conflict
+
+TUNE_PROFILES: Final = ("quality", "balanced", "fast")
 
 
 class ListModels:
@@ -62,6 +65,35 @@ class ModelOperation:
         if model.failure is not None:
             answer["error"] = model.failure
         await send_json(orjson.dumps(answer), send)
+
+
+class TuneModel:
+    """POST: 409 for every model. To tune is to choose how the weights are quantized as they are
+    loaded, and no model here can be loaded so; the request is checked all the same."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        services = self._services
+        record = current_record.get()
+        assert record is not None
+        record.route, record.model = scope["route"].path, UNKNOWN_MODEL
+        fields = decode_object(await services.bodies.read(record, receive))
+        name = fields.required_string("model_id")
+        fields.boolean("cpu")
+        fields.choice("profile", TUNE_PROFILES)
+        for key in ("dtype", "hf_revision", "requested_isq", "token_source"):
+            fields.string(key)
+        for key in ("max_batch_size", "max_image_length", "max_num_images", "max_seq_len"):
+            fields.integer(key, 1)
+        record.model = services.models.resolve(name, field="model_id")
+        services.observers.enter(record)
+        raise Conflict(
+            f"the model '{record.model}' cannot be tuned: its weights are served as stored,"
+            " and this build does not quantize them while it loads",
+            code="tuning_unavailable",
+        )
 
 
 def model_status(services: Services) -> ModelOperation:

@@ -44,3 +44,22 @@ class ModelStatusResponse(Struct):
     model_id: str
     status: Status
     error: str | UnsetType = UNSET
+
+
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class TuneModelRequest(Struct):
+    """What to find settings for. A null and an absent field are the same."""
+
+    model_id: Annotated[str, Meta(description="`default`, or an id or alias of `/v1/models`.")]
+    profile: Literal["quality", "balanced", "fast"] | None = None
+    cpu: bool | None = None
+    dtype: str | None = None
+    hf_revision: str | None = None
+    max_batch_size: Positive | None = None
+    max_image_length: Positive | None = None
+    max_num_images: Positive | None = None
+    max_seq_len: Positive | None = None
+    requested_isq: str | None = None
+    token_source: str | None = None
