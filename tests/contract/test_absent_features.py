@@ -135,6 +135,30 @@ async def test_pictures_are_refused(server: Serving) -> None:
     assert error["param"] == "messages[0]" and "reads text only" in error["message"]
 
 
+async def test_what_is_refused_is_named_as_the_client_wrote_it(server: Serving) -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+    picture = {"type": "image", "source": source}
+    blocks = [{"type": "text", "text": "what?"}, picture]
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "user", "content": "and this:"},  # one turn with the last one
+        {"role": "user", "content": blocks},
+    ]
+    answer = await server.http.post(
+        "/v1/messages", json={"system": "s", "messages": messages, "max_tokens": 1}
+    )
+    assert answer.status_code == 400
+    assert "`messages[2].content[1]`: image" in answer.json()["error"]["message"]
+    items = [
+        {"role": "user", "content": "hi"},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "x"},
+        {"role": "user", "content": [{"type": "input_image", "image_url": IMAGE}]},
+    ]
+    error = await refusal(server, "/v1/responses", {"input": items, "instructions": "s"})
+    assert error["param"] == "input[3].content[0]"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [

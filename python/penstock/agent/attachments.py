@@ -77,10 +77,10 @@ class Attachments:
         budget = _Budget()
         messages = []
         for index, message in enumerate(request.messages or ()):
-            where = f"messages[{index}]"
             parts: list[Part] = []
-            for part in message.parts:
+            for number, part in enumerate(message.parts):
                 if isinstance(part, File):
+                    where = request.place(index, number)
                     part = await self._text(part, where, budget, keep)
                 parts.append(part)
             messages.append(Message(message.role, tuple(parts), message.name))

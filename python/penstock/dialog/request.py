@@ -139,7 +139,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     there; with messages only. `session`: id of the session that the conversation goes on in.
     `adapter`: the alias of one of the model's adapters, or a generation; None: the base model.
     `streamed` False: nobody looks at an event before the run is over; text may come in fewer,
-    longer deltas.
+    longer deltas. `places`: where the client wrote each part of the last messages, for errors that
+    name one; see `place`.
     """
 
     model: str | None = None
@@ -166,6 +167,15 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     echo: bool = False
     streamed: bool = True
+    places: tuple[tuple[str, ...], ...] = ()
+
+    def place(self, message: int, part: int) -> str:
+        """What the client calls a part of `messages`. What comes before a conversation's last
+        messages, such as those of earlier turns, has no name of the client's."""
+        index = message + len(self.places) - len(self.messages or ())
+        if index >= 0 and part < len(self.places[index]):
+            return self.places[index][part]
+        return f"messages[{message}]"
 
     @property
     def num_choices(self) -> int:

@@ -10,7 +10,7 @@ import math
 from typing import Final
 
 from penstock.base.errors import InvalidRequest
-from penstock.dialog import Audio, File, GenerateRequest, Image, Message, Sampling, Video
+from penstock.dialog import Audio, File, GenerateRequest, Image, Sampling, Video
 
 MAX_CHOICES: Final = 128
 MAX_SEQUENCES: Final = 2048
@@ -48,7 +48,7 @@ def check_request(request: GenerateRequest) -> None:
     _check_counts(request)
     _check_stops(request.stop)
     _check_served(request)
-    _check_media(request.messages or ())
+    _check_media(request)
 
 
 def _check_sampling(sampling: Sampling) -> None:
@@ -136,15 +136,15 @@ def _check_served(request: GenerateRequest) -> None:
         raise _unavailable("echo", "with logprobs, a prompt must not have a suffix")
 
 
-def _check_media(messages: tuple[Message, ...]) -> None:
+def _check_media(request: GenerateRequest) -> None:
     """Files are text by now (`agent` shows them as previews); the rest needs a model that sees."""
-    for index, message in enumerate(messages):
-        for part in message.parts:
+    for index, message in enumerate(request.messages or ()):
+        for number, part in enumerate(message.parts):
             if isinstance(part, Image | Audio | Video | File):
-                kind = type(part).__name__.lower()
+                kind, place = type(part).__name__.lower(), request.place(index, number)
                 raise InvalidRequest(
-                    f"{kind} parts cannot be used: the model reads text only",
-                    field=f"messages[{index}]",
+                    f"`{place}`: {kind} parts cannot be used: the model reads text only",
+                    field=place,
                     code="unsupported_value",
                 )
 

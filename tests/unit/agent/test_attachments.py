@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from scripted_engine import ScriptedEngine
 from stores import opened, sqlite_settings
@@ -83,6 +84,18 @@ async def test_stored_file_is_shown_by_its_id_and_not_stored_again(
     (text,) = await shown(attachments, File(file_id=stored.id, name="other"))
     assert text == "[File n.md: text/markdown, 9 bytes]\n# Grüße\n[end of file]"
     assert len(await store.files.list()) == 1
+
+
+async def test_a_file_is_named_as_the_client_wrote_it(attachments: Attachments) -> None:
+    request = asking(Text("hi"), File(file_id="file-unknown"))
+    named = msgspec.structs.replace(
+        request,
+        messages=(Message("system", (Text("s"),)), *(request.messages or ())),
+        places=(("", "input[3].content[1]"),),
+    )
+    with pytest.raises(ServiceError) as caught:
+        await attachments.attach(named)
+    assert caught.value.field == "input[3].content[1]"
 
 
 async def test_unknown_and_deleted_ids_are_not_found(

@@ -16,6 +16,7 @@ from penstock.api.codecs.media import (
     decode_file_id,
     decode_source,
 )
+from penstock.api.codecs.places import Places
 from penstock.dialog import (
     File,
     Image,
@@ -50,14 +51,15 @@ def decode_system(fields: Fields) -> tuple[Message, ...]:
     return (Message("system", parts),) if parts else ()
 
 
-def decode_messages(fields: Fields) -> tuple[Message, ...]:
-    """Messages of one role that follow each other are one turn."""
+def decode_messages(fields: Fields, places: Places) -> tuple[Message, ...]:
+    """Messages of one role that follow each other are one turn. `places` learns where their parts
+    are."""
     if fields.get("messages") is None:
         fields.refuse_missing("messages", "an array of messages")
     functions: dict[str, str] = {}
     messages: list[Message] = []
     for entry in fields.objects("messages"):
-        message = _message(entry, functions)
+        message = _message(entry, functions, places)
         if message.role == "assistant" and not message.parts:
             continue
         if messages and messages[-1].role == message.role:
@@ -82,19 +84,23 @@ def split_begun(fields: Fields, messages: tuple[Message, ...]) -> tuple[tuple[Me
     return tuple(before), begun
 
 
-def _message(entry: Fields, functions: dict[str, str]) -> Message:
+def _message(entry: Fields, functions: dict[str, str], places: Places) -> Message:
     entry.required_string("role")
     role = cast("Role", entry.choice("role", ROLES))
     if entry.get("content") is None:
         entry.refuse_missing("content", "a string or an array of blocks")
-    return Message(role, tuple(_content(entry, "content", ALLOWED[role], functions)))
+    return Message(role, tuple(_content(entry, "content", ALLOWED[role], functions, places)))
 
 
 def _content(
-    entry: Fields, key: str, allowed: tuple[str, ...], functions: dict[str, str]
+    entry: Fields,
+    key: str,
+    allowed: tuple[str, ...],
+    functions: dict[str, str],
+    places: Places | None = None,
 ) -> Iterator[Part]:
     """The parts of a string or of an array of blocks. `functions`: id of a call -> its function,
-    filled on the way."""
+    filled on the way, as are the places of parts."""
     value = entry.get(key)
     if value is None:
         return
@@ -105,7 +111,10 @@ def _content(
     if type(value) is not list:
         entry.refuse_type(key, "a string or an array of blocks")
     for block in entry.objects(key):
-        yield from _block(block, allowed, functions)
+        for part in _block(block, allowed, functions):
+            if places is not None:
+                places.note(part, block.path)
+            yield part
 
 
 def _block(block: Fields, allowed: tuple[str, ...], functions: dict[str, str]) -> Iterator[Part]:

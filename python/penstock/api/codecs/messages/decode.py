@@ -15,6 +15,7 @@ from penstock.api.codecs.extensions import (
 from penstock.api.codecs.fields import Fields, decode_object
 from penstock.api.codecs.messages.blocks import decode_messages, decode_system, split_begun
 from penstock.api.codecs.messages.tools import decode_hosted, decode_tool_choice, decode_tools
+from penstock.api.codecs.places import Places
 from penstock.api.codecs.reasoning import decode_effort, decode_reasoning
 from penstock.api.codecs.sampling import (
     MAX_STOP_STRINGS,
@@ -41,11 +42,13 @@ def decode(body: bytes) -> Decoded:
     stream = fields.boolean("stream") or False
     tools, hosted = decode_tools(fields)
     _check_logprobs(fields)
-    messages, begun = split_begun(fields, decode_messages(fields))
+    places = Places()
+    messages, begun = split_begun(fields, decode_messages(fields, places))
     request = GenerateRequest(
         model=fields.string("model") or None,
         adapter=decode_adapter(fields),
         messages=(*decode_system(fields), *messages),
+        places=places.of(messages),
         begun=begun,
         tools=tools,
         hosted=(*hosted, *decode_hosted(fields)),

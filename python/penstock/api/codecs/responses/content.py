@@ -12,6 +12,7 @@ from penstock.api.codecs.media import (
     decode_file_name,
     decode_source,
 )
+from penstock.api.codecs.places import Places
 from penstock.dialog import Audio, File, Image, Part, Text
 
 TEXT_PARTS: Final = ("input_text", "output_text", "text")
@@ -20,8 +21,9 @@ DETAILS: Final = ("auto", "low", "high", "original")
 AUDIO_FORMAT_CHARS: Final = 16
 
 
-def decode_content(item: Fields, key: str) -> tuple[Part, ...]:
-    """A string or an array of parts. The chat API's own parts are taken too."""
+def decode_content(item: Fields, key: str, places: Places) -> tuple[Part, ...]:
+    """A string or an array of parts. The chat API's own parts are taken too. `places` learns where
+    they are."""
     value = item.get(key)
     if type(value) is str:
         return (Text(value),)
@@ -29,7 +31,11 @@ def decode_content(item: Fields, key: str) -> tuple[Part, ...]:
         item.refuse_missing(key, "a string or an array of parts")
     if type(value) is not list:
         item.refuse_type(key, "a string or an array of parts")
-    return tuple(_part(part) for part in item.objects(key))
+    parts = []
+    for entry in item.objects(key):
+        parts.append(_part(entry))
+        places.note(parts[-1], entry.path)
+    return tuple(parts)
 
 
 def _part(part: Fields) -> Part:

@@ -10,6 +10,7 @@ from penstock.api.codecs.constraint import decode_text_constraint
 from penstock.api.codecs.extensions import decode_requested_files
 from penstock.api.codecs.fields import Fields, decode_object, shown
 from penstock.api.codecs.hosted import decode_hosted_tools
+from penstock.api.codecs.places import Places
 from penstock.api.codecs.reasoning import OFF, decode_effort
 from penstock.api.codecs.responses.echo import echoed
 from penstock.api.codecs.responses.items import Items, decode_input, references
@@ -85,7 +86,8 @@ def decode(body: bytes) -> ResponsesRequest:
     if background and not store:
         fields.refuse("background", "cannot be used with `store: false`: there is nothing to poll")
     referred = references(fields)
-    messages = decode_input(fields, {})
+    places = Places()
+    messages = decode_input(fields, {}, places)
     if not messages and not referred:
         fields.refuse("input", "says nothing: it needs a message, a call or a result")
     tools = decode_functions(fields, HOSTED_KINDS)
@@ -95,6 +97,7 @@ def decode(body: bytes) -> ResponsesRequest:
         model=fields.string("model") or None,
         adapter=decode_adapter(fields),
         messages=messages,
+        places=places.of(messages),
         tools=tools,
         hosted=hosted,
         files=decode_requested_files(fields),
@@ -125,8 +128,9 @@ def resolved(asked: ResponsesRequest, known: Items) -> ResponsesRequest:
     """The request with the items that it refers to."""
     if asked.fields is None:
         return asked
-    messages = decode_input(asked.fields, known)
-    request = msgspec.structs.replace(asked.request, messages=messages)
+    places = Places()
+    messages = decode_input(asked.fields, known, places)
+    request = msgspec.structs.replace(asked.request, messages=messages, places=places.of(messages))
     return msgspec.structs.replace(asked, request=request)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from penstock.api.codecs.fields import Fields
+from penstock.api.codecs.places import Places
 from penstock.api.codecs.responses.content import decode_content
 from penstock.dialog import Message, Part, Reasoning, Text, ToolCall, ToolResult
 from penstock.dialog.message import Role
@@ -17,8 +18,9 @@ Items = Mapping[str, Any]
 """Stored items that a request refers to: id -> the item's JSON object."""
 
 
-def decode_input(fields: Fields, known: Items) -> tuple[Message, ...]:
-    """The messages of one turn. References to items that are not `known` are left out."""
+def decode_input(fields: Fields, known: Items, places: Places) -> tuple[Message, ...]:
+    """The messages of one turn. References to items that are not `known` are left out. `places`
+    learns where their parts are."""
     value = fields.get("input")
     if value is None:
         fields.refuse_missing("input", "a string or an array of items")
@@ -33,7 +35,7 @@ def decode_input(fields: Fields, known: Items) -> tuple[Message, ...]:
     messages: list[Message] = []
     for entry in fields.objects("input"):
         for item in _resolved(entry, known):
-            _add(messages, item)
+            _add(messages, item, places)
     return tuple(messages)
 
 
@@ -62,7 +64,7 @@ def _resolved(item: Fields, known: Items) -> Iterator[Fields]:
         yield Fields(stored, item.path)
 
 
-def _add(messages: list[Message], item: Fields) -> None:
+def _add(messages: list[Message], item: Fields, places: Places) -> None:
     """One item. What the assistant does in one turn (thinks, says, calls) is one message."""
     item.string("id")
     item.string("status")
@@ -70,18 +72,18 @@ def _add(messages: list[Message], item: Fields) -> None:
         case "function_call":
             _add_to_turn(messages, (_call(item),))
         case "function_call_output":
-            messages.append(_result(item))
+            messages.append(_result(item, places))
         case "reasoning":
             _add_to_turn(messages, _reasoning(item))
         case _:
-            _add_message(messages, item)
+            _add_message(messages, item, places)
 
 
-def _add_message(messages: list[Message], item: Fields) -> None:
+def _add_message(messages: list[Message], item: Fields, places: Places) -> None:
     item.required_string("role")
     role = item.choice("role", ROLES)
     name = item.string("name")
-    parts = decode_content(item, "content")
+    parts = decode_content(item, "content", places)
     if role == "assistant" and name is None:
         _add_to_turn(messages, parts)
         return
@@ -108,10 +110,10 @@ def _call(item: Fields) -> ToolCall:
     return ToolCall(call_id, name, item.required_string("arguments"))
 
 
-def _result(item: Fields) -> Message:
+def _result(item: Fields, places: Places) -> Message:
     """Texts are the result; other parts stand beside it."""
     call_id = item.required_string("call_id")
-    parts = decode_content(item, "output")
+    parts = decode_content(item, "output", places)
     text = "\n".join(part.text for part in parts if isinstance(part, Text))
     others = tuple(part for part in parts if not isinstance(part, Text))
     return Message("tool", (ToolResult(call_id, text), *others))
