@@ -24,7 +24,8 @@ class ApiTask(msgspec.Struct, frozen=True):
 
 
 class WorkerTask(msgspec.Struct, frozen=True):
-    """One of several API processes. `listener`: the number of the socket that it inherits."""
+    """One of several API processes. `listener`: the number of the socket that it inherits, which
+    keeps the address at which it binds its own."""
 
     api: ApiTask
     listener: int

@@ -71,11 +71,26 @@ async def _serve() -> None:
                 parent.server = server
                 _say(Ready())
 
-            with socket.socket(fileno=task.listener) as bound:
-                await api.serve(bound, started)
+            with socket.socket(fileno=task.listener) as reserved, _beside(reserved) as own:
+                await api.serve(own, started)
             listening.cancel()
         finally:
             await api.close()
+
+
+def _beside(reserved: socket.socket) -> socket.socket:
+    """A socket of this worker at the address that its parent keeps: the system spreads connections
+    over the workers. Of a socket that they share, whoever wakes up first takes all that wait."""
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    own = socket.socket(reserved.family, reserved.type)
+    for level, option in (
+        (socket.SOL_SOCKET, socket.SO_REUSEADDR),
+        (socket.SOL_SOCKET, socket.SO_REUSEPORT),
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY),
+    ):
+        own.setsockopt(level, option, 1)
+    own.bind(reserved.getsockname())
+    return own
 
 
 class _Parent:

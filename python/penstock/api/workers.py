@@ -1,4 +1,4 @@
-"""Several API processes over one listening socket and the same engines, and their keeper."""
+"""Several API processes at one address over the same engines, and their keeper."""
 
 from __future__ import annotations
 
