@@ -105,6 +105,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return BUDGET.get().concat(pieces)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "+" and isinstance(left, str) and isinstance(right, str):
+            BUDGET.get().grow(len(left) + len(right))  # what templates do most
+            return left + right
         _check_operands(BUDGET.get(), operator, left, right)
         result = super().call_binop(context, operator, left, right)
         if isinstance(result, list | tuple):
@@ -112,6 +115,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return result
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if __obj == __self.tick:  # of every turn of a loop
+            return __self.tick()
         budget = BUDGET.get()
         budget.spend()
         if isinstance(__obj, Macro):

@@ -48,11 +48,12 @@ class RequestReader(Generic[Asked]):
         record.streaming = decoded.stream
         services.observers.enter(record)
         request: GenerateRequest | EmbeddingRequest = decoded.request
-        request = msgspec.structs.replace(request, model=services.models.echoed(request.model))
+        settled: dict[str, object] = {"model": services.models.echoed(request.model)}
+        if isinstance(request, GenerateRequest):
+            settled["streamed"] = decoded.stream
+        request = msgspec.structs.replace(request, **settled)
         if selection.adapter is not None:
             request = _with_adapter(request, selection.adapter)
-        if isinstance(request, GenerateRequest):
-            request = msgspec.structs.replace(request, streamed=decoded.stream)
         return msgspec.structs.replace(decoded, request=request), record
 
     async def _decode(self, body: bytes, record: RequestRecord) -> Asked:
