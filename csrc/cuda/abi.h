@@ -52,3 +52,11 @@ PENSTOCK_EXPORT int penstock_cuda_decode_attention(
 PENSTOCK_EXPORT int penstock_cuda_linear(void* out, const void* x, const void* weight,
                                          const float* bias, int tokens, int rows, int width,
                                          int out_float32, void* stream);
+
+// The tokens [rows] drawn from logits [rows, vocabulary] float32, -1 where a row cannot be sampled;
+// see kernels/sampling.py. seeds and positions are the bits of uint64.
+PENSTOCK_EXPORT int penstock_cuda_sample(int32_t* out, const float* logits,
+                                         const float* temperatures, const int32_t* top_ks,
+                                         const float* top_ps, const float* min_ps,
+                                         const int64_t* seeds, const int64_t* positions, int rows,
+                                         int vocabulary, void* stream);

@@ -148,6 +148,15 @@ __device__ __forceinline__ float power_of_two(float x) {
 #endif
 }
 
+// Of a word that is not zero.
+__device__ __forceinline__ int leading_zeros(uint32_t word) {
+#ifdef PENSTOCK_EMULATED
+    return __builtin_clz(word);
+#else
+    return __clz(static_cast<int>(word));
+#endif
+}
+
 // The same sum in every lane, in one order.
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll

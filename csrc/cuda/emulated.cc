@@ -1,10 +1,10 @@
-// Fibres by ucontext: slow and simple.
+// Fibres: begun by ucontext, switched by jumps.
 #include "cuda/emulated.h"
 
-#include <ucontext.h>
-
+#include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
+#include <ucontext.h>
 #include <vector>
 
 namespace penstock::emulated {
@@ -14,7 +14,7 @@ unsigned char* dynamic_shared = nullptr;
 
 namespace {
 
-constexpr size_t kStackBytes = 128 << 10;
+constexpr size_t kStackBytes = 64 << 10;
 constexpr unsigned kWarp = 32;
 
 struct Barrier {
@@ -23,9 +23,13 @@ struct Barrier {
 };
 
 struct Fibre {
-    ucontext_t context;
+    ucontext_t context; // where it begins; later switches are jumps, which cost no system call
+    jmp_buf resume;
     std::vector<unsigned char> stack;
     Place place;
+    const Barrier* awaited = nullptr;
+    unsigned generation = 0;
+    bool begun = false;
     bool done = false;
 };
 
@@ -34,40 +38,56 @@ std::vector<Fibre> fibres;
 std::vector<Barrier> warp_barriers;
 std::vector<unsigned char> warp_slots;
 Barrier barrier_of_block;
-ucontext_t scheduler;
+jmp_buf scheduler;
 size_t running;
-unsigned live, progress;
 const std::function<void()>* body_of_block;
 
 void enter() {
     (*body_of_block)();
     fibres[running].done = true;
-    ++progress;
-    swapcontext(&fibres[running].context, &scheduler);
+    _longjmp(scheduler, 1);
 }
 
-// `expected`: threads that must come. A thread that has ended is not waited for, as on Volta and
-// later only for __syncthreads; kernels here never let one end before others wait.
+// `expected`: threads that must come. A thread that has ended is not counted as come: kernels let
+// none end before others wait.
 void wait(Barrier& barrier, unsigned expected) {
-    const unsigned mine = barrier.generation;
+    Fibre& fibre = fibres[running];
+    fibre.awaited = &barrier;
+    fibre.generation = barrier.generation;
     if (++barrier.arrived == expected) {
         barrier.arrived = 0;
         ++barrier.generation;
-        ++progress;
         return;
     }
-    while (barrier.generation == mine) {
-        swapcontext(&fibres[running].context, &scheduler);
+    if (_setjmp(fibre.resume) == 0) {
+        _longjmp(scheduler, 1);
     }
 }
 
-void run_block(unsigned threads, const Place& at) {
+bool can_run(const Fibre& fibre) {
+    return !fibre.done &&
+           (fibre.awaited == nullptr || fibre.awaited->generation != fibre.generation);
+}
+
+// Lets the running fibre go on to its next barrier, or to its end.
+void switch_to(Fibre& fibre) {
+    if (_setjmp(scheduler) != 0) {
+        return;
+    }
+    if (fibre.begun) {
+        _longjmp(fibre.resume, 1);
+    }
+    fibre.begun = true;
+    setcontext(&fibre.context);
+}
+
+void begin_block(unsigned threads, const Place& at) {
     barrier_of_block = {};
     warp_barriers.assign((threads + kWarp - 1) / kWarp, {});
-    live = threads;
     for (unsigned index = 0; index < threads; ++index) {
         Fibre& fibre = fibres[index];
-        fibre.done = false;
+        fibre.begun = fibre.done = false;
+        fibre.awaited = nullptr;
         fibre.place = at;
         fibre.place.thread = dim3(index % at.block_dim.x, index / at.block_dim.x, 0);
         getcontext(&fibre.context);
@@ -76,17 +96,24 @@ void run_block(unsigned threads, const Place& at) {
         fibre.context.uc_link = nullptr;
         makecontext(&fibre.context, enter, 0);
     }
+}
+
+void run_block(unsigned threads, const Place& at) {
+    begin_block(threads, at);
+    unsigned live = threads;
     while (live != 0) {
-        const unsigned before = progress;
+        bool progress = false;
         for (running = 0; running < threads; ++running) {
-            if (fibres[running].done)
+            Fibre& fibre = fibres[running];
+            if (!can_run(fibre)) {
                 continue;
-            place = fibres[running].place;
-            swapcontext(&scheduler, &fibres[running].context);
-            if (fibres[running].done)
-                --live;
+            }
+            progress = true;
+            place = fibre.place;
+            switch_to(fibre);
+            live -= fibre.done;
         }
-        if (progress == before) {
+        if (!progress) {
             std::fputs("emulated: threads of a block wait for each other\n", stderr);
             std::abort();
         }

@@ -50,6 +50,9 @@ unsigned char* warp_slot(int lane);
 #define blockDim (::penstock::emulated::place.block_dim)
 #define gridDim (::penstock::emulated::place.grid_dim)
 
+inline int max(int left, int right) {
+    return left > right ? left : right;
+}
 inline int min(int left, int right) {
     return left < right ? left : right;
 }
@@ -58,15 +61,44 @@ inline void __syncthreads() {
 }
 inline void __threadfence() {}
 
+namespace penstock::emulated {
+
+// What lane `from` of the warp gives; the lane's own value where `from` is outside.
+template <class T>
+T exchanged(T value, int from) {
+    static_assert(sizeof(T) <= 64);
+    std::memcpy(warp_slot(static_cast<int>(threadIdx.x % 32)), &value, sizeof(T));
+    warp_barrier();
+    if (from >= 0 && from < 32)
+        std::memcpy(&value, warp_slot(from), sizeof(T));
+    warp_barrier();
+    return value;
+}
+
+} // namespace penstock::emulated
+
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
-    static_assert(sizeof(T) <= 64);
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    std::memcpy(::penstock::emulated::warp_slot(lane), &value, sizeof(T));
-    ::penstock::emulated::warp_barrier();
-    std::memcpy(&value, ::penstock::emulated::warp_slot(lane ^ mask), sizeof(T));
-    ::penstock::emulated::warp_barrier();
-    return value;
+    return penstock::emulated::exchanged(value, static_cast<int>(threadIdx.x % 32) ^ mask);
+}
+
+template <class T>
+T __shfl_up_sync(unsigned, T value, int by) {
+    return penstock::emulated::exchanged(value, static_cast<int>(threadIdx.x % 32) - by);
+}
+
+inline unsigned __ballot_sync(unsigned, bool vote) {
+    unsigned votes = vote ? 1u << threadIdx.x % 32 : 0u;
+    for (int mask = 16; mask > 0; mask /= 2)
+        votes |= __shfl_xor_sync(~0u, votes, mask);
+    return votes;
+}
+
+inline int __popc(unsigned bits) {
+    return __builtin_popcount(bits);
+}
+inline int __ffs(unsigned bits) {
+    return __builtin_ffs(static_cast<int>(bits));
 }
 
 template <class T>

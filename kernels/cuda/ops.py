@@ -19,16 +19,20 @@ from penstock.kernels.ops.attention import ATTENTION
 from penstock.kernels.ops.linear import LINEAR
 from penstock.kernels.ops.norm import ADD_RMS_NORM, RMS_NORM
 from penstock.kernels.ops.rope_cache import ROPE_CACHE
+from penstock.kernels.ops.sampling import SAMPLE
+from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import HeadNorm, LayerCache, StepInputs
 from penstock.kernels.triton import attention as triton_attention
 from penstock.kernels.triton import linear as triton_linear
 from penstock.kernels.triton import norm as triton_norm
 from penstock.kernels.triton import rope_cache as triton_rope_cache
+from penstock.kernels.triton.adjust import adjust_logits
 from penstock.kernels.triton.attention_work import work_of
 from penstock.kernels.triton.decode_attention import decode_attention, decode_tokens
 from penstock.kernels.triton.launch import OLDEST_CAPABILITY
 from penstock.kernels.triton.linear_choice import choose
 from penstock.kernels.triton.packed import PackedDense
+from penstock.kernels.triton.sampling_operands import draw_tensors
 
 _QUERIES = 16  # rows of a decode tile
 _STREAMED_TOKENS = 64
@@ -45,6 +49,7 @@ def register(library: Library | Declined) -> None:
         (ROPE_CACHE, _rope_cache, None),
         (ATTENTION, _attention, None),
         (LINEAR, _linear, triton_linear.pack_linear),
+        (SAMPLE, _sample, None),
     ):
         op.register(Impl("cuda", partial(call, library), why_not, pack))
 
@@ -178,3 +183,11 @@ def _linear(library: Library, x: torch.Tensor, weight: triton_linear.PackedLinea
     to_float = int(out.dtype == torch.float32)
     library.call("linear", out, x, first.data, weight.bias, tokens, rows, width, to_float)
     return out
+
+
+def _sample(library: Library, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+    """`logits: [S, V]` float32, contiguous, changed in place by Triton before the draw."""
+    barren = adjust_logits(logits, rows) if rows.adjusts else None
+    out = torch.empty(len(logits), dtype=torch.int32, device=logits.device)
+    library.call("sample", out, logits, *draw_tensors(rows, logits.device), *logits.shape)
+    return out if barren is None else torch.where(barren == 0, out, barren)

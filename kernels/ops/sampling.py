@@ -100,7 +100,7 @@ SAMPLE = Op(
     ),
     tolerance={"exact": Tolerance(0.0, 0.0)},
     cost=_cost,
-    order=("triton", "native", "reference"),
+    order=("cuda", "triton", "native", "reference"),
     alone=_alone,
 )
 

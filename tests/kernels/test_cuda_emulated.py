@@ -44,6 +44,7 @@ _ALONE = [
         "linear-bf16-T18-K64-N48",
         "rope_cache-head-norm",
         "add_rms_norm-T3-W576",
+        "sample-mixed",
     }
 ]
 
@@ -105,7 +106,7 @@ def ask(library: Path) -> Iterator[Ask]:
 
 @pytest.mark.parametrize(("op", "case"), _CASES)
 def test_kernel_matches_the_reference(ask: Ask, op: Op, case: Case) -> None:
-    assert ask("rounded", op, case) == []
+    assert ask("differences" if case.kind == "exact" else "rounded", op, case) == []
 
 
 @pytest.mark.parametrize(("op", "case"), _ALONE)

@@ -1,0 +1,74 @@
+// What the sampler does with all threads of a block: sums, maxima, a sort in shared memory.
+#pragma once
+
+#include "cuda/device.h"
+
+namespace penstock::cuda {
+
+constexpr int kSampleThreads = 1024;
+constexpr int kSampleWarps = kSampleThreads / kWarp;
+
+// The same value in every thread; `of_warp` is free again afterwards.
+template <class T, class Combine>
+__device__ __forceinline__ T block_combine(T value, T (&of_warp)[kSampleWarps], Combine combine) {
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int mask = kWarp / 2; mask > 0; mask /= 2) {
+        value = combine(value, __shfl_xor_sync(kWholeWarp, value, mask));
+    }
+    if (lane == 0)
+        of_warp[warp] = value;
+    __syncthreads();
+    value = of_warp[lane % kSampleWarps];
+#pragma unroll
+    for (int mask = kSampleWarps / 2; mask > 0; mask /= 2) {
+        value = combine(value, __shfl_xor_sync(kWholeWarp, value, mask));
+    }
+    __syncthreads();
+    return value;
+}
+
+template <class T>
+__device__ __forceinline__ T block_sum_of(T value, T (&of_warp)[kSampleWarps]) {
+    return block_combine(value, of_warp, [](T left, T right) { return left + right; });
+}
+
+template <class T>
+__device__ __forceinline__ T block_highest(T value, T (&of_warp)[kSampleWarps]) {
+    return block_combine(value, of_warp,
+                         [](T left, T right) { return left > right ? left : right; });
+}
+
+// Descending, by a bitonic network; `count` is a power of two.
+template <class T>
+__device__ __forceinline__ void sort_descending(T* values, int count) {
+    for (int run = 2; run <= count; run *= 2) {
+        for (int apart = run / 2; apart > 0; apart /= 2) {
+            __syncthreads();
+            for (int i = threadIdx.x; i < count / 2; i += kSampleThreads) {
+                const int low = i / apart * apart * 2 + i % apart, high = low + apart;
+                const bool descends = (low & run) == 0;
+                const T left = values[low], right = values[high];
+                if ((left < right) == descends) {
+                    values[low] = right;
+                    values[high] = left;
+                }
+            }
+        }
+    }
+    __syncthreads();
+}
+
+// The sum of `value` over the lanes up to this one.
+__device__ __forceinline__ float warp_scan(float value) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int by = 1; by < kWarp; by *= 2) {
+        const float before = __shfl_up_sync(kWholeWarp, value, by);
+        if (lane >= by)
+            value += before;
+    }
+    return value;
+}
+
+} // namespace penstock::cuda

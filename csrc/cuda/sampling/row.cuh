@@ -1,0 +1,245 @@
+// A row of logits under one block: its highest logit, counts and masses over it, and a draw over
+// the whole of it. Logits are compared as unsigned integers of the same order (`ordered`).
+#pragma once
+
+#include "cuda/sampling/block.cuh"
+
+namespace penstock::cuda {
+
+// A draw over the row finds a piece of it by sums first.
+constexpr int kPiecesOfWarp = 16;
+constexpr int kPieces = kSampleWarps * kPiecesOfWarp;
+
+struct SampleScratch {
+    float floats[kSampleWarps];
+    int32_t ints[kSampleWarps];
+    float masses[kPieces];
+    int32_t ties[kPieces];
+    int32_t token;
+};
+
+struct Row {
+    const float* logits;
+    int vocabulary;
+    float highest;
+    float temperature;
+};
+
+// What the filters keep: logits above `key`, the first `ties` of those equal to it, and of them
+// those whose weight is at least `least`.
+struct Kept {
+    uint32_t key;
+    int32_t ties;
+    float least;
+};
+
+// float32 -> uint32 in the same order, -0 equal to 0.
+__device__ __forceinline__ uint32_t ordered(float logit) {
+    const uint32_t bits = as_bits(logit + 0.0f);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+__device__ __forceinline__ float from_ordered(uint32_t key) {
+    return as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+// exp((logit - highest) / temperature).
+__device__ __forceinline__ float weight_of(const Row& row, float logit) {
+    return power_of_two((logit - row.highest) / row.temperature * 1.44269504088896f);
+}
+
+// How many logits are at least `key`.
+__device__ __forceinline__ int count_from(const Row& row, uint32_t key, SampleScratch& scratch) {
+    int32_t count = 0;
+#pragma unroll 4
+    for (int token = threadIdx.x; token < row.vocabulary; token += kSampleThreads) {
+        count += ordered(row.logits[token]) >= key;
+    }
+    return block_sum_of(count, scratch.ints);
+}
+
+// The mass of the logits greater than `key`.
+__device__ __forceinline__ float mass_above(const Row& row, uint32_t key, SampleScratch& scratch) {
+    float mass = 0.0f;
+#pragma unroll 4
+    for (int token = threadIdx.x; token < row.vocabulary; token += kSampleThreads) {
+        const float logit = row.logits[token];
+        mass += ordered(logit) > key ? weight_of(row, logit) : 0.0f;
+    }
+    return block_sum_of(mass, scratch.floats);
+}
+
+// The top_k-th highest key, bit by bit from the highest, and how many equal to it are kept.
+__device__ __forceinline__ void keep_top_k(Kept& kept, const Row& row, int top_k,
+                                           SampleScratch& scratch) {
+    uint32_t key = 0;
+    for (uint32_t bit = 0x80000000u; bit != 0; bit >>= 1) {
+        if (count_from(row, key | bit, scratch) >= top_k)
+            key |= bit;
+    }
+    kept.key = key;
+    kept.ties = top_k - count_from(row, key + 1, scratch);
+}
+
+// The key at which the mass from above reaches top_p of what `kept` keeps.
+__device__ __forceinline__ void keep_top_p(Kept& kept, const Row& row, float top_p,
+                                           SampleScratch& scratch) {
+    const float tie = weight_of(row, from_ordered(kept.key));
+    const float tied = tie > 0.0f ? tie * static_cast<float>(kept.ties) : 0.0f;
+    const float target = top_p * (mass_above(row, kept.key, scratch) + tied);
+    uint32_t key = 0;
+    for (uint32_t bit = 0x80000000u; bit != 0; bit >>= 1) {
+        const uint32_t candidate = key | bit;
+        if (candidate <= kept.key || mass_above(row, candidate - 1, scratch) >= target) {
+            key = candidate;
+        }
+    }
+    const float lacking = target - mass_above(row, key, scratch);
+    const float weight = weight_of(row, from_ordered(key));
+    const float most = static_cast<float>(row.vocabulary);
+    const float wanted = fminf(fmaxf(weight > 0.0f ? ceilf(lacking / weight) : 1.0f, 1.0f), most);
+    const int32_t ties = static_cast<int32_t>(wanted);
+    kept.ties = key == kept.key ? min(ties, kept.ties) : ties;
+    kept.key = key;
+}
+
+// The weight of a token, zero where it is not kept; `before`: ties of lower ids, advanced by those
+// of the warp's 32 tokens. All lanes of a warp call it together.
+__device__ __forceinline__ float kept_weight(const Row& row, const Kept& kept, int token, int end,
+                                             int& before) {
+    const float logit = token < end ? row.logits[token] : -INFINITY;
+    const uint32_t key = ordered(logit);
+    const unsigned equals = __ballot_sync(kWholeWarp, token < end && key == kept.key);
+    const int rank = before + __popc(equals & ((1u << threadIdx.x % kWarp) - 1));
+    before += __popc(equals);
+    const bool keeps = token < end && (key > kept.key || (key == kept.key && rank < kept.ties));
+    const float weight = weight_of(row, logit);
+    return keeps && weight >= kept.least ? weight : 0.0f;
+}
+
+// Of a piece of the row: its first token and the one after its last. Pieces begin where a line of
+// the cache does.
+__device__ __forceinline__ void piece_of(const Row& row, int piece, int& begin, int& end) {
+    const int lines = (row.vocabulary + kPieces * kWarp - 1) / (kPieces * kWarp);
+    begin = min(piece * lines * kWarp, row.vocabulary);
+    end = min(begin + lines * kWarp, row.vocabulary);
+}
+
+// How many logits of lower pieces equal the key, for every piece.
+__device__ __forceinline__ void count_ties(const Row& row, uint32_t key, SampleScratch& scratch) {
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    int of_warp = 0;
+    for (int i = 0; i < kPiecesOfWarp; ++i) {
+        const int piece = warp * kPiecesOfWarp + i;
+        int begin, end;
+        piece_of(row, piece, begin, end);
+        if (lane == 0) {
+            scratch.ties[piece] = of_warp;
+        }
+        for (int base = begin; base < end; base += kWarp) {
+            const int token = base + lane;
+            const bool equal = token < end && ordered(row.logits[token]) == key;
+            of_warp += __popc(__ballot_sync(kWholeWarp, equal));
+        }
+    }
+    if (lane == 0) {
+        scratch.ints[warp] = of_warp;
+    }
+    __syncthreads();
+    int lower = 0;
+    for (int other = 0; other < warp; ++other) {
+        lower += scratch.ints[other];
+    }
+    if (lane < kPiecesOfWarp) {
+        scratch.ties[warp * kPiecesOfWarp + lane] += lower;
+    }
+    __syncthreads();
+}
+
+// The first of `count` masses with which the sum, `passed` so far, exceeds the target, advancing
+// `passed` to what lies before it; the last that is not zero where rounding leaves none.
+__device__ __forceinline__ int find_mass(const float* masses, int count, float target,
+                                         float& passed) {
+    int chosen = 0;
+    float sum = passed;
+    for (int i = 0; i < count && sum <= target; ++i) {
+        if (masses[i] > 0.0f) {
+            chosen = i;
+            passed = sum;
+        }
+        sum += masses[i];
+    }
+    return chosen;
+}
+
+// The draw, when the masses of pieces and of warps are known; by one warp.
+__device__ __forceinline__ void draw_from_pieces(const Row& row, const Kept& kept, float number,
+                                                 SampleScratch& scratch) {
+    const int lane = threadIdx.x % kWarp;
+    float total = 0.0f;
+    for (int other = 0; other < kSampleWarps; ++other) {
+        total += scratch.floats[other];
+    }
+    const float target = number * total;
+    float passed = 0.0f;
+    const int first = find_mass(scratch.floats, kSampleWarps, target, passed) * kPiecesOfWarp;
+    const int piece = first + find_mass(scratch.masses + first, kPiecesOfWarp, target, passed);
+    int begin, end, before = scratch.ties[piece], token = -1, last = 0;
+    piece_of(row, piece, begin, end);
+    for (int base = begin; base < end && token < 0; base += kWarp) {
+        const float weight = kept_weight(row, kept, base + lane, end, before);
+        const float reached = passed + warp_scan(weight);
+        const unsigned hits = __ballot_sync(kWholeWarp, weight > 0.0f && reached > target);
+        const unsigned some = __ballot_sync(kWholeWarp, weight > 0.0f);
+        if (hits != 0) {
+            token = base + __ffs(hits) - 1;
+        }
+        if (some != 0) {
+            last = base + kWarp - 1 - leading_zeros(some);
+        }
+        passed += warp_sum(weight);
+    }
+    if (lane == 0) {
+        scratch.token = token >= 0 ? token : last;
+    }
+}
+
+// The first kept token of the row whose cumulative mass exceeds number * mass, by ascending id.
+__device__ __forceinline__ int draw_from_row(const Row& row, const Kept& kept, float number,
+                                             SampleScratch& scratch) {
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    if (kept.ties < row.vocabulary) {
+        count_ties(row, kept.key, scratch);
+    } else {
+        for (int piece = threadIdx.x; piece < kPieces; piece += kSampleThreads) {
+            scratch.ties[piece] = 0;
+        }
+        __syncthreads();
+    }
+    float of_warp = 0.0f;
+    for (int i = 0; i < kPiecesOfWarp; ++i) {
+        const int piece = warp * kPiecesOfWarp + i;
+        int begin, end, before = scratch.ties[piece];
+        piece_of(row, piece, begin, end);
+        float mass = 0.0f;
+        for (int base = begin; base < end; base += kWarp) {
+            mass += kept_weight(row, kept, base + lane, end, before);
+        }
+        mass = warp_sum(mass);
+        of_warp += mass;
+        if (lane == 0) {
+            scratch.masses[piece] = mass;
+        }
+    }
+    if (lane == 0) {
+        scratch.floats[warp] = of_warp;
+    }
+    __syncthreads();
+    if (warp == 0) {
+        draw_from_pieces(row, kept, number, scratch);
+    }
+    __syncthreads();
+    return scratch.token;
+}
+
+} // namespace penstock::cuda
