@@ -117,7 +117,7 @@ def measure(value: Any) -> int:
         total += 8
         if isinstance(item, str):
             total += len(item)
-        elif isinstance(item, Mapping):
+        elif isinstance(item, dict):
             open_values.extend(item.keys())
             open_values.extend(item.values())
         elif isinstance(item, list | tuple):
