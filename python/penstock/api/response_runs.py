@@ -27,6 +27,7 @@ from penstock.dialog.outlet import Delta
 
 if TYPE_CHECKING:
     from penstock.store import Store, StoredResponse
+    from penstock.store.late import LateStore
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ RETRY_INTERVAL_S: Final = 1.0
 class ResponseRuns:
     """One for an API process. All methods are called from its event loop."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store | LateStore) -> None:
         self._responses = store.responses
         self._events = store.response_events
         self._owner = new_id("api_")

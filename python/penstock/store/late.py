@@ -18,6 +18,7 @@ from penstock.store.errors import StorageUnavailable
 if TYPE_CHECKING:
     from penstock.store.approvals import Approvals
     from penstock.store.files import Files
+    from penstock.store.response_events import ResponseEvents
     from penstock.store.responses import Responses
     from penstock.store.sessions import HeldSession, Sessions
     from penstock.store.skills import Skills
@@ -34,6 +35,7 @@ class LateStore:
         self._settings = settings
         self._opening: asyncio.Future[Store] | None = None
         self.responses = cast("Responses", _Part(self._opened, "responses"))
+        self.response_events = cast("ResponseEvents", _Part(self._opened, "response_events"))
         self.files = cast("Files", _Part(self._opened, "files"))
         self.sessions = cast("Sessions", _SessionsPart(self._opened, "sessions"))
         self.skills = cast("Skills", _Part(self._opened, "skills"))

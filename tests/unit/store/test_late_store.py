@@ -66,3 +66,10 @@ async def test_what_cannot_be_opened_is_a_wrong_setting_to_the_operator_and_503_
         async with store.sessions.held("trip"):
             pass
     await store.close()
+
+
+async def test_it_has_every_part_that_routes_use(late: LateStore):
+    await late.open()
+    opened = await late._opened()
+    parts = {name for name in vars(opened) if not name.startswith("_")} - {"sweep"}
+    assert parts == {name for name in vars(late) if not name.startswith("_")}
