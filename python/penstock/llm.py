@@ -33,7 +33,7 @@ from penstock.adapters.live import LiveAdapters
 from penstock.adapters.registry import LoadedAdapter
 from penstock.agent import AgentLoop, EmbeddingLoop, load_loop
 from penstock.base.errors import InvalidRequest, Unavailable
-from penstock.config import EngineSettings, LoraSettings, read_environment
+from penstock.config import EngineSettings, read_environment
 from penstock.config.limits import check_engine
 from penstock.dialog import (
     AdapterGeneration,
@@ -51,7 +51,7 @@ from penstock.dialog import (
     ToolPolicy,
 )
 from penstock.dialog.fold import Answer, FailedRun, Fold
-from penstock.engine.adapter_host import AdapterHost, LoadOrder
+from penstock.engine.adapter_host import AdapterHost, LoadOrder, host_adapters
 from penstock.engine.local import LocalEngine
 from penstock.generation.embeddings import MAX_INPUTS
 from penstock.models.files import ModelFiles
@@ -357,7 +357,7 @@ async def _start(settings: EngineSettings) -> Host:
     files = asyncio.ensure_future(asyncio.to_thread(_find_files, settings))
     engine = await LocalEngine.start(settings)
     live = LiveAdapters(limits=settings.lora)
-    adapters = None if settings.lora is None else _host_adapters(settings.lora, engine, live)
+    adapters: AdapterHost | None = None
 
     async def close() -> None:
         if adapters is not None:
@@ -366,21 +366,13 @@ async def _start(settings: EngineSettings) -> Host:
 
     try:
         loop = await asyncio.to_thread(load_loop, await files, engine, settings.tool_syntax, live)
+        adapters = host_adapters(settings.lora, read_environment().home, engine, live)
         if adapters is not None:
             await adapters.preload()
     except BaseException:
         await close()
         raise
     return Host(loop, engine.info.max_seqs, close, adapters)
-
-
-def _host_adapters(settings: LoraSettings, engine: LocalEngine, live: LiveAdapters) -> AdapterHost:
-    adapters = AdapterHost(
-        settings, read_environment().home, changed=lambda: live.apply(adapters.adapters)
-    )
-    adapters.attach(engine)
-    live.apply(())
-    return adapters
 
 
 def _find_files(settings: EngineSettings) -> ModelFiles:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Optional
 
 import typer
 
@@ -21,6 +21,12 @@ def bench(
     ] = 1,
     iterations: Annotated[int, typer.Option(min=1, rich_help_panel=PANEL)] = 3,
     warmup: Annotated[int, typer.Option(min=0, rich_help_panel=PANEL)] = 1,
+    adapter: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--adapter", help="Measure with this adapter; --lora loads it.", rich_help_panel=PANEL
+        ),
+    ] = None,
 ) -> None:
     """Measure prompt and decode speed of a model on this machine."""
     from rich.console import Console
@@ -34,8 +40,9 @@ def bench(
         context = model.engine.info.context_tokens
         if prompt_len + gen_len > context:
             raise ModelError(f"{prompt_len} + {gen_len} tokens are over the context, {context}")
+        generation = "" if adapter is None else model.adapters.resolve(adapter)
         measured = [
-            loop.run_until_complete(measure(model.engine, prompt_len, gen_len, streams))
+            loop.run_until_complete(measure(model.engine, prompt_len, gen_len, streams, generation))
             for _ in range(warmup + iterations)
         ]
     title = f"{model.name}: {streams} x ({prompt_len} in + {gen_len} out), {iterations} iterations"

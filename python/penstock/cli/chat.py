@@ -38,6 +38,12 @@ def run(
             "--thinking/--no-thinking", show_default="the template's", rich_help_panel=PANEL
         ),
     ] = None,
+    adapter: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--adapter", help="Answer with this adapter; --lora loads it.", rich_help_panel=PANEL
+        ),
+    ] = None,
 ) -> None:
     """Chat with a model in the terminal. /help lists the commands."""
     from rich.console import Console
@@ -53,6 +59,7 @@ def run(
         sampling=Sampling(temperature=temperature),
         limits=Limits(max_tokens=max_tokens, truncate=True),
         reasoning=ReasoningPolicy(enabled=thinking),
+        adapter=adapter,
     )
     with local_model(engine_settings) as (loop, model):
         chat = Chat(loop, model.agent, conversation, Console())

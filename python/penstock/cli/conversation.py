@@ -15,6 +15,7 @@ HELP: Final = """\
 /exit                 leave (also Ctrl-D)
 /clear                forget the conversation
 /system [TEXT]        set the system message, or drop it
+/adapter [ALIAS]      use an adapter that was loaded with --lora, or none
 /temperature [X]      0 to 2; nothing: the model's own
 /topk [N]             keep the N likeliest tokens; nothing or 0: off
 /topp [X]             keep the likeliest tokens up to this probability, 0 to 1
@@ -35,8 +36,10 @@ class Conversation:
         sampling: Sampling = Sampling(),  # noqa: B008
         limits: Limits = Limits(),  # noqa: B008
         reasoning: ReasoningPolicy = ReasoningPolicy(),  # noqa: B008
+        adapter: str | None = None,
     ) -> None:
         self.system = system
+        self.adapter = adapter
         self.sampling = sampling
         self._limits = limits
         self._reasoning = reasoning
@@ -45,6 +48,7 @@ class Conversation:
             "/help": lambda _: HELP,
             "/exit": self._leave,
             "/clear": self._clear,
+            "/adapter": self._set_adapter,
             "/system": self._set_system,
             "/temperature": self._set_temperature,
             "/topk": self._set_top_k,
@@ -68,6 +72,7 @@ class Conversation:
         messages = (*system, *self.messages, Message("user", (Text(text),)))
         return GenerateRequest(
             messages=messages,
+            adapter=self.adapter,
             sampling=self.sampling,
             limits=self._limits,
             reasoning=self._reasoning,
@@ -87,6 +92,10 @@ class Conversation:
     def _set_system(self, text: str) -> str:
         self.system = text or None
         return "System message set." if text else "No system message."
+
+    def _set_adapter(self, alias: str) -> str:
+        self.adapter = alias or None
+        return f"adapter: {alias}" if alias else "No adapter."
 
     def _set_temperature(self, text: str) -> str:
         value = _number("/temperature", text, 0, 2)

@@ -7,19 +7,22 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from penstock.adapters.live import LiveAdapters
 from penstock.agent import AgentLoop, EmbeddingLoop, load_loop
 from penstock.cli.fetch import fetch_model
-from penstock.config import EngineSettings
+from penstock.config import EngineSettings, read_environment
+from penstock.engine.adapter_host import host_adapters
 from penstock.engine.local import LocalEngine
 
 
 @dataclass(frozen=True)
 class LocalModel:
-    """An engine in a thread, and the turn loop over it."""
+    """An engine in a thread, the turn loop over it, and the adapters that were loaded with it."""
 
     name: str
     engine: LocalEngine
     agent: AgentLoop | EmbeddingLoop
+    adapters: LiveAdapters
 
 
 @contextlib.contextmanager
@@ -30,10 +33,16 @@ def local_model(settings: EngineSettings) -> Iterator[tuple[asyncio.AbstractEven
     loop = asyncio.new_event_loop()
     try:
         engine = loop.run_until_complete(LocalEngine.start(settings))
+        live = LiveAdapters(limits=settings.lora)
+        adapters = host_adapters(settings.lora, read_environment().home, engine, live)
         try:
-            agent = load_loop(files, engine, settings.tool_syntax)
-            yield loop, LocalModel(engine.info.model_id, engine, agent)
+            if adapters is not None:
+                loop.run_until_complete(adapters.preload())
+            agent = load_loop(files, engine, settings.tool_syntax, live)
+            yield loop, LocalModel(engine.info.model_id, engine, agent, live)
         finally:
+            if adapters is not None:
+                loop.run_until_complete(adapters.close())
             loop.run_until_complete(engine.close())
     finally:
         loop.run_until_complete(loop.shutdown_default_executor())

@@ -25,11 +25,13 @@ class Speed:
     decode_rate: float
 
 
-async def measure(engine: Engine, prompt_len: int, gen_len: int, streams: int) -> Speed:
-    """One iteration with random prompts, which no cache knows."""
+async def measure(
+    engine: Engine, prompt_len: int, gen_len: int, streams: int, adapter: str = ""
+) -> Speed:
+    """One iteration with random prompts, which no cache knows. `adapter`: a generation."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
-    runs = [_generate(engine, prompt_len, gen_len) for _ in range(streams)]
+    runs = [_generate(engine, prompt_len, gen_len, adapter) for _ in range(streams)]
     times = await asyncio.gather(*runs)
     first_s = statistics.median(first for first, _ in times) - began_s
     all_prompts_s = max(first for first, _ in times) - began_s
@@ -41,7 +43,9 @@ async def measure(engine: Engine, prompt_len: int, gen_len: int, streams: int) -
     )
 
 
-async def _generate(engine: Engine, prompt_len: int, gen_len: int) -> tuple[float, float]:
+async def _generate(
+    engine: Engine, prompt_len: int, gen_len: int, adapter: str
+) -> tuple[float, float]:
     """When the first and the last token came, on the monotonic clock."""
     vocab = engine.info.vocab_size
     request = TokenRequest(
@@ -50,6 +54,7 @@ async def _generate(engine: Engine, prompt_len: int, gen_len: int) -> tuple[floa
         sampling=Sampling(temperature=0.0),
         seed=0,
         max_tokens=gen_len,
+        adapter=adapter,
     )
     steps: list[float] = []
     async with aclosing(engine.generate(request)) as chunks:  # type: ignore[type-var]

@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 
 from penstock.adapters.errors import STATUS_OF, AdapterRefused
+from penstock.adapters.live import LiveAdapters
 from penstock.adapters.registry import AdapterRegistry, Load, LoadedAdapter
 from penstock.adapters.shelf import Shelf
 from penstock.adapters.snapshot import take_snapshot
@@ -218,6 +219,19 @@ class AdapterHost:
         error = None if task.cancelled() else task.exception()  # its caller may have left
         if error is not None and not isinstance(error, ServiceError):
             log.error("the load of an adapter failed", exc_info=error)
+
+
+def host_adapters(
+    settings: LoraSettings | None, home: Path, engine: AdapterEngine, live: LiveAdapters
+) -> AdapterHost | None:
+    """A host for an engine in this process, which tells `live` of every change; None where
+    `settings` ask for none."""
+    if settings is None:
+        return None
+    host = AdapterHost(settings, home, changed=lambda: live.apply(host.adapters))
+    host.attach(engine)
+    live.apply(())
+    return host
 
 
 async def _added(engine: AdapterEngine, source: AdapterSource) -> AdapterState:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -18,10 +18,12 @@ from penstock.adapters.registry import LoadedAdapter
 from penstock.base.errors import ModelError
 from penstock.base.host import available_bytes
 from penstock.config import EngineSettings, Environment, read_environment
-from penstock.engine.adapter_host import LoadOrder
-from penstock.engine.model_adapters import ModelAdapters
 from penstock.engine.supervisor import EngineSupervisor
 from penstock.engine.types import EngineInfo
+
+if TYPE_CHECKING:
+    from penstock.engine.adapter_host import LoadOrder
+    from penstock.engine.model_adapters import ModelAdapters
 
 Status = Literal["loaded", "unloaded", "reloading"]
 
@@ -186,6 +188,9 @@ class _Member:
         if settings.lora is None:
             self.supervisor = EngineSupervisor(settings)
         else:
+            # Imported here: the engine of a server without adapters is spawned the sooner.
+            from penstock.engine.model_adapters import ModelAdapters
+
             adapters = ModelAdapters(
                 settings.lora, environment.home, environment.lora_root, changed
             )

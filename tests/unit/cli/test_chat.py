@@ -75,17 +75,18 @@ def test_single_answer_fails_with_its_error():
 
 def test_commands_set_what_the_next_request_asks():
     conversation = Conversation()
-    for line in ("/system Be brief.", "/temperature 0.3", "/topk 40", "/topp 0.9"):
+    for line in ("/system Be brief.", "/temperature 0.3", "/topk 40", "/topp 0.9", "/adapter sql"):
         conversation.command(line)
     request = conversation.request("hi")
     assert request.messages[0] == Message("system", (Text("Be brief."),))
     sampling = request.sampling
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.3, 40, 0.9)
-    for line in ("/system", "/temperature", "/topk 0", "/topp"):
+    assert conversation.request("hi").adapter == "sql"
+    for line in ("/system", "/temperature", "/topk 0", "/topp", "/adapter"):
         conversation.command(line)
     request = conversation.request("hi")
     assert len(request.messages) == 1
-    assert request.sampling == Conversation().sampling
+    assert request.sampling == Conversation().sampling and request.adapter is None
 
 
 @pytest.mark.parametrize(
