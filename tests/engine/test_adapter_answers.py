@@ -22,6 +22,7 @@ from adapter_bases import (
 from generations import Outcome, PlanAndCalls, generate, poison, requests_over
 from small_llama import CONTEXT, VOCAB, write_small_llama
 
+from penstock.dialog import Sampling
 from penstock.runtime import CpuRuntime
 from penstock.runtime.rows import RowTable
 from penstock.scheduler import NO_ADAPTER, Scheduler
@@ -151,6 +152,36 @@ def test_a_cached_prefix_is_one_of_the_same_adapter(
     others = [cached for cached, slot in zip(moved.cached_tokens, SLOTS, strict=True) if slot >= 0]
     assert moved.answers != answers_alone.answers
     assert max(others) < CONTEXT // 2, "what the base shares among its own requests is all there is"
+
+
+def scores(runtime: CpuRuntime, slots: list[int], **options: Any) -> list[list[float]]:
+    """The log-probabilities of one prompt by each of the adapters in `slots`."""
+    one = scheduler(runtime, **options)
+    for index, slot in enumerate(slots):
+        one.submit(
+            str(index),
+            token_ids=PROMPT,
+            sampling=Sampling(),
+            seed=0,
+            max_tokens=0,
+            prompt_logprobs=0,
+            adapter=str(slot),
+            adapter_slot=slot,
+        )
+    found: list[list[float]] = [[] for _ in slots]
+    while (plan := one.plan()) is not None:
+        for progress in one.commit(runtime.execute(plan)):
+            found[int(progress.id)] += [scored.logprob for scored in progress.scored]
+    return found
+
+
+def test_prompts_are_scored_by_their_own_adapters(native: CpuRuntime) -> None:
+    slots = [2, NO_ADAPTER, 0, 1]
+    alone = [scores(native, [slot])[0] for slot in slots]
+    assert {len(one) for one in alone} == {len(PROMPT) - 1}
+    assert len({tuple(one) for one in alone}) == 4
+    assert scores(native, slots) == alone
+    assert scores(native, slots, token_budget=13) == alone
 
 
 def test_a_plan_with_adapters_gives_the_bits_of_its_calls(

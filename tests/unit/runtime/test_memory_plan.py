@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from penstock import _native
 from penstock.base.errors import ModelError
 from penstock.base.host import available_bytes, available_cores
-from penstock.config import EngineSettings
+from penstock.config import EngineSettings, LoraSettings
+from penstock.models.low_rank import adapter_bytes
 from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
 from penstock.runtime.memory import HISTORY_BYTES, MIB, plan_memory
 
@@ -31,6 +32,8 @@ SPEC = DecoderSpec(
 )
 BLOCK_BYTES = 16 * 30 * 2 * 3 * 64 * 2
 WEIGHTS = 100 * MIB
+# numbers of an adapter of rank 1 in one layer: A and B of q, k, v, o, gate, up, down
+PER_RANK = (576 + 576) + 2 * (576 + 192) + (576 + 576) + 2 * (576 + 1536) + (1536 + 576)
 
 
 def test_the_default_cache_holds_every_sequence_at_1024_tokens_or_one_whole_context() -> None:
@@ -183,3 +186,24 @@ def test_a_time_quota_limits_the_cores(host: Path) -> None:
     write(host / "cgroup" / "app" / "cpu.max", "150000 100000\n")
     write(host / "cgroup" / "app" / "part" / "cpu.max", "max 100000\n")
     assert available_cores(host / "proc", host / "cgroup") == 1
+
+
+def test_adapters_have_a_term_of_what_as_many_as_may_be_loaded_take() -> None:
+    few = EngineSettings(lora=LoraSettings(max_adapters=3, max_rank=16))
+    plain = plan_memory(SPEC, WEIGHTS, EngineSettings(), None)
+    plan = plan_memory(SPEC, WEIGHTS, few, None)
+    assert plan.adapter_bytes == 3 * adapter_bytes(SPEC, 16, 2) == 3 * 16 * 2 * 30 * PER_RANK
+    inner = 4 * plan.step_tokens * 3 * 16
+    assert plan.buffer_bytes == plain.buffer_bytes + inner
+    assert plan.total_bytes == plain.total_bytes + plan.adapter_bytes + inner
+    assert f" {-(-plan.adapter_bytes // MIB)} adapters + " in plan.formula()
+    assert "adapters" not in plain.formula()
+
+
+def test_adapters_take_no_more_than_their_limit_and_a_quarter_of_what_is_available() -> None:
+    settings = EngineSettings(lora=LoraSettings(max_bytes=70 * MIB))
+    assert plan_memory(SPEC, WEIGHTS, settings, None).adapter_bytes == 70 * MIB
+    many = EngineSettings(lora=LoraSettings())
+    plan = plan_memory(SPEC, WEIGHTS, many, 800 * MIB)
+    assert plan.adapter_bytes == 200 * MIB
+    assert plan.total_bytes <= 800 * MIB
