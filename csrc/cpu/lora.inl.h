@@ -21,8 +21,11 @@ namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 namespace lora {
 
-constexpr int64_t kBlockRows = 16;    // rows of a task
-constexpr int64_t kAheadBytes = 6144; // factors come from memory: they are asked for so far ahead
+constexpr int64_t kBlockRows = 16; // rows of a task
+// The factors of an adapter lie in memory in the order of the step. They are asked for twice: near,
+// and so far ahead that they come from memory while the base model computes.
+constexpr int64_t kAheadBytes = 4096;
+constexpr int64_t kFarAheadBytes = 96 * 1024;
 constexpr int64_t kLineBytes = 64;
 
 PENSTOCK_INLINE F32 widen(const float* p) {
@@ -118,9 +121,11 @@ PENSTOCK_INLINE Task task_of(const Arguments& arguments, int phase, int64_t inde
 
 template <int64_t bytes>
 PENSTOCK_INLINE void prefetch_ahead(const void* from) {
-    const auto* ahead = static_cast<const uint8_t*>(from) + kAheadBytes;
-    for (int64_t i = 0; i < bytes; i += kLineBytes)
-        prefetch(ahead + i);
+    const auto* first = static_cast<const uint8_t*>(from);
+    for (int64_t i = 0; i < bytes; i += kLineBytes) {
+        prefetch(first + kAheadBytes + i);
+        __builtin_prefetch(first + kFarAheadBytes + i, 0, 2);
+    }
 }
 
 // sum[m][r] += row m of x with ranks first + r of a block of A, over one tile.
