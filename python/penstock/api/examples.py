@@ -18,6 +18,8 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "countTokens": {"model": "default", "messages": MESSAGES},
     "importSession": {"messages": MESSAGES},
     "decideApproval": {"decision": "approve"},
+    "loadAdapter": {"lora_name": "style", "lora_path": "/srv/adapters/style"},
+    "unloadAdapter": {"lora_name": "style"},
     "reloadModel": {"model_id": "default"},
     "modelStatus": {"model_id": "default"},
     "tuneModel": {"model_id": "default", "profile": "balanced"},
