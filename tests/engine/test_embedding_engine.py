@@ -59,6 +59,14 @@ def run(core: EmbeddingCore, *requests: EmbedRequest) -> list[list[EmbedChunk]]:
     return steps
 
 
+def test_engine_tells_the_memory_of_its_formula(folder: Path) -> None:
+    core = core_of(folder)
+    total_mib = float(core.report.rsplit("= ", 1)[1].removesuffix(" MiB").replace(",", ""))
+    assert round(core.info.memory_bytes / 2**20) == round(total_mib)
+    assert core.info.memory_bytes > core.info.weight_bytes > 0
+    core.close()
+
+
 async def collect(stream: AsyncIterator[EmbedChunk]) -> np.ndarray:
     return vectors_of([chunk async for chunk in stream])
 

@@ -62,6 +62,7 @@ class EmbeddingCore:
             weight_bytes=facts.weight_bytes,
             fingerprint=facts.fingerprint,
             embedding_width=facts.width,
+            memory_bytes=facts.memory_bytes,
         )
 
     @classmethod

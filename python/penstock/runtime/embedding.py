@@ -34,7 +34,8 @@ for."""
 
 class EmbeddingInfo(msgspec.Struct, frozen=True):
     """What a loaded model turned out to be. A step takes at most `max_rows` sequences and
-    `step_tokens` tokens, a sequence at most `context_tokens`; `width` numbers an embedding."""
+    `step_tokens` tokens, a sequence at most `context_tokens`; `width` numbers an embedding;
+    `memory_bytes`: the sum of the memory formula."""
 
     model_id: str
     fingerprint: str
@@ -44,6 +45,7 @@ class EmbeddingInfo(msgspec.Struct, frozen=True):
     max_rows: int
     width: int
     weight_bytes: int
+    memory_bytes: int
 
 
 class EmbeddingRuntime(Protocol):
@@ -91,6 +93,11 @@ class NativeEmbedding:
         except ValueError as refusal:
             raise ModelError(f"{model.model_id}: the CPU kernels refuse: {refusal}") from None
         self._embedder = embedder
+        taken = replace(
+            memory,
+            weight_bytes=embedder.weight_bytes,
+            buffer_bytes=int(self._plan.arena_bytes),
+        )
         self.info = EmbeddingInfo(
             model_id=model.model_id,
             fingerprint=model.fingerprint,
@@ -100,11 +107,7 @@ class NativeEmbedding:
             max_rows=max_rows,
             width=embedder.width,
             weight_bytes=embedder.weight_bytes,
-        )
-        taken = replace(
-            memory,
-            weight_bytes=embedder.weight_bytes,
-            buffer_bytes=int(self._plan.arena_bytes),
+            memory_bytes=taken.total_bytes,
         )
         self.report = taken.formula()
 
