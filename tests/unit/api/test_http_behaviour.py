@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 
 import httpx
@@ -278,6 +279,29 @@ async def test_head_over_its_limit_and_garbage_are_refused():
             assert status in await reader.readuntil(b"\r\n")
             writer.close()
         assert (await server.http.get("/health")).status_code == 200
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /heal", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
+async def test_client_that_never_ends_its_head_is_dropped(sent, monkeypatch):
+    monkeypatch.setattr("penstock.api.protocol.HEAD_TIMEOUT_S", 0.02)
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
+        writer.write(sent)
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+        assert (await server.http.get("/health")).status_code == 200
+
+
+async def test_client_that_never_ends_its_body_is_told_so():
+    async with serving(settings=ServerSettings(stall_timeout_s=0.02)) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n"
+        writer.write(head.encode() + b'{"messages"')
+        assert b" 408 " in await reader.readuntil(b"\r\n")
+        assert b"request_timeout" in await reader.readuntil(b"}}")
+        writer.close()
+        assert server.loop.requests == []
 
 
 async def test_connections_beyond_the_bound_are_told_so():
