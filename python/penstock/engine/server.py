@@ -56,18 +56,14 @@ MAX_UNSENT_BYTES = 64 * 1024 * 1024
 
 
 class Connection:
-    """One API process. `open_ids`: the engine-wide ids of its unfinished requests."""
+    """One API process. `open_ids`: its unfinished requests, and their ids at the engine."""
 
     def __init__(self, number: int, sock: socket.socket) -> None:
         self.number = number
         self.sock = sock
         self.frames = FrameReader()
         self.unsent = bytearray()
-        self.open_ids: set[str] = set()
-
-    def engine_id(self, request_id: str) -> str:
-        """Request ids are unique within a connection; the engine needs them unique at large."""
-        return f"{self.number}:{request_id}"
+        self.open_ids: dict[str, str] = {}
 
 
 class EngineServer:
@@ -78,6 +74,7 @@ class EngineServer:
         self._core = core
         self._joiner = Joiner()
         self._connections: dict[int, Connection] = {}
+        self._owners: dict[str, tuple[Connection, str]] = {}  # engine's id -> who, its own id
         self._accepted = 0
         self._stopping = False
         self._draining = False
@@ -167,8 +164,9 @@ class EngineServer:
             case SubmitEmbed(embed_request):
                 self._submit(connection, embed_request, self._core.embed)
             case Abort(request_id):
-                self._abort(connection.engine_id(request_id))
-                connection.open_ids.discard(connection.engine_id(request_id))
+                engine_id = connection.open_ids.pop(request_id, None)
+                if engine_id is not None:
+                    self._abort(engine_id)
             case Teach(vocabulary):
                 self._core.teach(vocabulary)
             case AddAdapter(ticket, source):
@@ -196,18 +194,21 @@ class EngineServer:
         self._core.add_adapter(source).add_done_callback(answer)
 
     def _submit(self, connection: Connection, request: _R, submit: Callable[[_R], None]) -> None:
-        engine_id = connection.engine_id(request.id)
-        submitted = msgspec.structs.replace(request, id=engine_id)
+        submitted = request
+        if request.id in self._owners:  # unique within a connection only
+            submitted = msgspec.structs.replace(request, id=f"{connection.number}:{request.id}")
         try:
             submit(submitted)
         except ServiceError as error:
             self._send(connection, _refused(request.id, error))
         else:
-            connection.open_ids.add(engine_id)
+            connection.open_ids[request.id] = submitted.id
+            self._owners[submitted.id] = connection, request.id
             if isinstance(submitted, TokenRequest):
                 self._joiner.add(submitted)
 
     def _abort(self, engine_id: str) -> None:
+        del self._owners[engine_id]
         self._core.abort(engine_id)
         self._joiner.forget(engine_id)
 
@@ -215,13 +216,14 @@ class EngineServer:
         """One frame for each connection that the step made something for."""
         by_connection: defaultdict[int, list[TokenChunk | EmbedChunk]] = defaultdict(list)
         for chunk in chunks:
-            number, _, request_id = chunk.id.partition(":")
-            connection = self._connections.get(int(number))
-            if connection is None or chunk.id not in connection.open_ids:
+            owner = self._owners.get(chunk.id)
+            if owner is None:
                 continue
+            connection, request_id = owner
             if chunk.finish is not None:
-                connection.open_ids.discard(chunk.id)
-            chunk = msgspec.structs.replace(chunk, id=request_id)
+                del self._owners[chunk.id], connection.open_ids[request_id]
+            if chunk.id != request_id:
+                chunk = msgspec.structs.replace(chunk, id=request_id)
             by_connection[connection.number].append(chunk)
         for key, items in by_connection.items():
             self._send(self._connections[key], _chunks_message(items))
@@ -254,7 +256,7 @@ class EngineServer:
             return
         self._selector.unregister(connection.sock)
         connection.sock.close()
-        for engine_id in connection.open_ids:
+        for engine_id in connection.open_ids.values():
             self._abort(engine_id)
         connection.open_ids.clear()
 
