@@ -211,6 +211,28 @@ async def test_running_requests_keep_their_generation(world: World) -> None:
     assert refusal(gone) == (400, "adapter_not_found")
 
 
+async def test_unload_and_replacement_leave_32_streams_alone(world: World) -> None:
+    first = (await world.load("sql"))["generation"]
+    gate = asyncio.Event()
+    world.engine._script = [5, gate, 6]
+    body = {"prompt": "hi", "adapter": "sql", "stream": True}
+    streams = [
+        asyncio.create_task(world.server.http.post("/v1/completions", json=body)) for _ in range(32)
+    ]
+    await world.server.until(lambda: len(world.engine.active) == 32)
+    second = (await world.load("sql", 1, load_inplace=True))["generation"]
+    assert (await world.post(UNLOAD, lora_name="sql")).status_code == 200
+    leases = {
+        one["generation"]: one["active_leases"] for one in (await world.listed())["generations"]
+    }
+    assert leases == {first: 32} and second != first
+    gate.set()
+    for answer in await asyncio.gather(*streams):
+        assert generation_in("/v1/completions", answer, True) == {first}
+        assert "\\u0005" in answer.text and "\\u0006" in answer.text
+    assert (await world.listed())["generations"] == []
+
+
 async def test_load_goes_on_when_its_client_leaves_and_is_the_only_one(world: World) -> None:
     world.engine.load_gate.clear()
     body = {"lora_name": "sql", "lora_path": str(world.folders[0])}

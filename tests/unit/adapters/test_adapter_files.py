@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from lora_folders import ALL, SMALL, draw_tensors, sizes, write_adapter
 from safetensors.torch import save_file
 
@@ -269,6 +271,36 @@ def test_bytes_over_the_limit_are_refused_before_data_are_read(tmp_path):
     assert read(folder, LoraSettings(max_bytes=size // 2)).size_bytes == size
     error = refusal(folder, LoraSettings(max_bytes=size // 2 - 1))
     assert (error.status, error.code) == (409, "lora_byte_limit_exceeded")
+
+
+@given(data=st.data())
+def test_spoiled_files_are_refused_or_another_adapter(good, data):
+    """A bit in the numbers makes another adapter; nothing raises anything else, or hangs."""
+    folder, contents = good
+    name = data.draw(st.sampled_from(sorted(contents)))
+    content = bytearray(contents[name])
+    if data.draw(st.booleans()):
+        del content[data.draw(st.integers(0, len(content) - 1)) :]
+    else:
+        for _ in range(data.draw(st.integers(1, 8))):
+            content[data.draw(st.integers(0, min(len(content), 3000) - 1))] = data.draw(
+                st.integers(0, 255)
+            )
+    for each, original in contents.items():
+        (folder / each).write_bytes(content if each == name else original)
+    try:
+        adapter = read(folder)
+    except AdapterRefused as error:
+        assert error.code in ("invalid_lora_adapter", "lora_rank_limit_exceeded")
+        return
+    assert all(np.isfinite(pair.b).all() for pairs in adapter.layers for pair in pairs.values())
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """A folder, and what its files hold."""
+    folder = write_adapter(tmp_path_factory.mktemp("adapter") / "a")
+    return folder, {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_file_of_weights_that_is_spoiled_or_missing(tmp_path):
