@@ -1,0 +1,83 @@
+"""What a worker asks its parent of adapters, over the lines between them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.adapters.errors import AdapterRefused
+from penstock.adapters.registry import LoadedAdapter
+from penstock.api.control import (
+    Answered,
+    FromWorker,
+    PipeControl,
+    Told,
+    from_worker_decoder,
+    line_of,
+    obey,
+    to_worker_decoder,
+)
+from penstock.config import EngineSettings, Environment, LoraSettings
+from penstock.engine.adapter_host import LoadOrder
+from penstock.engine.fleet import EngineFleet, ModelState
+
+
+class Pipe:
+    """A worker's control, and its parent's fleet, whose model is not loaded."""
+
+    def __init__(self, fleet: EngineFleet) -> None:
+        self.fleet = fleet
+        self.control = PipeControl(self.write)
+        self.errands: set[asyncio.Task[None]] = set()
+
+    def write(self, message: FromWorker) -> None:
+        task = asyncio.create_task(self.carry(line_of(message)))
+        self.errands.add(task)
+
+    async def carry(self, line: bytes) -> None:
+        answer = await obey(self.fleet, from_worker_decoder.decode(line))  # type: ignore[arg-type]
+        heard = to_worker_decoder.decode(line_of(answer))
+        assert isinstance(heard, Answered)
+        self.control.answered(heard)
+
+
+@pytest.fixture
+async def pipe(tmp_path):
+    settings = EngineSettings(model="none", lora=LoraSettings())
+    fleet = EngineFleet(
+        {"a": settings, "b": EngineSettings(model="none")}, Environment(tmp_path, tmp_path)
+    )
+    yield Pipe(fleet)
+    await fleet.stop()
+
+
+async def test_refusals_reach_the_worker_as_they_were(pipe):
+    cases = [
+        (pipe.control.load_adapter("a", LoadOrder("x", "/")), "model_state_conflict", 409),
+        (pipe.control.load_adapter("a", LoadOrder(" ", "/")), "invalid_lora_name", 400),
+        (pipe.control.load_adapter("b", LoadOrder("x", "/")), "lora_runtime_unavailable", 409),
+        (pipe.control.unload_adapter("a", "x", None), "lora_adapter_not_found", 404),
+    ]
+    for asked, code, status in cases:
+        with pytest.raises(AdapterRefused) as refused:
+            await asked
+        assert (refused.value.code, refused.value.status) == (code, status)
+
+
+async def test_second_load_is_told_when_to_come_back(pipe):
+    pipe.fleet._engines["a"].adapters.host._registry.begin("other")
+    with pytest.raises(AdapterRefused) as refused:
+        await pipe.control.load_adapter("a", LoadOrder("x", "/"))
+    assert (refused.value.status, refused.value.retry_after_s) == (429, 1)
+
+
+async def test_news_are_waited_for(pipe):
+    await pipe.control.hear()
+    assert pipe.control._waiting == {}
+
+
+def test_states_carry_the_adapters_of_each_model():
+    adapter = LoadedAdapter("x", "0" * 64, 8, 100, "/x", pinned=True)
+    states = {"a": ModelState("loaded", adapters=(adapter,)), "b": ModelState("loaded")}
+    assert to_worker_decoder.decode(line_of(Told(states))) == Told(states)
