@@ -115,56 +115,60 @@ def engine_settings(sizes: Sizes, **changes: Any) -> EngineSettings:
     )
 
 
-@dataclass(slots=True)
-class Burst:
-    """What a burst of requests took: the time of each step, and when all had their first token."""
-
-    steps_s: list[float]
-    first_s: float
-    total_s: float
-    tokens: int
-
-
-def burst(runtime: GpuRuntime, sizes: Sizes, width: int, new: int, **sampling: Any) -> Burst:
-    """`width` requests at once through the engine's own loop."""
-    core = EngineCore.over(runtime, engine_settings(sizes))
-    vocab = runtime.info.vocab_size
-    waiting = set()
+def ask(core: EngineCore, sizes: Sizes, width: int, new: int, label: str = "") -> set[str]:
+    """Submit `width` greedy requests whose prompts differ from the first token on; their ids."""
+    vocab = core.info.vocab_size - 10
+    ids = []
     for index in range(width):
-        ids = tuple((7919 * index + 31 * place) % (vocab - 10) + 3 for place in range(sizes.prompt))
+        tokens = tuple((7919 * index + 31 * place) % vocab + 3 for place in range(sizes.prompt))
+        ids.append(f"{label}{index}")
         core.submit(
-            TokenRequest(
-                id=str(index),
-                token_ids=ids,
-                sampling=Sampling(**sampling) if sampling else GREEDY,
-                seed=index,
-                max_tokens=new,
-            )
+            TokenRequest(id=ids[-1], token_ids=tokens, sampling=GREEDY, seed=index, max_tokens=new)
         )
-        waiting.add(str(index))
-    began = last = time.perf_counter()
-    steps, first_s, tokens = [], 0.0, 0
-    while core.has_work:
+    return set(ids)
+
+
+def until_begun(core: EngineCore, waiting: set[str]) -> int:
+    """Step until all that wait have had a token; how many tokens there were."""
+    tokens = 0
+    while waiting:
         chunks = core.step()
-        now = time.perf_counter()
-        if waiting:
-            waiting -= {chunk.id for chunk in chunks if chunk.tokens}
-            first_s = now - began
-        else:
-            steps.append(now - last)
-        last = now
-        tokens += sum(len(chunk.tokens) for chunk in chunks)
         errors = [chunk.error for chunk in chunks if chunk.error]
         assert not errors, errors[0]
-    return Burst(steps, first_s, last - began, tokens)
+        tokens += sum(len(chunk.tokens) for chunk in chunks)
+        waiting -= {chunk.id for chunk in chunks if chunk.tokens}
+    return tokens
+
+
+def decoding(runtime: GpuRuntime, sizes: Sizes, width: int, new: int) -> tuple[EngineCore, float]:
+    """An engine in which `width` rows have just begun to decode, all in one step, and the seconds
+    that their prompts took by themselves: the prompts are computed first, and then found."""
+    core = EngineCore.over(runtime, engine_settings(sizes, prefix_cache_n=1))
+    began = time.perf_counter()
+    until_begun(core, ask(core, sizes, width, 1, "prompt-"))
+    prompts_s = time.perf_counter() - began
+    until_begun(core, ask(core, sizes, width, new))
+    return core, prompts_s
+
+
+def decode_steps_s(core: EngineCore, width: int) -> list[float]:
+    """The times of the steps in which all rows get a token, to the end."""
+    steps, last = [], time.perf_counter()
+    while core.has_work:
+        tokens = sum(len(chunk.tokens) for chunk in core.step())
+        now = time.perf_counter()
+        if tokens == width:
+            steps.append(now - last)
+        last = now
+    return steps
 
 
 def _check(runtime: GpuRuntime, shape: Shape, sizes: Sizes) -> None:
     """Nothing is measured of a model whose logits are not numbers, nor while kernels compile."""
-    short = replace(sizes, prompt=8)
-    for asked, width in ((short, 1), (sizes, 1), (sizes, sizes.widths[-1] // 4)):
-        found = burst(runtime, asked, width, 4)
-        assert found.tokens == 4 * width, f"{shape.name} drew {found.tokens} of {4 * width} tokens"
+    for prompt, width in ((8, 1), (sizes.prompt, 1), (sizes.prompt, sizes.widths[-1] // 4)):
+        core, _ = decoding(runtime, replace(sizes, prompt=prompt), width, 4)
+        found = len(decode_steps_s(core, width))
+        assert found, f"{shape.name}: no step gave {width} tokens"
 
 
 def _decode(
@@ -178,8 +182,9 @@ def _decode(
 ) -> None:
     """Decode of `width` rows: the median step, and beside it the graph without contexts."""
     runtime.warm(width)
-    found = burst(runtime, sizes, width, sizes.new)
-    step_s = statistics.median(found.steps_s[2:-2] or found.steps_s)
+    core, prompts_s = decoding(runtime, sizes, width, sizes.new)
+    steps = decode_steps_s(core, width)
+    step_s = statistics.median(steps)
     floor = floors.decode_s(shape, width, sizes.prompt + sizes.new / 2, limits)
     prompts = floors.prompt_s(shape, width * sizes.prompt, limits)
     bare_s = bench.wall_s(lambda: runtime.replay_nobody(width), 20)
@@ -190,23 +195,30 @@ def _decode(
         floor_ms=floor * 1e3,
         of_floor=floor / step_s,
         bare_ms=bare_s * 1e3,
-        prompt_tok_s=width * sizes.prompt / found.first_s,
-        of_prompt_floor=prompts / found.first_s,
+        p90_ms=1e3 * sorted(steps)[int(0.9 * len(steps))],
+        prompt_tok_s=width * sizes.prompt / prompts_s,
+        of_prompt_floor=prompts / prompts_s,
     )
 
 
 def _run(
     record: Record, runtime: GpuRuntime, shape: Shape, sizes: Sizes, width: int, limits: Ceilings
 ) -> None:
-    found = burst(runtime, sizes, width, sizes.run_new)
+    """Requests that come all at once, from their prompts to their last tokens."""
+    core = EngineCore.over(runtime, engine_settings(sizes))
+    began = time.perf_counter()
+    tokens = until_begun(core, ask(core, sizes, width, sizes.run_new))
+    first_s = time.perf_counter() - began
+    while core.has_work:
+        tokens += sum(len(chunk.tokens) for chunk in core.step())
+    total_s = time.perf_counter() - began
     floor = floors.run_s(shape, width, sizes.prompt, sizes.run_new, limits)
     record.line(
         f"run {width} x {sizes.prompt}/{sizes.run_new}",
-        s=found.total_s,
-        out_tok_s=found.tokens / found.total_s,
+        s=total_s,
+        out_tok_s=tokens / total_s,
         floor_s=floor,
-        of_floor=floor / found.total_s,
-        ttft_last_s=found.first_s,
-        step_p50_ms=1e3 * statistics.median(found.steps_s),
-        step_p99_ms=1e3 * sorted(found.steps_s)[int(0.99 * len(found.steps_s))],
+        of_floor=floor / total_s,
+        ttft_last_s=first_s,
+        preemptions=core.gauges().preemptions,
     )

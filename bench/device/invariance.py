@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import statistics
 
-from bench.device.engine import FULL, GREEDY, SMALL, Sizes, burst, engine_settings, opened
+from bench.device.engine import (
+    FULL,
+    GREEDY,
+    SMALL,
+    Sizes,
+    decode_steps_s,
+    decoding,
+    engine_settings,
+    opened,
+)
 from bench.device.machine import Bench
 from bench.device.record import Record
 from bench.device.shapes import SHAPES
@@ -26,9 +35,10 @@ def measure(bench: Bench, record: Record, name: str) -> None:
             _same(record, runtime, sizes)
             for width in (sizes.widths[0], sizes.widths[-1]):
                 runtime.warm(width)
-                found = burst(runtime, sizes, width, sizes.new)
-                step_s = statistics.median(found.steps_s)
-                record.line(f"decode {width}", ms=step_s * 1e3, first_s=found.first_s)
+                core, prompts_s = decoding(runtime, sizes, width, sizes.new)
+                step_s = statistics.median(decode_steps_s(core, width))
+                prompts = width * sizes.prompt / prompts_s
+                record.line(f"decode {width}", ms=step_s * 1e3, prompt_tok_s=prompts)
 
 
 def _same(record: Record, runtime: GpuRuntime, sizes: Sizes) -> None:

@@ -7,12 +7,10 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
-from bench.device.engine import FULL, GREEDY, SMALL, engine_settings, opened
+from bench.device.engine import FULL, SMALL, decoding, opened
 from bench.device.machine import Bench
 from bench.device.record import Record
 from bench.device.shapes import SHAPES
-from penstock.engine.core import EngineCore
-from penstock.engine.types import TokenRequest
 from penstock.runtime.gpu import GpuRuntime
 
 STEPS, LINES = 12, 14
@@ -31,23 +29,17 @@ def measure(bench: Bench, record: Record, name: str) -> None:
 
 
 def _profile(bench: Bench, record: Record, runtime: GpuRuntime, sizes: Any, width: int) -> None:
-    core = EngineCore.over(runtime, engine_settings(sizes))
-    for index in range(width):
-        ids = tuple((97 * index + place) % 500 for place in range(sizes.prompt))
-        new = STEPS + 12
-        core.submit(
-            TokenRequest(id=str(index), token_ids=ids, sampling=GREEDY, seed=0, max_tokens=new)
-        )
-    started: set[str] = set()
-    while len(started) < width:
-        started |= {chunk.id for chunk in core.step() if chunk.tokens}
+    steps = min(STEPS, sizes.new - 2)
+    core, _ = decoding(runtime, sizes, width, steps + 4)
+    for _ in range(2):
+        core.step()
     activities = [ProfilerActivity.CPU]
     if bench.device != "cpu":
         activities = [ProfilerActivity.CUDA]
     bench.sync()
     with profile(activities=activities) as traced:
         began = time.perf_counter()
-        for _ in range(min(STEPS, sizes.new - 1)):
+        for _ in range(steps):
             core.step()
         wall_s = time.perf_counter() - began
         bench.sync()

@@ -42,7 +42,7 @@ SECTIONS=("$@")
 [ ${#SECTIONS[@]} -gt 0 ] || SECTIONS=(build tests limits ops)
 mkdir -p "$OUT" "$SITE"
 export PYTHONPATH=$ROOT/python:$SITE:$ROOT${PYTHONPATH:+:$PYTHONPATH}
-export PYTHONUNBUFFERED=1 PYTORCH_CUDA_ALLOC_CONF=${PYTORCH_CUDA_ALLOC_CONF:-} TOKENIZERS_PARALLELISM=false
+export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
 unset TRITON_INTERPRET
 
 build() {
@@ -107,7 +107,10 @@ for section in "${SECTIONS[@]}"; do
       fi
       ;;
     tests)
-      run tests 300 "$PYTHON" -m pytest -q -m gpu -p no:cacheprovider -o addopts="" \
+      # Most of the time kernels are compiled: by several processes, where that can be.
+      WORKERS=()
+      "$PYTHON" -c 'import xdist' 2>/dev/null && WORKERS=(-n 8)
+      run tests 300 "$PYTHON" -m pytest -q -m gpu "${WORKERS[@]}" -p no:cacheprovider -o addopts="" \
         --strict-markers --timeout=240 \
         --continue-on-collection-errors tests/kernels tests/engine
       ;;
