@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_checks import alone, padded, prepared, rounded
+from gpu_checks import alone, eight_bits, padded, prepared, rounded
 from kernel_checks import differences, neighbours_matter
 
 from penstock.kernels.cuda import CudaOps, open_library
@@ -42,9 +42,16 @@ def main(library: str | None = None) -> None:
     if library is not None:
         ops = rounding = CudaOps("cpu", torch.bfloat16, open_library(Path(library)))
         preferred = "cuda"
+    served_by = {"rounded": rounding, "eight_bits": TritonOps("cpu", torch.float16)}
     by_name = {op.name: op for op in all_ops()}
     checks = {"differences": differences, "neighbours": neighbours_matter}
-    captured = {"prepared": prepared, "padded": padded, "rounded": rounded, "alone": alone}
+    captured = {
+        "prepared": prepared,
+        "padded": padded,
+        "rounded": rounded,
+        "alone": alone,
+        "eight_bits": eight_bits,
+    }
     for line in sys.stdin:
         check, op_name, case_name = json.loads(line)
         op = by_name[op_name]
@@ -53,7 +60,7 @@ def main(library: str | None = None) -> None:
         assert serving.name == preferred, ops.table.explain()
         assert check != "neighbours" or case.kind in serving.invariant_kinds or library
         if check in captured:
-            answer = captured[check](op, case, rounding if check == "rounded" else ops)
+            answer = captured[check](op, case, served_by.get(check, ops))
         else:
             answer = _answer(checks[check], op, case, ops)
         print(json.dumps(answer), flush=True)

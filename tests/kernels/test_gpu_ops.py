@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_checks import padded, prepared, rounded
+from gpu_checks import eight_bits, padded, prepared, rounded
 from kernel_checks import differences
 
 from penstock.kernels.draw import map_tensors
@@ -81,3 +81,13 @@ def test_units_listed_once_serve_every_layer(serving: Any, op: Op, case: Case) -
 @pytest.mark.parametrize(("op", "case"), _DECODED)
 def test_padding_changes_nothing(serving: Any, op: Op, case: Case) -> None:
     assert padded(op, case, serving) == []
+
+
+_EIGHT_BITS = {"attention-decode-long", "attention-mixed-long", "rope_cache-mixed-f32"}
+
+
+@pytest.mark.parametrize(("op", "case"), [param for param in _CASES if param.id in _EIGHT_BITS])
+def test_cache_of_eight_bits_is_written_and_read(ops: Any, op: Op, case: Case) -> None:
+    if torch.cuda.get_device_capability()[0] < 9:
+        pytest.skip("8-bit floats need compute capability 9.0")
+    assert eight_bits(op, case, ops) == []

@@ -130,3 +130,11 @@ def test_kernel_serves_in_bfloat16(ask: Ask, op: Op, case: Case) -> None:
 
 def test_each_op_has_a_case_in_bfloat16() -> None:
     assert len(_SERVED_CASES) == len(_SERVED)
+
+
+_EIGHT_BITS = {"attention-decode-long", "attention-mixed-long", "rope_cache-mixed-f32"}
+
+
+@pytest.mark.parametrize(("op", "case"), [param for param in _CASES if param.id in _EIGHT_BITS])
+def test_cache_of_eight_bits_is_written_and_read(ask: Ask, op: Op, case: Case) -> None:
+    assert ask("eight_bits", op, case) == []
