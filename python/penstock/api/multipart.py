@@ -42,8 +42,12 @@ async def read_multipart(
     whatever `chunks` raises."""
     collector = _Collector()
     parser = MultipartParser(_boundary(scope), collector.callbacks())
+    begun = False
     try:
         async for chunk in chunks:
+            if not begun:  # after empty lines the parser looks for a boundary within one chunk only
+                chunk = chunk.lstrip(b"\r\n")
+                begun = bool(chunk)
             parser.write(chunk)
             for event in collector.take():
                 yield event

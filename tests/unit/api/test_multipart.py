@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.api.multipart import PartHead, read_multipart
@@ -55,6 +55,8 @@ def parts_of(body: bytes, cut: int) -> list[Part] | None:
     st.lists(st.one_of(st.sampled_from(PIECES), st.binary(max_size=40)), max_size=12),
     st.integers(1, 20),
 )
+@example([b"\r\n", b"user_data", b"--B--\r\n"], 1)
+@example([b"\r\n", b"--B--\r\n"], 1)
 def test_any_bytes_are_parts_or_refused_however_they_arrive(pieces: list[bytes], cut: int) -> None:
     body = b"".join(pieces)
     assert parts_of(body, cut) == parts_of(body, max(1, len(body)))
