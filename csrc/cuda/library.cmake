@@ -10,7 +10,8 @@ set_target_properties(penstock_cuda PROPERTIES
   CUDA_ARCHITECTURES OFF CUDA_RUNTIME_LIBRARY Static
   CUDA_VISIBILITY_PRESET hidden)
 target_compile_options(penstock_cuda PRIVATE
-  -O3 --Werror=all-warnings "--compiler-options=-Wall,-Wextra,-Werror"
+  -O3 $<$<BOOL:${PENSTOCK_WERROR}>:--Werror=all-warnings>
+  "--compiler-options=-Wall,-Wextra$<$<BOOL:${PENSTOCK_WERROR}>:,-Werror>"
   "-gencode=arch=compute_80,code=[sm_80,compute_80]"
   -gencode=arch=compute_90a,code=sm_90a)
 target_link_options(penstock_cuda PRIVATE -Wl,--exclude-libs,ALL)
