@@ -196,7 +196,8 @@ def _draw_changes(rows: int, blocks: int, updated: int, runs: int) -> Callable[[
 
 
 def _columns(value: Any) -> tuple[torch.Tensor, ...]:
-    return tuple(getattr(value, name) for name in value.__dataclass_fields__)
+    fields = (getattr(value, name) for name in value.__dataclass_fields__)
+    return tuple(field for field in fields if field is not None)
 
 
 def _invoke_update(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:

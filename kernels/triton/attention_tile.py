@@ -18,11 +18,11 @@ def chunk_tokens(context, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def load_queries(q, place, mask, dim, DIM: tl.constexpr, like, UPCAST: tl.constexpr):
+def load_queries(q, place, mask, dim, DIM: tl.constexpr, LIKE: tl.constexpr, UPCAST: tl.constexpr):
     """Queries [M, D] at elements `place`, in the type that products are made in."""
     query = tl.load(q + place[:, None] + dim[None, :], mask=mask[:, None] & (dim < DIM)[None, :],
                     other=0.0)  # fmt: skip
-    return query.to(tl.float32) if UPCAST else query.to(like)
+    return query.to(tl.float32) if UPCAST else query.to(LIKE)
 
 
 @triton.jit
