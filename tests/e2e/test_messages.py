@@ -20,7 +20,7 @@ WEATHER: Any = {
     "description": "Tells the weather in a city now.",
     "input_schema": {
         "type": "object",
-        "properties": {"city": {"type": "string"}},
+        "properties": {"city": {"type": "string", "maxLength": 30}},
         "required": ["city"],
         "additionalProperties": False,
     },

@@ -85,7 +85,8 @@ def test_parsed_answers_fit_their_schema(client: openai.OpenAI) -> None:
 
 
 def test_a_function_is_called_and_its_result_taken(client: openai.OpenAI) -> None:
-    asked = ask(client, input="Weather in Rome?", tools=[TOOL], tool_choice=CHOICE)
+    fields = {"tools": [TOOL], "tool_choice": CHOICE, "max_output_tokens": 80}
+    asked = ask(client, input="Weather in Rome?", **fields)
     (call,) = (item for item in asked.output if item.type == "function_call")
     jsonschema.validate(json.loads(call.arguments), PARAMETERS)
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
@@ -94,7 +95,8 @@ def test_a_function_is_called_and_its_result_taken(client: openai.OpenAI) -> Non
 
 
 def test_logprobs_come_with_their_alternatives(client: openai.OpenAI) -> None:
-    answer = ask(client, include=["message.output_text.logprobs"], top_logprobs=2)
+    fields = {"top_logprobs": 2, "extra_body": {"ignore_eos": True}}
+    answer = ask(client, include=["message.output_text.logprobs"], **fields)
     tokens = answer.output[0].content[0].logprobs
     assert len(tokens) == 24 and all(len(token.top_logprobs) == 2 for token in tokens)
     assert "".join(token.token for token in tokens) == answer.output_text
