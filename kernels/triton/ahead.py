@@ -1,7 +1,8 @@
 """Compilation ahead of time: every kernel, as the wrappers launch it, for named targets.
 
 The wrappers run over the registry's cases while launches are only noted; each distinct signature
-is then compiled. No GPU is needed. `python -m penstock.kernels.triton.ahead [OP ...]` prints a JSON
+is then compiled for the last target, and for the others once for each combination of types. No GPU
+is needed. `python -m penstock.kernels.triton.ahead [OP ...]` prints a JSON
 line for each kernel, signature and target: what was compiled and the bytes of the cubin. With
 `--each-kernel-once` only one signature of each kernel is compiled.
 """
@@ -26,6 +27,7 @@ from penstock.kernels.triton.launch import OPTIONS, Launch, interpreted, noting
 
 # Capability -> name. For capability 90 Triton itself targets sm_90a.
 TARGETS = {80: "sm_80", 90: "sm_90a"}
+_LAST = max(TARGETS)
 ACTIVATIONS = (torch.float32, torch.bfloat16)
 
 _QUICK = "--each-kernel-once"
@@ -48,9 +50,7 @@ _POINTERS = {
 
 def signatures(ops: Iterable[Op]) -> list[Launch]:
     """One launch of every distinct signature that the ops' cases lead to."""
-    table = KernelTable(
-        all_ops(), Machine("cuda", max(TARGETS)), frozenset({"triton", "reference"})
-    )
+    table = KernelTable(all_ops(), Machine("cuda", _LAST), frozenset({"triton", "reference"}))
     distinct: dict[str, Launch] = {}
     for op in ops:
         for case in op.cases:
@@ -100,9 +100,13 @@ def compile_for(launch: Launch, capability: int) -> Any:
 
 
 def compile_all(launches: Iterable[Launch]) -> Iterator[dict[str, Any]]:
-    """Compile for every target; yields a record of each result."""
+    """Compile for the targets; yields a record of each result."""
+    seen: set[str] = set()
     for launch in launches:
-        for capability, name in TARGETS.items():
+        types = _types_key(launch)
+        targets = TARGETS if types not in seen else {_LAST: TARGETS[_LAST]}
+        seen.add(types)
+        for capability, name in targets.items():
             compiled = compile_for(launch, capability)
             yield {
                 "kernel": launch.kernel.__name__,
