@@ -59,6 +59,26 @@ def save_sentence_folder(
 ) -> Path:
     """The folder with all small files."""
     model.save_pretrained(folder)
+    return add_sentence_files(
+        folder,
+        pooling,
+        normalize=normalize,
+        dense=dense,
+        max_tokens=max_tokens,
+        prompts=prompts,
+    )
+
+
+def add_sentence_files(
+    folder: Path,
+    pooling: str = "mean_tokens",
+    *,
+    normalize: bool = True,
+    dense: torch.nn.Linear | None = None,
+    max_tokens: int | None = None,
+    prompts: dict[str, Any] | None = None,
+) -> Path:
+    """Make an embedding model of the folder of a body."""
     prefix = "sentence_transformers.models."
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     _write(folder / "1_Pooling" / "config.json", {f"pooling_mode_{pooling}": True})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
+from penstock.kernels.lora import Slots
 from penstock.kernels.table import LayerCache, Ops, StepInputs
 from penstock.models.decoder import Decoder, Progress
 from penstock.models.encoder import Encoder
@@ -17,24 +17,10 @@ from penstock.quant.rows import linear_bytes
 Tensor = TypeVar("Tensor")
 
 
-class Body(Protocol[Tensor]):
-    """What gives states: an encoder, or a decoder without its head."""
-
-    weight_bytes: int
-
-    def hidden(
-        self,
-        ops: Ops[Tensor],
-        inputs: StepInputs[Tensor],
-        caches: Sequence[LayerCache[Tensor]],
-        rows: Tensor | None,
-    ) -> Tensor:
-        """The last states of the tokens `rows` [S, W], or of all [T, W]."""
-
-
 class Embedder(Generic[Tensor]):
     """A model packed for one implementation of the ops. `context_tokens`: the longest sequence.
-    `width`: numbers of an embedding."""
+    `width`: numbers of an embedding; `body`: what gives states, an encoder or a decoder whose head
+    is not used."""
 
     def __init__(
         self,
@@ -45,32 +31,52 @@ class Embedder(Generic[Tensor]):
     ) -> None:
         spec = model.spec
         self._sentence = model.sentence
-        self._body: Body[Tensor]
+        self.body: Encoder[Tensor] | Decoder[Tensor]
         if isinstance(spec, EncoderSpec):
             assert isinstance(model.weights, EncoderWeights)
-            self._body = Encoder(spec, model.weights, ops)
+            self.body = Encoder(spec, model.weights, ops)
             self._layers = spec.layers
         else:
             assert isinstance(model.weights, DecoderWeights)
-            self._body = Decoder(spec, model.weights, ops, context_tokens, progress)
+            self.body = Decoder(spec, model.weights, ops, context_tokens, progress)
             self._layers = len(spec.layers)
         self._dense: list[Any] = [ops.pack_linear(linear) for linear in model.dense]
         self.width = embedding_width(model)
-        self.weight_bytes = self._body.weight_bytes + sum(map(linear_bytes, model.dense))
+        self.weight_bytes = self.body.weight_bytes + sum(map(linear_bytes, model.dense))
 
     def forward(
-        self, ops: Ops[Tensor], inputs: StepInputs[Tensor], cache: LayerCache[Tensor]
+        self,
+        ops: Ops[Tensor],
+        inputs: StepInputs[Tensor],
+        cache: LayerCache[Tensor],
+        slots: Slots | None = None,
     ) -> Tensor:
         """Embeddings [R, W] of the sequences of a step, all of them whole. `sample_rows` are the
-        tokens that stand for their sequences, where there is no mean."""
-        caches = [cache] * self._layers  # no layer reads what another one wrote
+        tokens that stand for their sequences, where there is no mean. `slots`: of the adapters that
+        sequences have, if any has one; for a decoder alone."""
         if self._sentence.pooling == "mean":
-            x = ops.mean_rows(self._body.hidden(ops, inputs, caches, None), inputs.query_starts)
+            states = self._states(ops, inputs, cache, None, slots)
+            x = ops.mean_rows(states, inputs.query_starts)
         else:
-            x = self._body.hidden(ops, inputs, caches, inputs.sample_rows)
+            x = self._states(ops, inputs, cache, inputs.sample_rows, slots)
         for linear in self._dense:
             x = ops.linear(x, linear)
         return ops.l2_normalize(x) if self._sentence.normalize else x
+
+    def _states(
+        self,
+        ops: Ops[Tensor],
+        inputs: StepInputs[Tensor],
+        cache: LayerCache[Tensor],
+        rows: Tensor | None,
+        slots: Slots | None,
+    ) -> Tensor:
+        """The last states of the tokens `rows` [S, W], or of all [T, W]."""
+        caches = [cache] * self._layers  # no layer reads what another one wrote
+        if isinstance(self.body, Decoder):
+            return self.body.hidden(ops, inputs, caches, rows, slots)
+        assert slots is None, "adapters are for decoders"
+        return self.body.hidden(ops, inputs, caches, rows)
 
 
 def embedding_width(model: LoadedEmbedder) -> int:

@@ -13,15 +13,17 @@ import numpy.typing as npt
 from penstock.base.errors import ModelError
 from penstock.base.host import available_cores
 from penstock.config import EngineSettings
+from penstock.kernels.lora import Slots
 from penstock.kernels.native import NativeOps, Pool, plan_arguments
 from penstock.kernels.table import StepInputs
-from penstock.models.decoder import Progress
+from penstock.models.decoder import Decoder, Progress
 from penstock.models.embedder import Embedder
 from penstock.models.encoder_spec import EncoderSpec
 from penstock.models.loading import LoadedEmbedder
 from penstock.models.spec import DecoderSpec
+from penstock.runtime.adapters import RuntimeAdapters, SlotAdapters, slot_adapters
 from penstock.runtime.kv_pool import allocate_caches
-from penstock.runtime.memory import CacheShape, MemoryPlan, refuse_excess
+from penstock.runtime.memory import CacheShape, MemoryPlan, inner_bytes, lora_bytes, refuse_excess
 from penstock.runtime.native import check_block_tokens
 from penstock.runtime.whole import StandsFor, most_blocks, whole_sequences
 
@@ -58,17 +60,23 @@ class EmbeddingRuntime(Protocol):
     def report(self) -> str:
         """The memory formula with this model's numbers, one line."""
 
-    def embed(self, sequences: Sequence[Sequence[int]]) -> Floats:
+    @property
+    def adapters(self) -> RuntimeAdapters | None:
+        """None where the settings have no adapters, and of an encoder."""
+
+    def embed(self, sequences: Sequence[Sequence[int]], slots: Sequence[int] = ()) -> Floats:
         """[R, W], valid until the next call. Token ids are within the vocabulary, sequences are
-        not empty, and together they fit a step."""
+        not empty, and together they fit a step. `slots`: of the adapter of each, negative for none;
+        empty where none has one."""
 
     def close(self) -> None:
         """Give memory and threads back; nothing else is called after it."""
 
 
 class NativeEmbedding:
-    """An `EmbeddingRuntime` on a CPU: the step is recorded once as a plan. Raises ModelError where
-    the model does not fit `available` bytes (None: not checked) or the kernels refuse it."""
+    """An `EmbeddingRuntime` on a CPU: the step is recorded once as a plan, and where there are
+    adapters once more with them, in the same memory. Raises ModelError where the model does not fit
+    `available` bytes (None: not checked) or the kernels refuse it."""
 
     def __init__(
         self,
@@ -85,14 +93,18 @@ class NativeEmbedding:
         self._ops = NativeOps.eager(Pool(settings.threads or available_cores()))
         (self._cache,) = allocate_caches(memory.cache)
         max_rows = embedding_rows(settings, memory.step_tokens)
+        self.adapters: SlotAdapters | None = None
+        self._adapter_plan: Any = None
         try:
             embedder: Embedder[Any] = Embedder(model, self._ops, memory.context_tokens, progress)
-            blocks = -(-memory.context_tokens // settings.block_tokens)
-            recorder = self._ops.recorder(memory.step_tokens, max_rows, max_rows, blocks)
-            self._plan = recorder.finish(embedder.forward(recorder, recorder.inputs, self._cache))
+            self._embedder = embedder
+            if isinstance(embedder.body, Decoder):
+                self.adapters = slot_adapters(embedder.body, self._ops, memory, settings)
+            if self.adapters is not None:
+                self._adapter_plan = self._record(memory, max_rows, self.adapters.slots)
+            self._plan = self._record(memory, max_rows, None, self._adapter_plan)
         except ValueError as refusal:
             raise ModelError(f"{model.model_id}: the CPU kernels refuse: {refusal}") from None
-        self._embedder = embedder
         taken = replace(
             memory,
             weight_bytes=embedder.weight_bytes,
@@ -111,24 +123,38 @@ class NativeEmbedding:
         )
         self.report = taken.formula()
 
-    def embed(self, sequences: Sequence[Sequence[int]]) -> Floats:
-        """See `EmbeddingRuntime`."""
-        inputs = self._inputs(sequences)
-        vectors: Floats = self._plan.run(*plan_arguments(inputs))
+    def embed(self, sequences: Sequence[Sequence[int]], slots: Sequence[int] = ()) -> Floats:
+        """See `EmbeddingRuntime`. A step without adapters has a plan of its own."""
+        inputs = self._inputs(sequences, slots)
+        plan = self._plan if inputs.adapters is None else self._adapter_plan
+        vectors: Floats = plan.run(*plan_arguments(inputs))
         return vectors
 
-    def eager_embed(self, sequences: Sequence[Sequence[int]]) -> Floats:
+    def eager_embed(self, sequences: Sequence[Sequence[int]], slots: Sequence[int] = ()) -> Floats:
         """The same step by one kernel call after another: for telling what a plan does wrong."""
-        inputs = self._inputs(sequences)
-        vectors: Floats = self._embedder.forward(self._ops, inputs, self._cache)
+        inputs = self._inputs(sequences, slots)
+        held = None if self.adapters is None else self.adapters.slots
+        vectors: Floats = self._embedder.forward(self._ops, inputs, self._cache, held)
         return vectors
 
     def close(self) -> None:
         """The plan holds weights and cache; they go with it."""
-        del self._plan, self._embedder, self._cache
+        del self._plan, self._adapter_plan, self._embedder, self._cache, self.adapters
 
-    def _inputs(self, sequences: Sequence[Sequence[int]]) -> StepInputs[npt.NDArray[np.int32]]:
-        return whole_sequences(sequences, self._block_tokens, self._stands_for)
+    def _inputs(
+        self, sequences: Sequence[Sequence[int]], slots: Sequence[int]
+    ) -> StepInputs[npt.NDArray[np.int32]]:
+        return whole_sequences(sequences, self._block_tokens, self._stands_for, slots)
+
+    def _record(
+        self, memory: MemoryPlan, max_rows: int, slots: Slots | None, shared: Any = None
+    ) -> Any:
+        blocks = -(-memory.context_tokens // self._block_tokens)
+        recorder = self._ops.recorder(
+            memory.step_tokens, max_rows, max_rows, blocks, adapters=slots is not None
+        )
+        vectors = self._embedder.forward(recorder, recorder.inputs, self._cache, slots)
+        return recorder.finish(vectors, shared)
 
 
 def embedding_rows(settings: EngineSettings, step_tokens: int) -> int:
@@ -139,8 +165,8 @@ def embedding_rows(settings: EngineSettings, step_tokens: int) -> int:
 def plan_embedding(
     model: LoadedEmbedder, weight_bytes: int, settings: EngineSettings, available: int | None
 ) -> MemoryPlan:
-    """Sizes for `model` within `available` bytes. The cache holds one step of one layer. Raises
-    ModelError with the numbers where it does not fit."""
+    """Sizes for `model` within `available` bytes. The cache holds one step of one layer; adapters
+    may take what `plan_memory` says. Raises ModelError with the numbers where it does not fit."""
     spec = model.spec
     wanted = settings.context_tokens or min(model.sentence.max_tokens or MOST_CONTEXT, MOST_CONTEXT)
     context = min(wanted, spec.context_tokens)
@@ -154,14 +180,19 @@ def plan_embedding(
         head_dim=spec.head_dim,
         item_bytes=2 if settings.cache_dtype == "f16" else 4,
     )
+    adapters, inner = 0, 0
+    if isinstance(spec, DecoderSpec):
+        adapters = lora_bytes(spec, settings, available)
+        inner = inner_bytes(settings, step_tokens)
     plan = MemoryPlan(
         weight_bytes=weight_bytes,
         cache=cache,
-        buffer_bytes=_buffer_bytes(spec, step_tokens, context),
+        buffer_bytes=_buffer_bytes(spec, step_tokens, context) + inner,
         row_bytes=0,
         history_bytes=0,
         context_tokens=context,
         step_tokens=step_tokens,
+        adapter_bytes=adapters,
     )
     refuse_excess(plan, available, "a smaller context_tokens or token_budget needs less")
     return plan

@@ -182,7 +182,7 @@ def _sized(
         weight_bytes=weight_bytes,
         cache=cache,
         buffer_bytes=buffer_bytes(spec, step_tokens, settings.max_seqs, context)
-        + _inner_bytes(settings, step_tokens),
+        + inner_bytes(settings, step_tokens),
         row_bytes=4 * settings.max_seqs * (context + _ceil(context, cache.block_tokens)),
         history_bytes=HISTORY_BYTES * settings.max_seqs * context,
         context_tokens=context,
@@ -202,7 +202,7 @@ def lora_bytes(spec: DecoderSpec, settings: EngineSettings, available_bytes: int
     return min(bounds if available_bytes is None else [*bounds, available_bytes // 4])
 
 
-def _inner_bytes(settings: EngineSettings, step_tokens: int) -> int:
+def inner_bytes(settings: EngineSettings, step_tokens: int) -> int:
     """What is between the two factors of adapters, of q, k and v at the largest rank."""
     lora = settings.lora
     return 0 if lora is None else 4 * step_tokens * 3 * 16 * _ceil(lora.max_rank, 16)

@@ -9,16 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.kernels.table import StepInputs
+from penstock.runtime.adapter_rows import group_rows
 
 StandsFor: TypeAlias = Literal["first", "last"]
 Ints = npt.NDArray[np.int32]
 
 
 def whole_sequences(
-    sequences: Sequence[Sequence[int]], block_tokens: int, stands_for: StandsFor
+    sequences: Sequence[Sequence[int]],
+    block_tokens: int,
+    stands_for: StandsFor,
+    adapter_slots: Sequence[int] = (),
 ) -> StepInputs[Ints]:
     """The inputs of a step that computes `sequences`, each in blocks of its own from block 0 on.
-    `stands_for`: which token of each is a sampled row."""
+    `stands_for`: which token of each is a sampled row. `adapter_slots`: of the adapter of each,
+    negative for none; empty where none has one."""
     lengths = np.array([len(sequence) for sequence in sequences], np.int32)
     starts = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=starts[1:])
@@ -28,6 +33,12 @@ def whole_sequences(
     slots = np.repeat(first_block * block_tokens, lengths) + positions
     tables = first_block[:, None] + np.arange(blocks.max())
     tokens = np.fromiter((token for row in sequences for token in row), np.int32, int(starts[-1]))
+    adapters = sampled = None
+    if max(adapter_slots, default=-1) >= 0:
+        of_rows = np.array(adapter_slots, np.int32)
+        grouped = group_rows(np.repeat(of_rows, lengths), of_rows, len(of_rows))
+        assert grouped is not None
+        adapters, sampled = grouped
     return StepInputs(
         tokens=tokens,
         positions=positions,
@@ -36,6 +47,8 @@ def whole_sequences(
         context_lens=lengths,
         block_tables=np.minimum(tables, blocks.sum() - 1).astype(np.int32),
         sample_rows=starts[:-1].copy() if stands_for == "first" else starts[1:] - np.int32(1),
+        adapters=adapters,
+        sampled_adapters=sampled,
     )
 
 
