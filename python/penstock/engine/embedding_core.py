@@ -11,8 +11,10 @@ import numpy as np
 
 from penstock.adapters.errors import AdapterRefused
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest, Overloaded
-from penstock.config import EngineSettings
+from penstock.config import EngineSettings, LoraSettings
+from penstock.engine.adapter_pool import UNKNOWN, AdapterPool
 from penstock.engine.types import (
+    ENCODER_ADAPTERS,
     NO_ADAPTERS,
     NO_TEXT,
     AdapterSource,
@@ -25,16 +27,20 @@ from penstock.engine.types import (
 )
 from penstock.models.vocabulary import Vocabulary
 from penstock.runtime.embedding import EmbeddingRuntime
+from penstock.scheduler import NO_ADAPTER
 
 NOT_FINITE = "the model gave no finite embedding for this request"
 
 
 @dataclass(slots=True)
 class _Job:
-    """A request with the sequences that it still waits for."""
+    """A request with the sequences that it still waits for. `adapter`: the generation that it has a
+    lease of, "" for none; `slot`: where that is in memory."""
 
     id: str
     waiting: deque[tuple[int, ...]] = field(default_factory=deque)
+    adapter: str = ""
+    slot: int = NO_ADAPTER
 
 
 class EmbeddingCore:
@@ -42,14 +48,23 @@ class EmbeddingCore:
 
     A step takes whole sequences, one of each request in turn, as far as its tokens and rows last:
     a long list delays nobody else's short one. An embedding does not depend on what is computed
-    beside it. Requests are admitted while fewer than `max_queue` sequences wait.
+    beside it. Requests are admitted while fewer than `max_queue` sequences wait. One whose adapter
+    is not in memory takes no turn until it is. `lora`: the limits of adapters, None for none.
     """
 
-    def __init__(self, runtime: EmbeddingRuntime, max_queue: int) -> None:
+    def __init__(
+        self, runtime: EmbeddingRuntime, max_queue: int, lora: LoraSettings | None = None
+    ) -> None:
         facts = runtime.info
         self._runtime = runtime
         self._max_queue = max_queue
         self._jobs: deque[_Job] = deque()
+        self._held: dict[str, _Job] = {}
+        self._wake: Callable[[], None] = lambda: None
+        self._adapters: AdapterPool | None = None
+        if lora is not None and runtime.adapters is not None:
+            self._adapters = AdapterPool(runtime.adapters, lora, lambda: self._wake())
+        self._no_adapters = NO_ADAPTERS if lora is None else ENCODER_ADAPTERS
         self._waiting = 0
         self._gauges = EngineGauges(sequences_capacity=facts.max_rows)
         self.info = EngineInfo(
@@ -68,7 +83,7 @@ class EmbeddingCore:
     @classmethod
     def over(cls, runtime: EmbeddingRuntime, settings: EngineSettings) -> EmbeddingCore:
         """An engine over a loaded model."""
-        return cls(runtime, settings.max_queue)
+        return cls(runtime, settings.max_queue, settings.lora)
 
     @property
     def report(self) -> str:
@@ -77,10 +92,11 @@ class EmbeddingCore:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._jobs)
+        return bool(self._jobs) or (self._adapters is not None and self._adapters.has_news)
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
-        """Nothing but `embed` makes work here."""
+        """`wake` is called, by another thread, when there is work again without an `embed`."""
+        self._wake = wake
 
     def teach(self, vocabulary: Vocabulary) -> None:
         """Constraints are for text: there is nothing to learn."""
@@ -90,7 +106,8 @@ class EmbeddingCore:
         raise InvalidRequest(NO_TEXT, field="model", code="unsupported_model")
 
     def embed(self, request: EmbedRequest) -> None:
-        """Queue a request. Raises InvalidRequest, ContextLengthExceeded or Overloaded."""
+        """Queue a request. Raises InvalidRequest (`adapter_not_found` for a generation that is not
+        here), ContextLengthExceeded or Overloaded."""
         if not request.sequences:
             raise InvalidRequest("input must not be empty", field="input")
         for sequence in request.sequences:
@@ -99,41 +116,54 @@ class EmbeddingCore:
             raise Overloaded(
                 f"{self._waiting} inputs are waiting already; try again later", retry_after_s=1
             )
-        self._jobs.append(_Job(request.id, deque(request.sequences)))
-        self._waiting += len(request.sequences)
+        job = _Job(request.id, deque(request.sequences), request.adapter)
+        self._take_lease(job)
+        self._waiting += len(job.waiting)
+        if self._enter(job):
+            self._jobs.append(job)
+        else:
+            self._held[job.id] = job
 
     def abort(self, request_id: str) -> None:
         """Drop a request, if it is still there; no chunk of it follows."""
-        for job in self._jobs:
+        for job in (*self._jobs, *self._held.values()):
             if job.id == request_id:
                 self._drop(job)
                 self._gauges.completed_abort += 1
                 return
 
     def add_adapter(self, source: AdapterSource) -> Future[AdapterState]:
-        """Fails: adapters are for models that write text."""
+        """Load a generation beside the steps; the future is done within a `step`. It fails with
+        AdapterRefused."""
+        if self._adapters is not None:
+            return self._adapters.add(source)
         refused: Future[AdapterState] = Future()
-        refused.set_exception(AdapterRefused("lora_runtime_unavailable", NO_ADAPTERS))
+        refused.set_exception(AdapterRefused("lora_runtime_unavailable", self._no_adapters))
         return refused
 
     def retire_adapter(self, generation: str) -> None:
-        """There is none."""
+        """Free a generation with its last request. Harmless for one that is not here."""
+        if self._adapters is not None:
+            self._adapters.retire(generation)
 
     def adapters(self) -> tuple[AdapterState, ...]:
-        return ()
+        """The generations that are loaded, in memory or not."""
+        return () if self._adapters is None else self._adapters.states()
 
     def step(self) -> list[EmbedChunk]:
-        """Compute one step: a chunk for each request that had sequences in it."""
+        """Compute one step: a chunk for each request that had sequences in it, and the last one of
+        those whose adapter could not be read."""
+        failures = self._release_ready()
         jobs, sequences = self._pack()
         if not sequences:
-            return []
-        vectors = self._runtime.embed(sequences)
+            return failures
+        vectors = self._runtime.embed(sequences, [job.slot for job in jobs])
         self._gauges.tokens_processed += sum(map(len, sequences))
         rows: dict[str, list[int]] = {}
         for row, job in enumerate(jobs):
             rows.setdefault(job.id, []).append(row)
         by_id = {job.id: job for job in jobs}
-        return [self._chunk(by_id[id], vectors[own]) for id, own in rows.items()]
+        return failures + [self._chunk(by_id[id], vectors[own]) for id, own in rows.items()]
 
     def gauges(self) -> EngineGauges:
         self._gauges.sequences_waiting = self._waiting
@@ -141,6 +171,8 @@ class EmbeddingCore:
 
     def close(self) -> None:
         """Free the model's memory and threads."""
+        if self._adapters is not None:
+            self._adapters.close()
         self._runtime.close()
 
     def _check(self, sequence: tuple[int, ...]) -> None:
@@ -181,15 +213,52 @@ class EmbeddingCore:
         self, job: _Job, vectors: np.ndarray[tuple[int, ...], np.dtype[np.float32]]
     ) -> EmbedChunk:
         if not np.isfinite(vectors).all():
-            if job.waiting:
-                self._drop(job)
-            self._gauges.completed_error += 1
-            return EmbedChunk(job.id, b"", "error", NOT_FINITE)
+            return self._fail(job, NOT_FINITE)
         if job.waiting:
             return EmbedChunk(job.id, vectors.tobytes())
+        self._release(job)
         self._gauges.completed_stop += 1
         return EmbedChunk(job.id, vectors.tobytes(), "stop")
 
+    def _fail(self, job: _Job, reason: str) -> EmbedChunk:
+        self._drop(job)
+        self._gauges.completed_error += 1
+        return EmbedChunk(job.id, b"", "error", reason)
+
     def _drop(self, job: _Job) -> None:
-        self._jobs.remove(job)
+        if self._held.pop(job.id, None) is None and job.waiting:
+            self._jobs.remove(job)
         self._waiting -= len(job.waiting)
+        self._release(job)
+
+    def _take_lease(self, job: _Job) -> None:
+        if not job.adapter:
+            return
+        if self._adapters is None:
+            raise InvalidRequest(UNKNOWN, field="adapter", code="adapter_not_found")
+        self._adapters.lease(job.adapter)
+
+    def _enter(self, job: _Job) -> bool:
+        """Whether the job may take its turns: it needs no adapter, or that is in memory."""
+        if not job.adapter or self._adapters is None:
+            return True
+        slot = self._adapters.enter(job.adapter)
+        if slot is not None:
+            job.slot = slot
+        return slot is not None
+
+    def _release(self, job: _Job) -> None:
+        if job.adapter and self._adapters is not None:
+            self._adapters.release(job.adapter, entered=job.slot != NO_ADAPTER)
+
+    def _release_ready(self) -> list[EmbedChunk]:
+        """Let the requests join whose adapters came; the last chunks of those that cannot."""
+        news = self._adapters.collect() if self._adapters is not None else {}
+        failures: list[EmbedChunk] = []
+        for job in [job for job in self._held.values() if job.adapter in news]:
+            error = news[job.adapter]
+            if error is not None:
+                failures.append(self._fail(job, str(error)))
+            elif self._enter(job):
+                self._jobs.append(self._held.pop(job.id))
+        return failures

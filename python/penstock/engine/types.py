@@ -13,6 +13,7 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 NO_EMBEDDINGS: Final = "this model writes text and makes no embeddings; name an embedding model"
 NO_ADAPTERS: Final = "adapters are off for this model; it must be started with --enable-lora"
+ENCODER_ADAPTERS: Final = "adapters are for decoders; this model is an encoder"
 NO_TEXT: Final = "this model makes embeddings and writes no text; name a model that writes"
 
 
@@ -74,10 +75,12 @@ class AdapterState(msgspec.Struct, frozen=True):
 
 
 class EmbedRequest(msgspec.Struct, frozen=True):
-    """Sequences to embed, each by itself. None is empty, or longer than the context."""
+    """Sequences to embed, each by itself. None is empty, or longer than the context. `adapter`: as
+    of TokenRequest, for all of them."""
 
     id: str
     sequences: tuple[tuple[int, ...], ...]
+    adapter: str = ""
 
 
 class EmbedChunk(msgspec.Struct, frozen=True):
