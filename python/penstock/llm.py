@@ -204,17 +204,26 @@ class LLM:
             pump.cancel()
 
     def embed(
-        self, inputs: Prompt | Sequence[Prompt], *, truncate: bool = False
+        self,
+        inputs: Prompt | Sequence[Prompt],
+        *,
+        truncate: bool = False,
+        adapter: str | AdapterGeneration | None = None,
     ) -> npt.NDArray[np.float32]:
         """Vectors [inputs, width] of texts or token ids, by an embedding model. `truncate` keeps
         the start of what is too long, which is an error otherwise."""
-        return self._thread.wait(self._embed(inputs, truncate))
+        return self._thread.wait(self._embed(inputs, truncate, adapter))
 
     async def aembed(
-        self, inputs: Prompt | Sequence[Prompt], *, truncate: bool = False
+        self,
+        inputs: Prompt | Sequence[Prompt],
+        *,
+        truncate: bool = False,
+        adapter: str | AdapterGeneration | None = None,
     ) -> npt.NDArray[np.float32]:
         """As `embed`; cancelling it aborts what is not computed yet."""
-        return await asyncio.wrap_future(self._thread.submit(self._embed(inputs, truncate)))
+        future = self._thread.submit(self._embed(inputs, truncate, adapter))
+        return await asyncio.wrap_future(future)
 
     def load_adapter(
         self,
@@ -280,11 +289,16 @@ class LLM:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _embed(
-        self, inputs: Prompt | Sequence[Prompt], truncate: bool
+        self,
+        inputs: Prompt | Sequence[Prompt],
+        truncate: bool,
+        adapter: str | AdapterGeneration | None,
     ) -> npt.NDArray[np.float32]:
         given = tuple(p if isinstance(p, str) else tuple(p) for p in _several(inputs))
         requests = [
-            _typed(EmbeddingRequest(given[at : at + MAX_INPUTS], truncate=truncate))
+            _typed(
+                EmbeddingRequest(given[at : at + MAX_INPUTS], adapter=adapter, truncate=truncate)
+            )
             for at in range(0, len(given), MAX_INPUTS)
         ]
         answers = [await self._host.loop.embed(request) for request in requests]

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from lora_folders import write_adapter
+from sentence_folders import add_sentence_files
 from small_llama import write_small_llama
 from tiny_model import write_tiny_model
 
 from penstock import LLM
 from penstock.adapters.errors import AdapterRefused
-from penstock.base.errors import ModelError
+from penstock.base.errors import InvalidRequest, ModelError
 from penstock.config import LoraSettings, LoraSource
 from penstock.dialog import AdapterGeneration, Sampling, Text
 from penstock.dialog.fold import FailedRun
@@ -106,3 +108,17 @@ def test_llm_without_runtime_says_so(model: str) -> None:
             llm.load_adapter("style", "/")
         with pytest.raises(FailedRun, match="no dynamic LoRA runtime"):
             said(llm, "style")
+
+
+async def test_embeddings_are_made_with_adapters(tmp_path: Path) -> None:
+    folder = add_sentence_files(write_small_llama(tmp_path / "embedder"))
+    with LLM(str(folder), threads=1, lora=LoraSettings()) as embedder:
+        loaded = embedder.load_adapter("style", write_adapter(tmp_path / "a", seed=1))
+        plain, styled = embedder.embed("a b c"), embedder.embed("a b c", adapter="style")
+        assert not np.array_equal(plain, styled)
+        by_id = AdapterGeneration(loaded.generation)
+        assert np.array_equal(await embedder.aembed("a b c", adapter=by_id), styled)
+        embedder.unload_adapter("style")
+        with pytest.raises(InvalidRequest) as refused:
+            embedder.embed("a b c", adapter="style")
+        assert refused.value.code == "adapter_not_found"

@@ -24,7 +24,7 @@ def load_runner(
     """For an engine that serves, or will serve, the same model. `adapters`: those that requests may
     name. Raises ModelError."""
     if is_embedding_model(files):
-        return EmbeddingRunner.load(engine, load_embedding_parts(files))
+        return EmbeddingRunner.load(engine, load_embedding_parts(files), adapters)
     return Generator.load(engine, load_text_parts(files), tool_syntax, adapters)
 
 

@@ -19,9 +19,11 @@ class EmbeddingRequest(msgspec.Struct, frozen=True):
 
 
 class Embeddings(msgspec.Struct, frozen=True):
-    """`vectors`: `width` numbers for each input, in their order, as little-endian float32."""
+    """`vectors`: `width` numbers for each input, in their order, as little-endian float32.
+    `adapter_generation`: exactly what was used, None for the base model."""
 
     model: str
     vectors: bytes
     width: int
     prompt_tokens: int
+    adapter_generation: str | None = None

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
+from itertools import chain
 from typing import Final
 
-from penstock.base.errors import ContextLengthExceeded, EngineFault, InvalidRequest
+from penstock.adapters.live import NOT_FOUND, LiveAdapters
+from penstock.base.errors import ContextLengthExceeded, EngineFault, InvalidRequest, ServiceError
 from penstock.base.ids import new_id
-from penstock.dialog import EmbeddingRequest, Embeddings
+from penstock.dialog import AdapterGeneration, EmbeddingRequest, Embeddings
 from penstock.engine.protocol import Engine
 from penstock.engine.types import EmbedRequest
 from penstock.models.tokenizer_data import EmbeddingParts
@@ -27,18 +29,29 @@ Tokens = tuple[int, ...]
 
 
 class EmbeddingRunner:
-    """Calls one embedding model. `prompt` goes before every text. All methods are called from the
-    engine's asyncio loop."""
+    """Calls one embedding model. `prompt` goes before every text; `adapters`: those that requests
+    may name, None where none can be for the model. All methods are called from the engine's asyncio
+    loop."""
 
-    def __init__(self, engine: Engine, tokenizer: SentenceTokenizer, prompt: str = "") -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: SentenceTokenizer,
+        prompt: str = "",
+        adapters: LiveAdapters | None = None,
+    ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._prompt = prompt
+        self._adapters = adapters
 
     @classmethod
-    def load(cls, engine: Engine, parts: EmbeddingParts) -> EmbeddingRunner:
+    def load(
+        cls, engine: Engine, parts: EmbeddingParts, adapters: LiveAdapters | None = None
+    ) -> EmbeddingRunner:
         """For a loaded engine and the text parts of its model. Raises ModelError."""
-        return cls(engine, load_sentence_tokenizer(parts.tokenizer), parts.prompt)
+        live = (adapters or LiveAdapters()) if parts.adaptable else None
+        return cls(engine, load_sentence_tokenizer(parts.tokenizer), parts.prompt, live)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """A vector for each input. Cancelling it aborts what is not computed yet.
@@ -47,25 +60,33 @@ class EmbeddingRunner:
         Unavailable, EngineFault.
         """
         _check(request)
-        if request.adapter is not None:
-            raise InvalidRequest(
-                "a model that makes embeddings has no dynamic LoRA runtime; leave `adapter` out",
-                field="adapter",
-                code="lora_runtime_unavailable",
-            )
+        generation = self._resolve(request.adapter)
         info = self._engine.info
         chars = sum(len(given) for given in request.inputs if isinstance(given, str))
         if chars > LONG_INPUT_CHARS:
             sequences = await asyncio.to_thread(self._sequences, request, info.context_tokens)
         else:
             sequences = self._sequences(request, info.context_tokens)
-        vectors = [vector for call in _calls(sequences) for vector in await self._call(call)]
+        vectors, generation = await self._vectors(sequences, request.adapter, generation)
         return Embeddings(
             model=request.model or info.model_id,
             vectors=b"".join(vectors),
             width=info.embedding_width,
             prompt_tokens=sum(map(len, sequences)),
+            adapter_generation=generation or None,
         )
+
+    def _resolve(self, wanted: str | AdapterGeneration | None) -> str:
+        """The generation that a request means, "" for the base model."""
+        if wanted is None:
+            return ""
+        if self._adapters is None:
+            raise InvalidRequest(
+                "an encoder has no dynamic LoRA runtime; leave `adapter` out",
+                field="adapter" if isinstance(wanted, str) else "adapter.generation",
+                code="lora_runtime_unavailable",
+            )
+        return self._adapters.resolve(wanted)
 
     def _sequences(self, request: EmbeddingRequest, context_tokens: int) -> list[Tokens]:
         """The token ids of each input. Token ids are taken as they are, without frame or prompt."""
@@ -90,8 +111,25 @@ class EmbeddingRunner:
             sequences.append(ids)
         return sequences
 
-    async def _call(self, sequences: Sequence[Tokens]) -> list[bytes]:
-        request = EmbedRequest(new_id("emb_"), tuple(sequences))
+    async def _vectors(
+        self,
+        sequences: Sequence[Tokens],
+        wanted: str | AdapterGeneration | None,
+        generation: str,
+    ) -> tuple[list[bytes], str]:
+        """Vectors that are all of one generation, and that. An alias may be switched after it was
+        looked up and before the engine has all of the request: then the new one makes them all."""
+        while True:
+            try:
+                calls = [await self._call(call, generation) for call in _calls(sequences)]
+                return list(chain.from_iterable(calls)), generation
+            except ServiceError as error:
+                if error.code != NOT_FOUND or wanted is None or self._adapters is None:
+                    raise
+            generation = await self._adapters.resolve_again(wanted, generation)
+
+    async def _call(self, sequences: Sequence[Tokens], generation: str) -> list[bytes]:
+        request = EmbedRequest(new_id("emb_"), tuple(sequences), generation)
         parts: list[bytes] = []
         # The Protocol says AsyncIterator; every engine gives a generator, which aclose() aborts.
         async with aclosing(self._engine.embed(request)) as chunks:  # type: ignore[type-var]

@@ -82,7 +82,8 @@ def load_embedding_parts(files: ModelFiles) -> EmbeddingParts:
         raise ModelError(f"{files.path}: tokenizer.json is missing")
     source = TokenizerFiles(tokenizer, config if config.exists() else None)
     prompt = sentence_spec(files.path).prompt
-    return EmbeddingParts(files.model_id, fingerprint(files), source, prompt)
+    adaptable = not is_encoder_folder(files.path)
+    return EmbeddingParts(files.model_id, fingerprint(files), source, prompt, adaptable)
 
 
 def load_model(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedModel:

@@ -86,9 +86,10 @@ class TextParts:
 @dataclass(frozen=True, slots=True)
 class EmbeddingParts:
     """All that the API side needs of a model that makes embeddings. `prompt` goes before every
-    text. `fingerprint` as in `TextParts`."""
+    text. `fingerprint` as in `TextParts`. `adaptable`: adapters can be for it, as for a decoder."""
 
     model_id: str
     fingerprint: str
     tokenizer: TokenizerFiles
     prompt: str
+    adaptable: bool

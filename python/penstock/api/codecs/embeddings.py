@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import orjson
 
+from penstock.api.codecs.chunks import generation_field
 from penstock.api.codecs.fields import Fields, decode_object
 from penstock.api.codecs.inputs import decode_inputs
 from penstock.api.codecs.sampling import decode_adapter
@@ -55,7 +56,13 @@ def encode(answer: Embeddings, encoding: Encoding) -> bytes:
         for index, embedding in enumerate(_written(answer, encoding))
     ]
     usage = {"prompt_tokens": answer.prompt_tokens, "total_tokens": answer.prompt_tokens}
-    body = {"object": "list", "data": data, "model": answer.model, "usage": usage}
+    body = {
+        "object": "list",
+        "data": data,
+        "model": answer.model,
+        "usage": usage,
+        **generation_field(answer.adapter_generation),
+    }
     return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
 

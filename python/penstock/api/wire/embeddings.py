@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from penstock.api.wire import fields as f
 from penstock.api.wire.constraints import Adapter
@@ -57,9 +57,10 @@ class EmbeddingUsage(Struct):
 
 
 class EmbeddingResponse(Struct):
-    """A vector for each text."""
+    """A vector for each text. `adapter_generation` names exactly the adapter that made them."""
 
     object: Literal["list"]
     data: list[EmbeddingData]
     model: str
     usage: EmbeddingUsage
+    adapter_generation: str | UnsetType = UNSET

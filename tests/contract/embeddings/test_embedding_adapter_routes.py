@@ -1,0 +1,171 @@
+"""`adapter` on `POST /v1/embeddings`, over real HTTP, a real engine and a small decoder."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_serving import MODEL, Serving, serving
+from lora_folders import ALL, write_adapter
+from sentence_folders import save_sentence_folder, small_body
+
+from penstock.adapters.live import LiveAdapters
+from penstock.adapters.registry import LoadedAdapter
+from penstock.agent import EmbeddingLoop, load_loop
+from penstock.base.errors import InvalidRequest
+from penstock.config import EngineSettings, LoraSettings
+from penstock.dialog import AdapterGeneration, EmbeddingRequest
+from penstock.engine.adapter_host import AdapterHost, LoadOrder
+from penstock.engine.local import LocalEngine
+from penstock.models.sources import files_at
+
+URL = "/v1/embeddings"
+SIZES = {"head_dim": 16, "num_hidden_layers": 2, "vocab_size": 200}  # what `lora_folders` adapts
+
+
+class World:
+    """A server of an embedding model, whose adapters `host` loads."""
+
+    def __init__(self, server: Serving, host: AdapterHost, engine: LocalEngine, root: Path) -> None:
+        self.server, self.host, self.engine = server, host, engine
+        self.folders = [write_adapter(root / f"a{n}", seed=n, targets=ALL) for n in range(3)]
+
+    async def load(self, alias: str, number: int, **order: Any) -> str:
+        loaded = await self.host.load(LoadOrder(alias, str(self.folders[number]), **order))
+        return loaded.generation
+
+    async def embedded(self, text: Any = "a b c", **fields: Any) -> tuple[Any, str | None]:
+        """The numbers, and the generation that made them."""
+        answer = await self.server.http.post(URL, json={"input": text, **fields})
+        assert answer.status_code == 200, answer.text
+        body = answer.json()
+        assert body["model"] == fields.get("model", MODEL)
+        return [entry["embedding"] for entry in body["data"]], body.get("adapter_generation")
+
+    async def refused(self, **fields: Any) -> tuple[str, str | None]:
+        answer = await self.server.http.post(URL, json={"input": "a", **fields})
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+        return error["code"], error["param"]
+
+
+@asynccontextmanager
+async def world_of(
+    folder: Path,
+    tmp_path: Path,
+    lora: LoraSettings | None = LoraSettings(),  # noqa: B008
+) -> AsyncIterator[World]:
+    engine = await LocalEngine.start(EngineSettings(model=str(folder), threads=2, lora=lora))
+    live = LiveAdapters(limits=lora)
+    told: list[Serving] = []
+    host = AdapterHost(
+        lora or LoraSettings(), tmp_path / "home", changed=lambda: told[0].control.tell_adapters()
+    )
+    host.attach(engine)
+    try:
+        loop: Any = load_loop(files_at(folder, MODEL), engine, adapters=live)
+        hosted = host if lora is not None else None
+        async with serving(models={MODEL: loop}, adapters=live, host=hosted) as server:
+            told.append(server)
+            yield World(server, host, engine, tmp_path)
+            await host.close()
+    finally:
+        await engine.close()
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    body = small_body("Llama", **SIZES)
+    return save_sentence_folder(tmp_path_factory.mktemp("llama"), body, "lasttoken")
+
+
+@pytest.fixture
+async def world(decoder: Path, tmp_path: Path) -> AsyncIterator[World]:
+    async with world_of(decoder, tmp_path) as made:
+        yield made
+
+
+async def test_an_adapter_is_named_by_alias_generation_and_as_the_model(world: World) -> None:
+    generation = await world.load("style", 0)
+    plain, none = await world.embedded()
+    styled, used = await world.embedded(adapter="style")
+    assert none is None and used == generation
+    assert styled != plain
+    by_id = await world.embedded(adapter={"generation": generation})
+    assert by_id == (styled, generation)
+    assert await world.embedded(model="style") == (styled, generation)
+    assert await world.embedded(model=f"{MODEL}::style") == (styled, generation)
+    assert (await world.embedded(adapter=None)) == (plain, None)
+
+
+async def test_requests_with_different_adapters_are_answered_as_each_alone(world: World) -> None:
+    names = ["one", "two", None, "one", "two"]
+    await world.load("one", 0)
+    await world.load("two", 1)
+    texts = ["a b c", "cat", "x y z a b c"]
+    alone = {name: await world.embedded(texts, adapter=name) for name in set(names)}
+    assert len({str(numbers) for numbers, _ in alone.values()}) == 3
+    together = await asyncio.gather(*(world.embedded(texts, adapter=name) for name in names))
+    assert together == [alone[name] for name in names]
+
+
+async def test_a_replaced_alias_gives_its_new_generation(world: World) -> None:
+    old = await world.load("style", 0)
+    before = await world.embedded(adapter="style")
+    new = await world.load("style", 1, replace=True)
+    after = await world.embedded(adapter="style")
+    assert (before[1], after[1]) == (old, new) and before[0] != after[0]
+    await world.host.unload("style")
+    assert await world.refused(adapter="style") == ("adapter_not_found", "adapter")
+
+
+async def test_what_is_not_there_is_refused_by_its_name(world: World) -> None:
+    await world.load("style", 0)
+    assert await world.refused(adapter="other") == ("adapter_not_found", "adapter")
+    missing = {"generation": "0" * 64}
+    assert await world.refused(adapter=missing) == ("adapter_not_found", "adapter.generation")
+    assert (await world.refused(adapter="style", model="style"))[1] == "adapter"
+    assert (await world.refused(adapter=""))[1] == "adapter"
+
+
+async def test_an_alias_that_is_switched_on_the_way_gives_its_new_generation(
+    decoder: Path, world: World
+) -> None:
+    """The process that answers has not heard yet of what the engine knows."""
+    await world.load("style", 0)
+    new = await world.load("style", 1, replace=True)
+    stale = LoadedAdapter("style", "1" * 64, 4, 1, "/")
+    live = LiveAdapters(lambda: _hear(live, world.host))
+    live.apply((stale,))
+    loop = load_loop(files_at(decoder, MODEL), world.engine, adapters=live)
+    assert isinstance(loop, EmbeddingLoop)
+    answer = await loop.embed(EmbeddingRequest(("a b c",), adapter="style"))
+    assert answer.adapter_generation == new
+    live.apply((stale,))
+    with pytest.raises(InvalidRequest) as refused:
+        await loop.embed(EmbeddingRequest(("a",), adapter=AdapterGeneration("1" * 64)))
+    assert refused.value.field == "adapter.generation"
+
+
+async def _hear(live: LiveAdapters, host: AdapterHost) -> None:
+    live.apply(host.adapters)
+
+
+async def test_a_model_started_without_adapters_says_so(decoder: Path, tmp_path: Path) -> None:
+    async with world_of(decoder, tmp_path, None) as world:
+        assert await world.refused(adapter="style") == ("lora_runtime_unavailable", "adapter")
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings()])
+async def test_an_encoder_has_no_adapters(tmp_path: Path, lora: LoraSettings | None) -> None:
+    folder = save_sentence_folder(tmp_path / "bert", small_body("Bert"))
+    async with world_of(folder, tmp_path, lora) as world:
+        assert await world.refused(adapter="style") == ("lora_runtime_unavailable", "adapter")
+        named = {"generation": "0" * 64}
+        where = ("lora_runtime_unavailable", "adapter.generation")
+        assert await world.refused(adapter=named) == where
+        assert (await world.embedded())[1] is None
