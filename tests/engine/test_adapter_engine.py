@@ -7,9 +7,11 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 from constrained import ROWS, core_of, regex, request, run, start_model, tokenizer_and_vocabulary
@@ -27,7 +29,7 @@ from penstock.dialog import Sampling
 from penstock.engine.client import EngineClient
 from penstock.engine.core import EngineCore
 from penstock.engine.local import LocalEngine
-from penstock.engine.types import AdapterSource, AdapterState, TokenRequest
+from penstock.engine.types import AdapterSource, AdapterState, TokenChunk, TokenRequest
 from penstock.runtime import CpuRuntime
 
 LORA = LoraSettings(max_adapters=1, max_rank=8)  # two slots
@@ -215,12 +217,32 @@ async def test_a_local_engine_loads_beside_its_requests(
 
 
 class LoadingCore(EchoCore):
-    """Answers loads when it is told to."""
+    """Answers loads when it is told to, as the real one does: within a step."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loads: list[Future[AdapterState]] = []
         self.retired: list[str] = []
+        self._answers: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    @property
+    def has_work(self) -> bool:
+        return not self._answers.empty() or super().has_work
+
+    def step(self) -> list[TokenChunk]:
+        while not self._answers.empty():
+            self._answers.get()()
+        return super().step()
+
+    def answer(self, load: int, state: AdapterState) -> None:
+        """From any thread."""
+        self._answers.put(partial(self.loads[load].set_result, state))
+        self._wake()
+
+    def refuse(self, load: int, error: ServiceError) -> None:
+        """From any thread."""
+        self._answers.put(partial(self.loads[load].set_exception, error))
+        self._wake()
 
     def add_adapter(self, source: AdapterSource) -> Future[AdapterState]:
         self.loads.append(Future())
@@ -247,9 +269,9 @@ async def test_loads_over_the_socket_are_answered_by_their_own_and_fail_with_the
         await client.retire_adapter("old")
         assert (await client.gauges()).sequences_running == 0
         assert core.retired == ["old"] and len(core.loads) == 3
-        core.loads[1].set_result(AdapterState("b", 8, 200))
+        core.answer(1, AdapterState("b", 8, 200))
         assert (await loads[1]).rank == 8
-        core.loads[0].set_exception(AdapterRefused("lora_rank_limit_exceeded", "too wide"))
+        core.refuse(0, AdapterRefused("lora_rank_limit_exceeded", "too wide"))
         with pytest.raises(ServiceError, match="too wide") as refused:
             await loads[0]
         assert (refused.value.status, refused.value.code) == (409, "lora_rank_limit_exceeded")
