@@ -12,6 +12,9 @@ from penstock.store.schema import response_events, responses
 
 _TABLE: Final = response_events.c
 _APPEND: Final = insert(response_events)
+# Whoever deletes the response meanwhile waits, and then finds what was appended. (SQLite has one
+# writer at a time.)
+_HOLD: Final = select(responses.c.id).where(responses.c.id == bindparam("whose")).with_for_update()
 _READ: Final = (
     select(_TABLE.first, _TABLE.following, _TABLE.frames)
     .where(_TABLE.response_id == bindparam("whose"), _TABLE.following > bindparam("wanted"))
@@ -26,9 +29,14 @@ class ResponseEvents:
         self._database = database
 
     async def append(self, response_id: str, chunk: EventChunk) -> None:
-        """Keep more events of a response."""
+        """Keep more events of a response; none of one that is gone."""
         values = {"response_id": response_id, **chunk._asdict()}
-        await self._database.write(lambda c: c.execute(_APPEND, values))
+
+        def write(connection: Connection) -> None:
+            if connection.execute(_HOLD, {"whose": response_id}).first() is not None:
+                connection.execute(_APPEND, values)
+
+        await self._database.write(write)
 
     async def read(self, response_id: str, wanted: int) -> list[EventChunk]:
         """What there is from the event with the number `wanted` on; the first chunk may begin

@@ -76,8 +76,9 @@ class Responses:
         change = delete(responses).where(_TABLE.id == id, self._alive())
 
         def work(connection: Connection) -> bool:
-            drop_events_of(connection, id)
-            return connection.execute(change).rowcount > 0
+            found = connection.execute(change).rowcount > 0
+            drop_events_of(connection, id)  # after it: those that came while the row was waited for
+            return found
 
         return await self._database.write(work)
 

@@ -10,6 +10,7 @@ from stores import MovableClock, opened
 
 from penstock.config import StoreSettings
 from penstock.store import Store, StoredResponse
+from penstock.store.records import EventChunk
 
 DAY_S = 24 * 3600
 
@@ -131,3 +132,13 @@ async def test_response_without_expiry_stays(settings: StoreSettings, clock: Mov
         clock.now += 10_000 * DAY_S
         await store.sweep.run()
         assert await store.responses.get("resp_1") is not None
+
+
+async def test_no_event_is_kept_of_a_response_that_is_gone(store: Store) -> None:
+    made = response("resp_gone")
+    await store.responses.create(made)
+    await store.response_events.append(made.id, EventChunk(0, 2, b"a\n\nb\n\n"))
+    assert len(await store.response_events.read(made.id, 0)) == 1
+    assert await store.responses.delete(made.id)
+    await store.response_events.append(made.id, EventChunk(2, 3, b"c\n\n"))
+    assert await store.response_events.read(made.id, 0) == []
