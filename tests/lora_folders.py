@@ -1,8 +1,10 @@
-"""PEFT folders with drawn weights, as tests want them: right ones, and ones that are wrong."""
+"""PEFT folders with drawn weights, as tests want them: right ones, and ones that are wrong;
+and an engine that has them."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from penstock.engine.protocol import Core
+from penstock.engine.types import AdapterSource, AdapterState
 from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
 
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -105,3 +109,19 @@ def write_adapter(
     } | dict(config or {})
     (folder / "adapter_config.json").write_text(json.dumps(keys))
     return folder
+
+
+def load(core: Core, source: AdapterSource) -> AdapterState:
+    """Step until it is loaded. Raises AdapterRefused."""
+    future = core.add_adapter(source)
+    deadline = time.monotonic() + 30
+    while not future.done():
+        core.step()
+        assert time.monotonic() < deadline
+    return future.result()
+
+
+def have(core: Core, folders: dict[str, Path], *names: str) -> None:
+    """Load the adapters of these folders, generations called as they are."""
+    for name in names:
+        load(core, AdapterSource(name, str(folders[name])))

@@ -19,7 +19,7 @@ from echo_engine import EchoCore, serving_echo
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from lora_folders import write_adapter
+from lora_folders import have, write_adapter
 from msgspec.structs import replace
 
 from penstock.adapters.errors import AdapterRefused
@@ -71,20 +71,6 @@ def empty(core: EngineCore) -> None:
     while core.adapters():
         core.step()
         assert time.monotonic() < deadline
-
-
-def load(core: EngineCore, source: AdapterSource) -> AdapterState:
-    future = core.add_adapter(source)
-    deadline = time.monotonic() + 30
-    while not future.done():
-        core.step()
-        assert time.monotonic() < deadline
-    return future.result()
-
-
-def have(core: EngineCore, folders: dict[str, Path], *names: str) -> None:
-    for name in names:
-        load(core, AdapterSource(name, str(folders[name])))
 
 
 def asking(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lora_folders import write_adapter
+from lora_folders import have, load, write_adapter
 from safetensors.numpy import load_file, save_file
 from sentence_folders import add_sentence_files, save_sentence_folder, small_body
 from small_llama import write_small_llama
@@ -20,7 +20,7 @@ from penstock.config import EngineSettings, LoraSettings
 from penstock.engine.embedding_core import EmbeddingCore
 from penstock.engine.load import load_core
 from penstock.engine.local import LocalEngine
-from penstock.engine.types import AdapterSource, AdapterState, EmbedChunk, EmbedRequest
+from penstock.engine.types import AdapterSource, EmbedChunk, EmbedRequest
 
 LORA = LoraSettings(max_adapters=1, max_rank=8)  # two slots
 NAMES = ("a", "b", "c")
@@ -60,20 +60,6 @@ def core(model: Path) -> Iterator[EmbeddingCore]:
         one.step()
         assert time.monotonic() < deadline
     one.close()
-
-
-def load(core: EmbeddingCore, source: AdapterSource) -> AdapterState:
-    future = core.add_adapter(source)
-    deadline = time.monotonic() + 30
-    while not future.done():
-        core.step()
-        assert time.monotonic() < deadline
-    return future.result()
-
-
-def have(core: EmbeddingCore, folders: dict[str, Path], *names: str) -> None:
-    for name in names:
-        load(core, AdapterSource(name, str(folders[name])))
 
 
 def generation(core: EmbeddingCore, *, resident: bool) -> str:
