@@ -7,16 +7,13 @@ csrc/cuda/emulated.h.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from interpreting import Ask, interpreting
 
 from penstock.kernels.op import Case, Op
 from penstock.kernels.ops import all_ops
@@ -48,8 +45,6 @@ _ALONE = [
     }
 ]
 
-Ask = Callable[[str, Op, Case], Any]
-
 
 @pytest.fixture(scope="module")
 def library(request: pytest.FixtureRequest) -> Path:
@@ -76,32 +71,8 @@ def library(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="module")
 def ask(library: Path) -> Iterator[Ask]:
     """Asks a worker for a check of one case; what CUDA does not serve is interpreted there."""
-    script = Path(__file__).with_name("interpret.py")
-    environment = {
-        **os.environ,
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "PYTHONWARNINGS": "ignore",
-    }
-    with subprocess.Popen(
-        [sys.executable, str(script), str(library)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as worker:
-        assert worker.stdin is not None and worker.stdout is not None
-
-        def question(check: str, op: Op, case: Case) -> Any:
-            assert worker.stdin is not None and worker.stdout is not None
-            worker.stdin.write(json.dumps((check, op.name, case.name)) + "\n")
-            worker.stdin.flush()
-            answer = worker.stdout.readline()
-            assert answer, "the worker died; its traceback is on stderr"
-            return json.loads(answer)
-
+    with interpreting(str(library)) as question:
         yield question
-        worker.stdin.close()
 
 
 @pytest.mark.parametrize(("op", "case"), _CASES)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
+from interpreting import Ask, interpreting
 
 from penstock.kernels.op import Case, Op
 from penstock.kernels.ops import all_ops
@@ -48,38 +43,12 @@ _INVARIANT_CASES = [
     if param.values[1].kind in _INVARIANT_KINDS.get(param.values[0].name, ())
 ]
 
-Ask = Callable[[str, Op, Case], Any]
-
 
 @pytest.fixture(scope="module")
 def ask() -> Iterator[Ask]:
     """Asks the interpreting worker for a check of one case."""
-    script = Path(__file__).with_name("interpret.py")
-    environment = {
-        **os.environ,
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "PYTHONWARNINGS": "ignore",
-    }
-    with subprocess.Popen(
-        [sys.executable, str(script)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as worker:
-        assert worker.stdin is not None and worker.stdout is not None
-
-        def question(check: str, op: Op, case: Case) -> Any:
-            assert worker.stdin is not None and worker.stdout is not None
-            worker.stdin.write(json.dumps((check, op.name, case.name)) + "\n")
-            worker.stdin.flush()
-            answer = worker.stdout.readline()
-            assert answer, "the worker died; its traceback is on stderr"
-            return json.loads(answer)
-
+    with interpreting() as question:
         yield question
-        worker.stdin.close()
 
 
 @pytest.mark.parametrize(("op", "case"), _CASES)
