@@ -7,7 +7,6 @@ a part can be measured again alone (`--parts`). Nothing else may run meanwhile.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ PORT = 18500
 DEFAULT = "smollm2-135m-instruct"
 SHORT = ("prefill-512", "decode-1", "decode-8")
 BATCHES = (*SHORT, "decode-16", "decode-32")
-PEERS = ("llama.cpp", "openvino-fp16", "openvino-int8", "vllm", "mistral.rs")
+PEERS = ("llama.cpp", "openvino-fp16", "openvino-int8", "vllm")
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,7 @@ PARTS = {
     "starts": Part(repeats=7),
     "batches": Part(peers=PEERS, workloads=BATCHES),
     "mixed": Part(peers=PEERS, workloads=("mixed-16",), repeats=1),
+    "mistral.rs": Part(peers=("mistral.rs",), repeats=1),  # its bursts take minutes
     "arrivals": Part(peers=()),
     "share": Part(peers=()),
     "2k": Part(peers=("llama.cpp-long",), workloads=("decode-at-2k",)),
@@ -103,4 +103,4 @@ def _floor(gguf: Path, result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.load import figures
+from bench.load import Refused, figures
 from bench.machine import facts
 from bench.targets import Target
 from bench.workloads import Prompts, Workload
@@ -23,7 +23,8 @@ def compare(
 ) -> dict[str, Any]:
     """Start every target, alternate the workloads among them, stop them.
 
-    Returns {"machine", "targets": {name: {"startup_s", "memory_mib", workload: figures}}}.
+    A target that refuses a workload is without figures for it, and says why. Returns {"machine",
+    "targets": {name: {"startup_s", "memory_mib", workload: figures or {"refused": reason}}}}.
     """
     result: dict[str, Any] = {"machine": facts(), "targets": {}}
     try:
@@ -32,11 +33,10 @@ def compare(
             result["targets"][target.name] = {"startup_s": round(target.startup_s, 2)}
             _say(f"{target.name}: first answer after {target.startup_s:.2f} s")
         for workload in workloads:
-            runs = _alternate(targets, workload, repeats)
-            for name, figures_of_runs in runs.items():
-                row = medians(figures_of_runs)
+            for name, row in _alternate(targets, workload, repeats).items():
                 result["targets"][name][workload.name] = row
-                _say(f"{workload.name:14} {name:20} {row.get(workload.figure, 0):9.1f} tok/s")
+                said = row.get("refused") or f"{row[workload.figure]:9.1f} tok/s"
+                _say(f"{workload.name:14} {name:20} {said}")
         for target in targets:
             result["targets"][target.name]["memory_mib"] = target.memory_mib()
     finally:
@@ -47,16 +47,26 @@ def compare(
 
 def _alternate(
     targets: Sequence[Target], workload: Workload, repeats: int
-) -> dict[str, list[dict[str, float]]]:
+) -> dict[str, dict[str, Any]]:
     prompts = Prompts(seed=workload.prompt * 1000 + workload.concurrency)
     runs: dict[str, list[dict[str, float]]] = {target.name: [] for target in targets}
-    for target in targets:  # a warm-up that does not count
-        target.burst(prompts.take(workload)[:2], min(workload.new, 8))
-    for _ in range(repeats):
+    refusals: dict[str, str] = {}
+    for repeat in range(repeats + 1):
+        warm_up = repeat == 0
         drawn = prompts.take(workload)
         for target in targets:
-            runs[target.name].append(figures(target.burst(drawn, workload.new), workload.prompt))
-    return runs
+            if target.name in refusals:
+                continue
+            try:
+                if warm_up:
+                    target.burst(drawn[:2], min(workload.new, 8))
+                else:
+                    traces = target.burst(drawn, workload.new)
+                    runs[target.name].append(figures(traces, workload.prompt))
+            except Refused as error:
+                refusals[target.name] = str(error)
+    rows: dict[str, dict[str, Any]] = {name: medians(own) for name, own in runs.items()}
+    return rows | {name: {"refused": reason} for name, reason in refusals.items()}
 
 
 def medians(runs: list[dict[str, float]]) -> dict[str, float]:

@@ -40,7 +40,10 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def figures(traces: Sequence[Trace], prompt_tokens: int) -> dict[str, float]:
-    """The speeds (tokens per second) and latencies (milliseconds) of one burst."""
+    """The speeds (tokens per second) and latencies (milliseconds) of one burst. Raises Refused when
+    a request got no token."""
+    if not all(t.times for t in traces):
+        raise Refused(f"{sum(not t.times for t in traces)} of {len(traces)} got no token")
     gaps = [b - a for t in traces for a, b in zip(t.times, t.times[1:], strict=False)]
     end = max(t.times[-1] for t in traces)
     start = min(t.began for t in traces)
