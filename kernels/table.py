@@ -113,8 +113,8 @@ class Ops(Protocol[Tensor]):
 
     def add_layer_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
-    ) -> Tensor:
-        """layer_norm(x + residual): what follows a block that normalises its result."""
+    ) -> tuple[Tensor, Tensor]:
+        """s = x + residual; returns (layer_norm(s), s)."""
 
     def linear(self, x: Tensor, weight: Any) -> Tensor:
         """x @ w.T + bias: [T, K] -> [T, N] float32.
@@ -171,15 +171,21 @@ class Ops(Protocol[Tensor]):
         heads: tuple[int, int, int],
         scale: float,
         window: int,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """Attention of each token over all of its own sequence's cache: [T, H * D] -> [T, H * D].
 
-        `window` 0: all positions; w: those at a distance below w. Sequences are computed whole: a
-        token sees what lies in the cache when the step runs.
+        `window` 0: all positions; w: those at a distance below w. `bias: [H, 2 M + 1]` float32 is
+        added to the scores, after `scale`: column M + d to that of a key d positions after the
+        token, -d before it; keys farther than M have the bias of M. Sequences are computed whole:
+        a token sees what lies in the cache when the step runs.
         """
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up for gate_up = [gate | up]: [T, 2 F] -> [T, F]."""
+
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        """gelu(gate) * up: [T, 2 F] -> [T, F]."""
 
     def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:
         """gelu(gate) * up, gelu by its tanh form: [T, 2 F] -> [T, F]."""

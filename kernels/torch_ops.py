@@ -73,7 +73,7 @@ class TorchOps:
         weight: torch.Tensor,
         bias: torch.Tensor,
         eps: float,
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         return self.table["add_layer_norm"].call(x, residual, weight, bias, eps)
 
     def linear(self, x: torch.Tensor, weight: Any) -> torch.Tensor:
@@ -122,12 +122,16 @@ class TorchOps:
         heads: tuple[int, int, int],
         scale: float,
         window: int,
+        bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
         serving = self.table["bidirectional_attention"]
-        return serving.call(q, inputs, cache, heads, scale, window)
+        return serving.call(q, inputs, cache, heads, scale, window, bias)
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         return self.table["silu_mul"].call(gate_up)
+
+    def gelu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        return self.table["gelu_mul"].call(gate_up)
 
     def gelu_tanh_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         return self.table["gelu_tanh_mul"].call(gate_up)

@@ -33,14 +33,15 @@ DECODER = {
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz", "##a", "##b", "cat"]
 
 
-def small_body(name: str, **options: Any) -> Any:
-    """A transformers model of random weights, large enough to tell errors, in float32."""
+def small_body(name: str, head: str = "Model", **options: Any) -> Any:
+    """A transformers model of random weights, large enough to tell errors, in float32. `head`:
+    what its class is named after the family."""
     kind = {"Gemma3Text": "Gemma3TextConfig"}.get(name, f"{name}Config")
     sizes = DECODER if name.startswith(("Qwen", "Gemma", "Llama")) else ENCODER
     config = getattr(transformers, kind)(**(sizes | options))
     config._attn_implementation = "eager"
     torch.manual_seed(0)
-    model = getattr(transformers, f"{name}Model")(config).float().eval()
+    model = getattr(transformers, f"{name}{head}")(config).float().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(1.0 if parameter.ndim == 1 else 0.0, 0.15)

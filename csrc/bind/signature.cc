@@ -47,6 +47,13 @@ std::string attention_refusal(const Symbols& symbols, int lanes) {
     return heads_refusal(symbols, lanes);
 }
 
+std::string biased_attention_refusal(const Symbols& symbols, int lanes) {
+    if (value(symbols, "distances") % 2 == 0) {
+        return "bias: its rows must be odd: as many distances back as ahead";
+    }
+    return attention_refusal(symbols, lanes);
+}
+
 std::string mask_refusal(const Symbols& symbols, int) {
     const int64_t needed = (value(symbols, "V") + 31) / 32;
     if (value(symbols, "words") != needed) {
@@ -67,7 +74,7 @@ std::vector<Parameter> rope_cache_tensors(std::vector<Parameter> head_norm = {})
     return tensors;
 }
 
-std::vector<Parameter> attention_tensors(const std::vector<Parameter>& scratch = {}) {
+std::vector<Parameter> attention_tensors(const std::vector<Parameter>& own = {}) {
     std::vector<Parameter> tensors{{"q", read, f32, {"T", "H*D"}, ""},
                                    {"query_starts", read, i32, {"R+1"}, ""},
                                    {"context_lens", read, i32, {"R"}, ""},
@@ -75,7 +82,7 @@ std::vector<Parameter> attention_tensors(const std::vector<Parameter>& scratch =
                                    {"keys", read, cached, {"B", "K", "D", "P"}, ""},
                                    {"values", read, cached, {"B", "K", "P", "D"}, ""},
                                    {"out", write, f32, {"T", "H*D"}, ""}};
-    tensors.insert(tensors.end(), scratch.begin(), scratch.end());
+    tensors.insert(tensors.end(), own.begin(), own.end());
     return tensors;
 }
 
@@ -114,10 +121,12 @@ const std::vector<Signature>& table() {
           {"residual", read, f32, {"T", "W"}, ""},
           {"weight", read, f32, {"W"}, ""},
           {"bias", read, f32, {"W"}, ""},
-          {"out", write, f32, {"T", "W"}, ""}},
+          {"out", write, f32, {"T", "W"}, ""},
+          {"sum", write, f32, {"T", "W"}, ""}},
          {},
          {"eps"}},
         {"silu_mul", gated_tensors(), {}, {}},
+        {"gelu_mul", gated_tensors(), {}, {}},
         {"gelu_tanh_mul", gated_tensors(), {}, {}},
         {"gelu", {{"x", read, f32, {"T", "F"}, ""}, {"out", write, f32, {"T", "F"}, ""}}, {}, {}},
         {"mean_rows",
@@ -186,6 +195,12 @@ const std::vector<Signature>& table() {
          {"scale"},
          ObjectKind::none,
          attention_refusal},
+        {"biased_attention",
+         attention_tensors({{"bias", read, f32, {"H", "distances"}, ""}}),
+         {"H", "K", "D", "window"},
+         {"scale"},
+         ObjectKind::none,
+         biased_attention_refusal},
         {"adjust_logits",
          {{"logits", update, f32, {"S", "V"}, ""},
           {"bias_starts", read, i32, {"S+1"}, "", "biased"},

@@ -1,7 +1,7 @@
 // The activations of a feed-forward block. Included by the level files.
 //
 //   silu_mul       tensors: gate_up [T, 2 F] (gate, then up), out [T, F]; float32
-//   gelu_tanh_mul  likewise
+//   gelu_mul, gelu_tanh_mul  likewise
 //   gelu           tensors: x [T, F], out [T, F]; float32
 //
 // silu(g) = g / (1 + exp(-g)). gelu(x) = x Phi(x), Phi the normal distribution; gelu_tanh is its
@@ -96,6 +96,8 @@ void plain_run(const Arguments& call, int, int64_t task, Workspace&) {
 
 constexpr Kernel kActivationKernels[] = {
     {"silu_mul", activation::phases, activation::tasks, activation::gated_run<activation::Silu>,
+     activation::workspace_bytes},
+    {"gelu_mul", activation::phases, activation::tasks, activation::gated_run<activation::Gelu>,
      activation::workspace_bytes},
     {"gelu_tanh_mul", activation::phases, activation::tasks,
      activation::gated_run<activation::GeluTanh>, activation::workspace_bytes},

@@ -8,6 +8,8 @@
 //                    reals:    scale
 //   bidirectional_attention  the same without partials: a token also sees the tokens after it, with
 //                    a window w those at a distance below w
+//   biased_attention  the same with 7 bias [H, 2 M + 1] float32: a key d positions after a token (or
+//                    -d before it) has bias[h, M + d] added to its score, d no farther than M
 //
 // P is a multiple of kLanes and divides 64 or is a multiple of it; D is any multiple of 8. Blocks
 // of the table that hold no visible key are not looked up, slots without one do not reach a result.
@@ -97,12 +99,14 @@ struct Walk {
     int64_t padded;   // D in whole vectors
     int64_t rows;     // count * G
     bool direct;      // few rows: elements are converted as they are used
+    bool biased;
 
     Walk(const Arguments& call, const Step& step, const Job& job, const Buffers& buffer)
         : call(call), step(step), job(job), buffer(buffer),
           table(call.tensor[3].row<int32_t>(job.row)),
           position(step.chunk_position(job.row) + job.first), padded(round_up(step.dim, kLanes)),
-          rows(job.count * step.group), direct(rows <= 2 * kMaxRows && step.dim % kLanes == 0) {}
+          rows(job.count * step.group), direct(rows <= 2 * kMaxRows && step.dim % kLanes == 0),
+          biased(step.reach == Reach::both && call.tensor[7].data) {}
 
     // Visible keys of the block's token i within the 64 keys from `tile`.
     int visible_from(int64_t i, int64_t tile) const {
@@ -243,6 +247,24 @@ struct Walk {
         }
     }
 
+    // Adds the bias of row i to its scores of the tile's keys from `begin` to `end`, in whole vectors.
+    void add_bias(int64_t tile, int64_t i, int begin, int end) const {
+        const TensorView& bias = call.tensor[7];
+        const float* of_head = bias.row<float>(job.kv_head * step.group + i % step.group);
+        const int64_t most = bias.shape[1] / 2, own = position + i / step.group;
+        const F32 log2e = broadcast(kLog2e);
+        for (int v = begin / kLanes; v * kLanes < end; ++v) {
+            const int64_t distance = tile + v * kLanes - own;
+            const bool inside = distance >= -most && distance + kLanes - 1 <= most;
+            float picked[kLanes];
+            for (int64_t j = 0; !inside && j < kLanes; ++j)
+                picked[j] = of_head[most + larger(-most, smaller(most, distance + j))];
+            const F32 added = load(inside ? of_head + most + distance : picked);
+            float* scores = buffer.scores + i * kTile + v * kLanes;
+            store(scores, fma(added, log2e, load(scores)));
+        }
+    }
+
     // Rows [row, row + count) with one tile: scores, weights, values. The keys that all of these
     // rows see are added for all at once; a row's own further keys before and after those.
     void tile_rows(int64_t tile, int64_t row, int count, Ahead& ahead) const {
@@ -256,6 +278,8 @@ struct Walk {
             const int from = visible_from(token, tile), to = visible_to(token, tile);
             if (from >= to)
                 continue;
+            if (biased)
+                add_bias(tile, i, from, to);
             weigh(buffer.scores + i * kTile, from, to,
                   {buffer.highest + i, buffer.lane_mass + i * kLanes, buffer.sums + i * padded},
                   static_cast<int>(padded / kLanes));
@@ -429,6 +453,9 @@ constexpr Kernel kAttentionKernels[] = {
      attention::tasks<attention::Reach::back>, attention::run<attention::Reach::back>,
      attention::workspace_bytes},
     {"bidirectional_attention", attention::phases<attention::Reach::both>,
+     attention::tasks<attention::Reach::both>, attention::run<attention::Reach::both>,
+     attention::workspace_bytes},
+    {"biased_attention", attention::phases<attention::Reach::both>,
      attention::tasks<attention::Reach::both>, attention::run<attention::Reach::both>,
      attention::workspace_bytes},
 };

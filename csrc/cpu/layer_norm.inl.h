@@ -2,12 +2,13 @@
 //
 //   layer_norm      tensors: x [T, W], weight [W], bias [W], out [T, W]; all float32
 //                   reals:   eps
-//   add_layer_norm  tensors: x [T, W], residual [T, W], weight [W], bias [W], out [T, W]
+//   add_layer_norm  tensors: x [T, W], residual [T, W], weight [W], bias [W], out [T, W],
+//                            sum [T, W]
 //                   reals:   eps
 //
 // out = (s - mean) / sqrt(variance + eps) * weight + bias, s the row or the sum of both rows. The
 // variance is the mean of squared distances from the mean: two passes over a row in cache, and no
-// cancellation. Sums are taken in 4 * kLanes parts that are folded in a fixed order.
+// cancellation. Sums over a row are taken in 4 * kLanes parts that are folded in a fixed order.
 #pragma once
 
 #include "cpu/math.inl.h"
@@ -63,18 +64,18 @@ void run(const Arguments& call, int, int64_t task, Workspace&) {
 
 void add_run(const Arguments& call, int, int64_t task, Workspace&) {
     const TensorView &x = call.tensor[0], &residual = call.tensor[1], &weight = call.tensor[2];
-    const TensorView &bias = call.tensor[3], &out = call.tensor[4];
+    const TensorView &bias = call.tensor[3], &out = call.tensor[4], &total = call.tensor[5];
     const int64_t width = x.shape[1], rows = norm::rows_per_task(width), begin = task * rows;
     for (int64_t row = begin; row < begin + rows && row < x.shape[0]; ++row) {
         const float *a = x.row<float>(row), *b = residual.row<float>(row);
-        float* to = out.row<float>(row); // holds the sum until it is normalised
+        float* to = total.row<float>(row);
         const float sum = sum_of(width, [&](int64_t i, int n) {
             const F32 v = load_lanes(a + i, n) + load_lanes(b + i, n);
             store_lanes(to + i, v, n);
             return v;
         });
         normalize(to, sum / static_cast<float>(width), weight.row<float>(0), bias.row<float>(0),
-                  call.real[0], width, to);
+                  call.real[0], width, out.row<float>(row));
     }
 }
 

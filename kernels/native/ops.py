@@ -77,10 +77,10 @@ class SinkOps(Generic[Tensor]):
 
     def add_layer_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
-    ) -> Tensor:
-        out = self._sink.empty(x, _columns(x))
-        self._sink.call("add_layer_norm", [x, residual, weight, bias, out], reals=[eps])
-        return out
+    ) -> tuple[Tensor, Tensor]:
+        out, total = (self._sink.empty(x, _columns(x)) for _ in range(2))
+        self._sink.call("add_layer_norm", [x, residual, weight, bias, out, total], reals=[eps])
+        return out, total
 
     def linear(self, x: Tensor, weight: Any) -> Tensor:
         out = self._sink.empty(x, weight.shape[0])
@@ -147,16 +147,25 @@ class SinkOps(Generic[Tensor]):
         heads: tuple[int, int, int],
         scale: float,
         window: int,
+        bias: Tensor | None = None,
     ) -> Tensor:
         out = self._sink.empty(q, _columns(q))
         tensors = [q, inputs.query_starts, inputs.context_lens, inputs.block_tables]
         tensors += [cache.keys, cache.values, out]
-        self._sink.call("bidirectional_attention", tensors, [*heads, window], [scale])
+        if bias is None:
+            self._sink.call("bidirectional_attention", tensors, [*heads, window], [scale])
+        else:
+            self._sink.call("biased_attention", [*tensors, bias], [*heads, window], [scale])
         return out
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         out = self._sink.empty(gate_up, _columns(gate_up) // 2)
         self._sink.call("silu_mul", [gate_up, out])
+        return out
+
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        out = self._sink.empty(gate_up, _columns(gate_up) // 2)
+        self._sink.call("gelu_mul", [gate_up, out])
         return out
 
     def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:

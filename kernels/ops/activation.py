@@ -17,6 +17,12 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return gate * torch.sigmoid(gate) * up
 
 
+def gelu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """gelu(gate) * up for gate_up = [gate | up]: [T, 2 F] -> [T, F]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return gelu(gate) * up
+
+
 def gelu_tanh_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """gelu(gate) * up for gate_up = [gate | up], gelu by its tanh form: [T, 2 F] -> [T, F]."""
     gate, up = gate_up.chunk(2, dim=-1)
@@ -67,6 +73,17 @@ SILU_MUL = Op(
         for model, width in (("smollm2", 1536), ("qwen1.5b", 8960))
         for tokens in (1, 512)
     ),
+    tolerance={"float": Tolerance(1e-5, 1e-5)},
+    cost=_cost,
+    order=_ORDER,
+    alone=lambda inputs, index: {"gate_up": inputs["gate_up"][index : index + 1]},
+)
+GELU_MUL = Op(
+    name="gelu_mul",
+    reference=gelu_mul,
+    invoke=lambda ops, inputs: (ops.gelu_mul(inputs["gate_up"]),),
+    cases=tuple(Case(f"T{t}-F{w}", "float", _draw(t, w)) for t, w in _SHAPES),
+    benchmarks=(Case("modernbert-T512", "float", _draw(512, 1152)),),
     tolerance={"float": Tolerance(1e-5, 1e-5)},
     cost=_cost,
     order=_ORDER,

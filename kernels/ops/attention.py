@@ -32,7 +32,7 @@ def attention(
         after = place > own
         return after | (place <= own - window) if window else after
 
-    return _attention(q, inputs, cache, heads, scale, hidden)
+    return _attention(q, inputs, cache, heads, scale, hidden, None)
 
 
 def bidirectional_attention(
@@ -42,16 +42,18 @@ def bidirectional_attention(
     heads: tuple[int, int, int],
     scale: float,
     window: int,
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Each token over all tokens of its own sequence: [T, H * D] -> [T, H * D].
 
-    `window` 0: no limit; w: the positions at a distance below w.
+    `window` 0: no limit; w: the positions at a distance below w. `bias: [H, 2 M + 1]`: column M + d
+    is added to the score of the key d positions after the token; M and -M stand for all farther.
     """
 
     def hidden(own: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
         return (place - own).abs() >= window if window else place < 0
 
-    return _attention(q, inputs, cache, heads, scale, hidden)
+    return _attention(q, inputs, cache, heads, scale, hidden, bias)
 
 
 def _attention(
@@ -61,6 +63,7 @@ def _attention(
     heads: tuple[int, int, int],
     scale: float,
     hidden: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    bias: torch.Tensor | None,
 ) -> torch.Tensor:
     """`hidden(position of the token, positions of the keys)`: which keys it does not see."""
     _, kv_heads, dim = heads
@@ -76,6 +79,10 @@ def _attention(
         grouped = q[chunk].view(-1, kv_heads, q.shape[1] // (kv_heads * dim), dim)
         scores = torch.einsum("tkgd,ckd->tkgc", grouped, keys) * scale
         own = place[context - len(grouped) :, None, None, None]
+        if bias is not None:
+            most = bias.shape[1] // 2
+            column = most + (place - own[:, 0, 0]).clamp(-most, most)  # [t, c]
+            scores += bias.view(kv_heads, -1, bias.shape[1])[..., column].permute(2, 0, 1, 3)
         weights = scores.masked_fill(hidden(own, place), float("-inf")).softmax(dim=-1)
         out[chunk] = torch.einsum("tkgc,ckd->tkgd", weights, values).reshape(len(grouped), -1)
     return out
@@ -87,12 +94,15 @@ def _draw(
     block_tokens: int,
     dtype: torch.dtype,
     window: int = 0,
+    farthest: int = 0,
 ) -> Callable[[int], dict[str, Any]]:
     def draw(seed: int) -> dict[str, Any]:
         source = Draw(seed)
         q_heads, kv_heads, dim = heads
         step = source.step(chunks, block_tokens)
+        bias = source.normal(q_heads, 2 * farthest + 1) if farthest else None
         return {
+            "bias": bias,
             # Twice the usual spread makes peaked weights, as real heads have.
             "q": 2 * source.normal(len(step.tokens), q_heads * dim),
             "inputs": step,
@@ -106,6 +116,7 @@ def _draw(
 
 
 _NAMES = ("q", "inputs", "cache", "heads", "scale", "window")
+_BOTH = (*_NAMES, "bias")
 
 
 def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
@@ -194,7 +205,7 @@ ATTENTION = Op(
 BIDIRECTIONAL_ATTENTION = Op(
     name="bidirectional_attention",
     reference=bidirectional_attention,
-    invoke=lambda ops, inputs: (ops.bidirectional_attention(*(inputs[name] for name in _NAMES)),),
+    invoke=lambda ops, inputs: (ops.bidirectional_attention(*(inputs[name] for name in _BOTH)),),
     cases=(
         Case("one-token", "f32", _draw(((0, 1),), (4, 4, 32), 16, _F32)),
         Case("whole-f32", "f32", _draw(_WHOLE, (4, 4, 32), 16, _F32)),
@@ -203,8 +214,12 @@ BIDIRECTIONAL_ATTENTION = Op(
         Case("window-f32", "f32", _draw(_WHOLE, (4, 1, 32), 16, _F32, window=9)),
         Case("wide-window-f32", "f32", _draw(((0, 700),), (2, 2, 64), 16, _F32, window=280)),
         Case("one-group-96", "f32", _draw(((0, 70), (0, 2)), (2, 2, 96), 16, _F32)),
+        Case("bias-f32", "f32", _draw(_WHOLE, (4, 4, 32), 16, _F32, farthest=127)),
+        Case("short-bias-f16", "f16", _draw(_WHOLE, (4, 2, 64), 16, _F16, farthest=3)),
+        Case("bias-window-f32", "f32", _draw(_MIXED, (4, 1, 32), 16, _F32, 40, farthest=60)),
     ),
     benchmarks=(
+        Case("mpnet-2x256", "f32", _draw(((0, 256),) * 2, (12, 12, 64), 16, _F32, farthest=127)),
         Case("minilm-16x32", "f32", _draw(((0, 32),) * 16, (12, 12, 32), 16, _F32)),
         Case("minilm-2x256", "f32", _draw(((0, 256),) * 2, (12, 12, 32), 16, _F32)),
     ),

@@ -9,26 +9,36 @@ import triton
 import triton.language as tl
 
 from penstock.kernels.op import Impl
-from penstock.kernels.ops.activation import GELU, GELU_TANH_MUL, SILU_MUL
+from penstock.kernels.ops.activation import GELU, GELU_MUL, GELU_TANH_MUL, SILU_MUL
 from penstock.kernels.triton.launch import ceil_div, launch, why_not
 
 _BLOCK = 1024
+_SILU, _GELU_TANH, _GELU = 0, 1, 2  # activations of the gate
 
 
 @triton.jit
-def gated_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr, TANH: tl.constexpr):
-    """silu(gate) * up, or with TANH gelu(gate) * up by its tanh form."""
+def _gelu(x):
+    return x * (0.5 * (1.0 + tl.erf(x * 0.7071067811865476)))
+
+
+@triton.jit
+def gated_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr, GATE: tl.constexpr):
+    """act(gate) * up; GATE: 0 silu, 1 gelu by its tanh form, 2 gelu."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
     source = gate_up + row * 2 * WIDTH + column
     gate = tl.load(source, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(source + WIDTH, mask=inside, other=0.0).to(tl.float32)
-    exponent = gate
-    if TANH:
-        # 2 sqrt(2 / pi) (x + 0.044715 x^3): gelu is x times the logistic function of it.
-        exponent = gate * (1.59576912161 + 0.07135481627 * gate * gate)
-    tl.store(out + row * WIDTH + column, gate / (1.0 + tl.exp(-exponent)) * up, mask=inside)
+    if GATE == 2:
+        active = _gelu(gate)
+    else:
+        exponent = gate
+        if GATE == 1:
+            # 2 sqrt(2 / pi) (x + 0.044715 x^3): gelu is x times the logistic function of it.
+            exponent = gate * (1.59576912161 + 0.07135481627 * gate * gate)
+        active = gate / (1.0 + tl.exp(-exponent))
+    tl.store(out + row * WIDTH + column, active * up, mask=inside)
 
 
 @triton.jit
@@ -37,17 +47,16 @@ def gelu_kernel(out, x, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
     values = tl.load(x + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
-    share = 0.5 * (1.0 + tl.erf(values * 0.7071067811865476))
-    tl.store(out + row * WIDTH + column, values * share, mask=inside)
+    tl.store(out + row * WIDTH + column, _gelu(values), mask=inside)
 
 
-def _gated(tanh: int) -> Callable[[torch.Tensor], torch.Tensor]:
+def _gated(gate: int) -> Callable[[torch.Tensor], torch.Tensor]:
     def gated(gate_up: torch.Tensor) -> torch.Tensor:
-        """See `Ops.silu_mul` and `Ops.gelu_tanh_mul`. `gate_up` is contiguous."""
+        """See `Ops.silu_mul` and its kin. `gate_up` is contiguous."""
         tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(tokens, width)
         grid = (tokens, ceil_div(width, _BLOCK))
-        launch(gated_kernel, grid, out, gate_up, WIDTH=width, BLOCK=_BLOCK, TANH=tanh)
+        launch(gated_kernel, grid, out, gate_up, WIDTH=width, BLOCK=_BLOCK, GATE=gate)
         return out
 
     return gated
@@ -61,6 +70,7 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-SILU_MUL.register(Impl("triton", _gated(0), why_not, invariant_kinds=("float",)))
-GELU_TANH_MUL.register(Impl("triton", _gated(1), why_not, invariant_kinds=("float",)))
+SILU_MUL.register(Impl("triton", _gated(_SILU), why_not, invariant_kinds=("float",)))
+GELU_MUL.register(Impl("triton", _gated(_GELU), why_not, invariant_kinds=("float",)))
+GELU_TANH_MUL.register(Impl("triton", _gated(_GELU_TANH), why_not, invariant_kinds=("float",)))
 GELU.register(Impl("triton", gelu, why_not, invariant_kinds=("float",)))

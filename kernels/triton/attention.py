@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import torch
 import triton
@@ -41,6 +40,7 @@ def _chunk_of(starts, tile, rows, TOKENS: tl.constexpr):
 @triton.jit(
     do_not_specialize=[
         "rows", "table_width", "key_stride", "value_stride", "log2_scale", "window", "shorter",
+        "farthest",
     ]
 )  # fmt: skip
 def attention_kernel(
@@ -50,6 +50,7 @@ def attention_kernel(
     values,
     key_scales,
     value_scales,
+    bias,
     starts,
     contexts,
     tables,
@@ -60,6 +61,7 @@ def attention_kernel(
     log2_scale,
     window,
     shorter,
+    farthest,
     Q_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
@@ -70,9 +72,11 @@ def attention_kernel(
     BLOCK_D: tl.constexpr,
     BOTH: tl.constexpr,
     SCALED: tl.constexpr,
+    BIASED: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Chunks of at most `shorter` tokens are left out. BOTH: a token also sees those after it."""
+    """Chunks of at most `shorter` tokens are left out. BOTH: a token also sees those after it.
+    BIASED: distances up to `farthest` have a bias."""
     SHARED: tl.constexpr = Q_HEADS // KV_HEADS
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -106,26 +110,27 @@ def attention_kernel(
         full_from = tl.minimum(tl.cdiv(shown, BLOCK_N) * BLOCK_N, last)
         full_to = tl.maximum(clear // BLOCK_N * BLOCK_N, full_from)
         table = tables + row.to(tl.int64) * table_width
+        biases = bias + head * (2 * farthest + 1) + farthest
         top = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
         mass = tl.zeros((BLOCK_M,), dtype=tl.float32)
         total = tl.zeros((BLOCK_M, BLOCK_D), dtype=tl.float32)
         for base in range(begin, full_from, BLOCK_N):
             top, mass, total = attend(
                 query, top, mass, total, keys, values, table, key_stride, value_stride, kv_head,
-                base, last, position, reach, present, log2_scale, window,
-                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, True,
+                base, last, position, reach, present, log2_scale, window, biases, farthest,
+                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, True, BIASED,
             )  # fmt: skip
         for base in range(full_from, full_to, BLOCK_N):
             top, mass, total = attend(
                 query, top, mass, total, keys, values, table, key_stride, value_stride, kv_head,
-                base, last, position, reach, present, log2_scale, window,
-                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, False,
+                base, last, position, reach, present, log2_scale, window, biases, farthest,
+                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, False, BIASED,
             )  # fmt: skip
         for base in range(full_to, last, BLOCK_N):
             top, mass, total = attend(
                 query, top, mass, total, keys, values, table, key_stride, value_stride, kv_head,
-                base, last, position, reach, present, log2_scale, window,
-                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, True,
+                base, last, position, reach, present, log2_scale, window, biases, farthest,
+                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, True, BIASED,
             )  # fmt: skip
         result = total / tl.where(mass > 0, mass, 1.0)[:, None]
         if SCALED:
@@ -141,27 +146,41 @@ def attention(
     heads: tuple[int, int, int],
     scale: float,
     window: int,
-    both: int,
     decode: Callable[..., None] = decode_attention,
 ) -> torch.Tensor:
-    """See `Ops.attention`; with `both` `Ops.bidirectional_attention`.
+    """See `Ops.attention`.
 
     `q` and the block tables are contiguous; the cache lies as `kernels.gpu_cache` says. A step of
     as many tokens as rows has at most one token a row. `decode` writes the rows of short chunks.
     """
     assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
     out = torch.empty_like(q)
-    if both:
-        _long_chunks(out, q, inputs, cache, heads, scale, window, 0, both)
-        return out
     decode(out, q, inputs, cache, heads, scale, window)
     if len(q) != len(inputs.context_lens):
         shorter = decode_tokens(heads)
-        _long_chunks(out, q, inputs, cache, heads, scale, window, shorter, both)
+        _long_chunks(out, q, inputs, cache, heads, scale, window, shorter, both=0)
     return out
 
 
-def _long_chunks(out, q, inputs, cache, heads, scale, window, shorter: int, both: int) -> None:
+def bidirectional_attention(
+    q: torch.Tensor,
+    inputs: StepInputs[torch.Tensor],
+    cache: LayerCache[torch.Tensor],
+    heads: tuple[int, int, int],
+    scale: float,
+    window: int,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """See `Ops.bidirectional_attention`; tensors lie as `attention` says, `bias` is contiguous."""
+    assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
+    out = torch.empty_like(q)
+    _long_chunks(out, q, inputs, cache, heads, scale, window, 0, both=1, bias=bias)
+    return out
+
+
+def _long_chunks(
+    out, q, inputs, cache, heads, scale, window, shorter: int, both: int, bias=None
+) -> None:
     """Write the rows of chunks of more than `shorter` tokens."""
     q_heads, kv_heads, dim = heads
     shared = q_heads // kv_heads
@@ -174,10 +193,11 @@ def _long_chunks(out, q, inputs, cache, heads, scale, window, shorter: int, both
         (tokens // tile_tokens + rows, kv_heads),
         *(out, q, cache.keys, cache.values),
         *((cache.key_scales, cache.value_scales) if scaled else (out, out)),
+        out if bias is None else bias,
         *(inputs.query_starts, inputs.context_lens, inputs.block_tables),
         *(rows, inputs.block_tables.shape[1]),
         *(part.stride(0) // ALIGNED_ELEMENTS for part in (cache.keys, cache.values)),
-        *(scale / math.log(2), window, shorter),
+        *(scale / math.log(2), window, shorter, 0 if bias is None else bias.shape[1] // 2),
         num_warps=4 if block_m == 64 and dim <= 128 else 8,
         num_stages=2,
         Q_HEADS=q_heads,
@@ -190,9 +210,10 @@ def _long_chunks(out, q, inputs, cache, heads, scale, window, shorter: int, both
         BLOCK_D=power_of_two(dim),
         BOTH=both,
         SCALED=int(scaled),
+        BIASED=int(bias is not None),
         UPCAST=int(BF16_IS_BROKEN and torch.bfloat16 in (q.dtype, cache.keys.dtype)),
     )
 
 
-ATTENTION.register(Impl("triton", partial(attention, both=0), why_not))
-BIDIRECTIONAL_ATTENTION.register(Impl("triton", partial(attention, both=1), why_not))
+ATTENTION.register(Impl("triton", attention, why_not))
+BIDIRECTIONAL_ATTENTION.register(Impl("triton", bidirectional_attention, why_not))

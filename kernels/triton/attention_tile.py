@@ -44,15 +44,20 @@ def attend(
     present,
     log2_scale,
     window,
+    biases,
+    farthest,
     DIM: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     MASKED: tl.constexpr,
+    BIASED: tl.constexpr,
 ):
     """(top, mass, total) after the keys base .. base + BLOCK_N - 1, of which those before `last`
     exist. `key_stride`, `value_stride`: of a block, in 16 elements, so that a panel is known to be
-    aligned. Without MASKED every query sees all of these keys."""
+    aligned. Without MASKED every query sees all of these keys. BIASED: `biases` [M] point to what
+    keys at the place of a query have added to their scores; further keys, up to `farthest`, lie
+    around it."""
     past = base + tl.arange(0, BLOCK_N)
     dim = tl.arange(0, BLOCK_D)
     known = past < last
@@ -66,6 +71,10 @@ def attend(
     key_place = (block * key_stride * 16 + row)[:, None] + dim[None, :]
     key = tl.load(keys + key_place, mask=inside, other=0.0).to(query.dtype)
     score = tl.dot(query, tl.trans(key), input_precision="ieee") * log2_scale
+    if BIASED:
+        away = tl.minimum(tl.maximum(past[None, :] - position[:, None], -farthest), farthest)
+        own = tl.load(biases[:, None] + away, mask=present[:, None], other=0.0)
+        score += own.to(tl.float32) * 1.4426950408889634
     if MASKED:
         seen = (past[None, :] <= reach[:, None]) & known[None, :] & present[:, None]
         seen &= (window == 0) | (past[None, :] > position[:, None] - window)

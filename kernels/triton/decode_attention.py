@@ -128,8 +128,8 @@ def decode_attention_kernel(
         for base in range(begin, last, BLOCK_N):
             top, mass, total = attend(
                 query, top, mass, total, keys, values, table, key_stride, value_stride, kv_head,
-                base, last, position, position, present, scale, window,
-                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, True,
+                base, last, position, position, present, scale, window, 0, 0,
+                DIM, BLOCK_TOKENS, BLOCK_N, BLOCK_D, True, False,
             )  # fmt: skip
         if SCALED:
             total *= tl.load(value_scales + kv_head)

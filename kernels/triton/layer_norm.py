@@ -14,6 +14,7 @@ from penstock.kernels.triton.launch import launch, power_of_two, why_not
 @triton.jit(do_not_specialize=["eps"])
 def layer_norm_kernel(
     out,
+    total,
     x,
     residual,
     weight,
@@ -29,6 +30,7 @@ def layer_norm_kernel(
     values = tl.load(x + row + column, mask=inside, other=0.0).to(tl.float32)
     if ADD:
         values += tl.load(residual + row + column, mask=inside, other=0.0).to(tl.float32)
+        tl.store(total + row + column, values, mask=inside)
     away = tl.where(inside, values - tl.sum(values, axis=0) / WIDTH, 0.0)
     scale = 1.0 / tl.sqrt_rn(tl.sum(away * away, axis=0) / WIDTH + eps)
     factors = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
@@ -36,34 +38,36 @@ def layer_norm_kernel(
     tl.store(out + row + column, away * scale * factors + offsets, mask=inside)
 
 
-def _launch(x, residual, weight, bias, eps, add: int) -> torch.Tensor:
+def _launch(out, total, x, residual, weight, bias, eps, add: int) -> None:
     tokens, width = x.shape
     block = power_of_two(width)
-    out = torch.empty_like(x)
     launch(
         layer_norm_kernel,
         (tokens,),
-        *(out, x, residual, weight, bias, eps),
+        *(out, total, x, residual, weight, bias, eps),
         num_warps=min(max(block // 512, 1), 8),
         WIDTH=width,
         BLOCK=block,
         ADD=add,
     )
-    return out
 
 
 def layer_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
 ) -> torch.Tensor:
     """See `Ops.layer_norm`. `x` is contiguous."""
-    return _launch(x, x, weight, bias, eps, add=0)
+    out = torch.empty_like(x)
+    _launch(out, out, x, x, weight, bias, eps, add=0)
+    return out
 
 
 def add_layer_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """See `Ops.add_layer_norm`. `x` and `residual` are contiguous."""
-    return _launch(x, residual, weight, bias, eps, add=1)
+    out, total = torch.empty_like(x), torch.empty_like(x)
+    _launch(out, total, x, residual, weight, bias, eps, add=1)
+    return out, total
 
 
 LAYER_NORM.register(Impl("triton", layer_norm, why_not, invariant_kinds=("float",)))

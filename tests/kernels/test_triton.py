@@ -21,6 +21,7 @@ _INVARIANT_KINDS = {
     "linear": ("integer",),
     "rope_cache": ("float",),
     "silu_mul": ("float",),
+    "gelu_mul": ("float",),
     "gelu_tanh_mul": ("float",),
     "gelu": ("float",),
     "layer_norm": ("float",),

@@ -31,6 +31,9 @@ SEQUENCES = [
 ]
 TOLERANCE = {"atol": 2e-5, "rtol": 2e-4}
 WINDOWED = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+MODERN = {"num_hidden_layers": 5, "local_attention": 16} | dict.fromkeys(
+    ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0
+)
 DENSE = torch.nn.Linear(64, 24)
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -44,6 +47,16 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"pooling": "cls_token"},
     ),
     "bert with a linear layer": ("Bert", {}, {"dense": DENSE}),
+    "roberta, mean": ("Roberta", {"pad_token_id": 1, "max_position_embeddings": 82}, {}),
+    "mpnet, mean": ("MPNet", {"max_position_embeddings": 82}, {}),
+    "mpnet, first token": ("MPNet", {"max_position_embeddings": 82}, {"pooling": "cls_token"}),
+    "modernbert, first token": ("ModernBert", MODERN, {"pooling": "cls_token"}),
+    "modernbert, mean, with biases": (
+        "ModernBert",
+        MODERN | {"attention_bias": True, "mlp_bias": True, "norm_bias": True},
+        {},
+    ),
+    "nomic-bert, mean": ("NomicBert", {}, {}),
     "qwen3, last token": ("Qwen3", {}, {"pooling": "lasttoken"}),
     "qwen3, mean": ("Qwen3", {}, {}),
     "llama, last token, not normalised": (
@@ -132,6 +145,81 @@ def test_an_encoder_alone_is_pooled_by_its_mean(tmp_path: Path) -> None:
     expected = expected_embedding(model, SEQUENCES[0], normalize=False)
     vectors = torch.from_numpy(native(tmp_path).embed(SEQUENCES[:1]).copy())
     torch.testing.assert_close(vectors[0], expected, **TOLERANCE)
+
+
+def test_far_apart_words_have_the_bias_of_their_bucket(tmp_path: Path) -> None:
+    model = small_body("MPNet", max_position_embeddings=400)
+    folder = save_sentence_folder(tmp_path, model)
+    long = [2 + (7 * index) % 60 for index in range(390)]
+    vectors = torch.from_numpy(native(folder).embed([long]).copy())
+    torch.testing.assert_close(vectors[0], expected_embedding(model, long), **TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["MPNet", "ModernBert", "Bert"])
+def test_a_model_saved_for_masked_words_is_read_too(tmp_path: Path, name: str) -> None:
+    options = MODERN if name == "ModernBert" else {}
+    model = small_body(name, "ForMaskedLM", **options)
+    folder = save_sentence_folder(tmp_path, model)
+    body = model.base_model
+    vectors = torch.from_numpy(native(folder).embed(SEQUENCES[:1]).copy())
+    torch.testing.assert_close(vectors[0], expected_embedding(body, SEQUENCES[0]), **TOLERANCE)
+
+
+def test_older_configs_of_modernbert_give_the_same_layers(tmp_path: Path) -> None:
+    folder = save_sentence_folder(tmp_path, small_body("ModernBert", **MODERN))
+    spec = load_embedder(files_at(folder, "test"), "auto").spec
+    config = json.loads((folder / "config.json").read_text())
+    del config["layer_types"], config["rope_parameters"]
+    older = {"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0}
+    (folder / "config.json").write_text(json.dumps(config | older | {"local_rope_theta": 1e4}))
+    assert load_embedder(files_at(folder, "test"), "auto").spec == spec
+
+
+def test_a_nomic_config_of_its_authors_gives_the_same_spec(tmp_path: Path) -> None:
+    folder = save_sentence_folder(tmp_path, small_body("NomicBert"))
+    spec = load_embedder(files_at(folder, "test"), "auto").spec
+    own = {
+        "architectures": ["NomicBertModel"],
+        "n_embd": 64,
+        "n_layer": 3,
+        "n_head": 4,
+        "n_inner": 96,
+        "vocab_size": 64,
+        "max_trained_positions": 80,
+        "rotary_emb_base": 1000,
+    }
+    (folder / "config.json").write_text(json.dumps(own))
+    assert load_embedder(files_at(folder, "test"), "auto").spec == spec
+    edit(folder / "config.json", qkv_proj_bias=True)
+    with pytest.raises(ModelError, match="qkv_proj_bias True is not supported"):
+        load_embedder(files_at(folder, "test"), "auto")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("MPNet", {"relative_attention_num_buckets": 16}, "num_buckets 16 is not supported"),
+        ("MPNet", {"max_position_embeddings": 2}, "context length 0"),
+        ("ModernBert", {"hidden_activation": "relu"}, "hidden_activation 'relu'"),
+        ("ModernBert", {"layer_types": ["full_attention"]}, "layer_types must name 5"),
+        ("ModernBert", {"norm_bias": True}, r"embeddings\.norm\.bias is missing"),
+        (
+            "ModernBert",
+            {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
+            "rope_type 'yarn' is not supported",
+        ),
+        ("NomicBert", {"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported, only 'silu'"),
+        ("NomicBert", {"num_hidden_layers": 0}, "number of layers 0"),
+    ],
+)
+def test_a_family_refuses_what_it_does_not_do(
+    tmp_path: Path, name: str, changes: dict[str, Any], message: str
+) -> None:
+    options = MODERN if name == "ModernBert" else {}
+    folder = save_sentence_folder(tmp_path, small_body(name, **options))
+    edit(folder / "config.json", **changes)
+    with pytest.raises(ModelError, match=message):
+        load_embedder(files_at(folder, "test"), "auto")
 
 
 def test_the_context_is_what_the_folder_says_unless_more_is_asked_for(tmp_path: Path) -> None:

@@ -14,12 +14,8 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models import gguf_config, hf_config
-from penstock.models.encoder_spec import (
-    ENCODER_ARCHITECTURES,
-    EncoderFamily,
-    EncoderSpec,
-    encoder_spec,
-)
+from penstock.models.encoder_config import ENCODER_ARCHITECTURES, EncoderFamily, encoder_spec
+from penstock.models.encoder_spec import EncoderSpec
 from penstock.models.hf_config import HfConfig
 from penstock.models.spec import DecoderSpec
 from penstock.quant.gguf import GgufFile

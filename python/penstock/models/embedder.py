@@ -34,7 +34,7 @@ class Embedder(Generic[Tensor]):
         self.body: Encoder[Tensor] | Decoder[Tensor]
         if isinstance(spec, EncoderSpec):
             assert isinstance(model.weights, EncoderWeights)
-            self.body = Encoder(spec, model.weights, ops)
+            self.body = Encoder(spec, model.weights, ops, context_tokens)
             self._layers = spec.layers
         else:
             assert isinstance(model.weights, DecoderWeights)

@@ -1,4 +1,4 @@
-"""The BERT-type encoder: the one definition of its computation, written over the ops.
+"""The encoder: the one definition of its computation, written over the ops.
 
 Sequences are computed whole and see nothing of each other, so one cache serves all layers: a layer
 writes its keys and values there and reads them before the next one writes.
@@ -13,7 +13,8 @@ from typing import Any, Generic, TypeVar
 from penstock.kernels.table import LayerCache, Ops, StepInputs
 from penstock.models.encoder_spec import EncoderSpec
 from penstock.models.encoder_weights import EncoderLayerWeights, EncoderWeights, Norm
-from penstock.models.rope import identity_table
+from penstock.models.relative import biases_by_distance
+from penstock.models.rope import identity_table, rope_table
 from penstock.quant.rows import linear_bytes, size_bytes
 
 Tensor = TypeVar("Tensor")
@@ -30,28 +31,39 @@ class _Layer(Generic[Tensor]):
     """A packed layer: weights as `Ops.pack_linear` gave them."""
 
     qkv: Any
+    rope: Tensor
+    window: int
     output: Any
-    output_norm: _Norm[Tensor]
+    attention_norm: _Norm[Tensor]
     up: Any
     down: Any
-    down_norm: _Norm[Tensor]
+    mlp_norm: _Norm[Tensor]
 
 
 class Encoder(Generic[Tensor]):
-    """An encoder whose weights are packed for one implementation of the ops. `weight_bytes` counts
-    the source arrays."""
+    """An encoder whose weights are packed for one implementation of the ops, for sequences of up to
+    `context_tokens`. `weight_bytes` counts the source arrays."""
 
-    def __init__(self, spec: EncoderSpec, weights: EncoderWeights, ops: Ops[Tensor]) -> None:
+    def __init__(
+        self, spec: EncoderSpec, weights: EncoderWeights, ops: Ops[Tensor], context_tokens: int
+    ) -> None:
         self.spec = spec
-        words, positions = weights.words(), weights.positions()
-        self.weight_bytes = size_bytes(words) + size_bytes(positions)
+        words, positions = weights.words(), weights.positions(context_tokens)
+        self.weight_bytes = size_bytes(words)
         self._words = ops.pack_embedding(words)
-        self._positions = ops.pack_embedding(positions)
+        self._positions: Any = None
+        if positions is not None:
+            self.weight_bytes += size_bytes(positions)
+            self._positions = ops.pack_embedding(positions)
         self._embedding_norm: _Norm[Tensor] = _norm(ops, weights.embedding_norm())
-        self._no_rope = ops.constant(identity_table(spec.context_tokens))
+        biases = weights.relative_biases()
+        self._bias: Tensor | None = None
+        if biases is not None:
+            self._bias = ops.constant(biases_by_distance(biases))
+        self._rope, self._local_rope = self._ropes(ops, context_tokens)
         self._layers: list[_Layer[Tensor]] = []
         for index in range(spec.layers):
-            self._layers.append(self._pack_layer(weights.layer(index), ops))
+            self._layers.append(self._pack_layer(index, weights.layer(index), ops))
 
     def hidden(
         self,
@@ -65,35 +77,72 @@ class Encoder(Generic[Tensor]):
         spec = self.spec
         heads = (spec.heads, spec.heads, spec.head_dim)
         scale = spec.head_dim**-0.5
-        words = ops.embedding(self._words, inputs.tokens, 1.0)
-        places = ops.embedding(self._positions, inputs.positions, 1.0)
-        x = self._add_norm(ops, words, places, self._embedding_norm)
+        x = residual = self._embed(ops, inputs)
         for index, (layer, cache) in enumerate(zip(self._layers, caches, strict=True)):
             qkv = ops.linear(x, layer.qkv)
-            q = ops.rope_cache(qkv, self._no_rope, inputs, cache, heads, None)
-            seen = ops.bidirectional_attention(q, inputs, cache, heads, scale, 0)
+            q = ops.rope_cache(qkv, layer.rope, inputs, cache, heads, None)
+            seen = ops.bidirectional_attention(
+                q, inputs, cache, heads, scale, layer.window, self._bias
+            )
             if rows is not None and index == len(self._layers) - 1:  # the others matter no more
-                seen, x = ops.gather_rows(seen, rows), ops.gather_rows(x, rows)
-            x = self._add_norm(ops, ops.linear(seen, layer.output), x, layer.output_norm)
-            inner = ops.linear(ops.gelu(ops.linear(x, layer.up)), layer.down)
-            x = self._add_norm(ops, inner, x, layer.down_norm)
+                seen, residual = ops.gather_rows(seen, rows), ops.gather_rows(residual, rows)
+            x = ops.linear(seen, layer.output)
+            x, residual = self._add_norm(ops, x, residual, layer.attention_norm)
+            x = ops.linear(self._activate(ops, ops.linear(x, layer.up)), layer.down)
+            x, residual = self._add_norm(ops, x, residual, layer.mlp_norm)
         return x
+
+    def _embed(self, ops: Ops[Tensor], inputs: StepInputs[Tensor]) -> Tensor:
+        """[T, W]: words and positions, normalised."""
+        norm, eps = self._embedding_norm, self.spec.norm_eps
+        words = ops.embedding(self._words, inputs.tokens, 1.0)
+        if self._positions is None:
+            return ops.layer_norm(words, norm.weight, norm.bias, eps)
+        places = ops.embedding(self._positions, inputs.positions, 1.0)
+        return ops.add_layer_norm(words, places, norm.weight, norm.bias, eps)[0]
 
     def _add_norm(
         self, ops: Ops[Tensor], x: Tensor, residual: Tensor, norm: _Norm[Tensor]
-    ) -> Tensor:
-        return ops.add_layer_norm(x, residual, norm.weight, norm.bias, self.spec.norm_eps)
+    ) -> tuple[Tensor, Tensor]:
+        """What the next block reads, and what its result is added to."""
+        normed, total = ops.add_layer_norm(x, residual, norm.weight, norm.bias, self.spec.norm_eps)
+        return normed, total if self.spec.pre_norm else normed
 
-    def _pack_layer(self, layer: EncoderLayerWeights, ops: Ops[Tensor]) -> _Layer[Tensor]:
+    def _activate(self, ops: Ops[Tensor], x: Tensor) -> Tensor:
+        match self.spec.activation:
+            case "gelu":
+                return ops.gelu(x)
+            case "gelu_mul":
+                return ops.gelu_mul(x)
+            case "silu_mul":
+                return ops.silu_mul(x)
+
+    def _ropes(self, ops: Ops[Tensor], positions: int) -> tuple[Tensor, Tensor]:
+        """The rotations of layers that see everything and of those with a window."""
+        spec = self.spec
+        if spec.rope is None:
+            table = ops.constant(identity_table(positions))
+            return table, table
+        table = ops.constant(rope_table(spec.rope, positions))
+        if spec.local_rope is None:
+            return table, table
+        return table, ops.constant(rope_table(spec.local_rope, positions))
+
+    def _pack_layer(
+        self, index: int, layer: EncoderLayerWeights, ops: Ops[Tensor]
+    ) -> _Layer[Tensor]:
+        window = self.spec.windows[index]
         linears = (layer.qkv, layer.output, layer.up, layer.down)
         self.weight_bytes += sum(map(linear_bytes, linears))
         return _Layer(
             qkv=ops.pack_linear(layer.qkv),
+            rope=self._local_rope if window else self._rope,
+            window=window,
             output=ops.pack_linear(layer.output),
-            output_norm=_norm(ops, layer.output_norm),
+            attention_norm=_norm(ops, layer.attention_norm),
             up=ops.pack_linear(layer.up),
             down=ops.pack_linear(layer.down),
-            down_norm=_norm(ops, layer.down_norm),
+            mlp_norm=_norm(ops, layer.mlp_norm),
         )
 
 

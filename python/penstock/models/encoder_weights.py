@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.kernels.weights import Dense, Linear, Matrix
+from penstock.models.encoder_names import EncoderNames
 from penstock.models.encoder_spec import EncoderSpec
 from penstock.models.strict import Shape, check_shapes
 from penstock.quant.checkpoint import Checkpoint
@@ -17,25 +17,10 @@ from penstock.quant.dequantize import dequantize
 
 Vector = npt.NDArray[np.float32]
 
-WORDS = "embeddings.word_embeddings"
-POSITIONS = "embeddings.position_embeddings"
-TYPES = "embeddings.token_type_embeddings"
-EMBEDDING_NORM = "embeddings.LayerNorm"
-LAYER = "encoder.layer.{}."
-QKV = ("attention.self.query", "attention.self.key", "attention.self.value")
-OUTPUT = "attention.output.dense"
-OUTPUT_NORM = "attention.output.LayerNorm"
-UP = "intermediate.dense"
-DOWN = "output.dense"
-DOWN_NORM = "output.LayerNorm"
-PREFIXES = ("", "bert.", "roberta.")
-# What is made for other tasks than embeddings, and what is computed.
-IGNORED = re.compile(r".*(pooler\.dense\.(weight|bias)|embeddings\.position_ids)|(cls|lm_head)\..*")
-
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """Of a LayerNorm: [W] each."""
+    """Of a LayerNorm: [W] each; a bias of zeros where the model has none."""
 
     weight: Vector
     bias: Vector
@@ -43,93 +28,128 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class EncoderLayerWeights:
-    """One layer; `qkv` is q, k and v fused."""
+    """One layer; `qkv` is q, k and v fused, `up` a gate and what it is for."""
 
     qkv: Linear
     output: Linear
-    output_norm: Norm
+    attention_norm: Norm
     up: Linear
     down: Linear
-    down_norm: Norm
+    mlp_norm: Norm
 
 
 class EncoderWeights:
-    """The weights that `spec` asks for in `checkpoint`. `dtype` "f32" widens every matrix; "auto"
-    keeps the file's own kind. Raises ModelError where the header is not what the spec says."""
+    """The weights that `spec` asks for in `checkpoint`, where they have these names. `dtype` "f32"
+    widens every matrix; "auto" keeps the file's own kind. Raises ModelError where the header is not
+    what the spec says."""
 
     def __init__(
-        self, checkpoint: Checkpoint, spec: EncoderSpec, dtype: Literal["auto", "f32"]
+        self,
+        checkpoint: Checkpoint,
+        names: EncoderNames,
+        spec: EncoderSpec,
+        dtype: Literal["auto", "f32"],
     ) -> None:
         self._checkpoint = checkpoint
+        self._names = names
         self._spec = spec
         self._dtype = dtype
-        found = (p for p in PREFIXES if f"{p}{WORDS}.weight" in checkpoint.tensors)
-        self._prefix = next(found, "")
-        shapes = expected_shapes(spec)
-        check_shapes(
-            checkpoint, {self._prefix + name: shape for name, shape in shapes.items()}, {}, IGNORED
-        )
+        self._prefix = names.prefix(checkpoint.tensors)
+        shapes = expected_shapes(names, spec)
+        prefixed = {self._prefix + name: shape for name, shape in shapes.items()}
+        check_shapes(checkpoint, prefixed, {}, names.ignored)
 
     def words(self) -> Matrix:
         """[V, W]."""
-        return self._matrix(f"{WORDS}.weight")
+        return self._matrix(self._names.words)
 
-    def positions(self) -> Matrix:
-        """[context, W] float32: what a token gets for its position, and for being of type 0."""
-        rows = dequantize(self._checkpoint.matrix(f"{self._prefix}{POSITIONS}.weight"))
-        rows = rows[self._spec.position_offset :]
-        if self._spec.token_types:
-            rows = rows + dequantize(self._checkpoint.matrix(f"{self._prefix}{TYPES}.weight"))[0]
-        return Dense(np.ascontiguousarray(rows), "f32")
+    def positions(self, context_tokens: int) -> Matrix | None:
+        """[context, W] float32: what a token gets for its position, and for being of type 0; None
+        where it gets nothing."""
+        spec = self._spec
+        if not spec.positions and not spec.token_types:
+            return None
+        rows = np.zeros((context_tokens, spec.width), np.float32)
+        if spec.positions:
+            of_positions = dequantize(self._source(self._names.positions))
+            rows += of_positions[spec.position_offset :][:context_tokens]
+        if spec.token_types:
+            rows += dequantize(self._source(self._names.types))[0]
+        return Dense(rows, "f32")
 
     def embedding_norm(self) -> Norm:
-        return self._norm(EMBEDDING_NORM)
+        return self._norm(self._names.embedding_norm)
+
+    def relative_biases(self) -> Vector | None:
+        """[buckets, H]: on scores, by the bucket of a key's distance; None without such."""
+        if not self._spec.relative_buckets:
+            return None
+        biases: Vector = dequantize(self._source(self._names.relative))
+        return biases
 
     def layer(self, index: int) -> EncoderLayerWeights:
         """One layer."""
-        layer = LAYER.format(index)
+        names, spec = self._names, self._spec
+        layer = names.layer.format(index)
         return EncoderLayerWeights(
-            qkv=self._linear(*(layer + name for name in QKV)),
-            output=self._linear(layer + OUTPUT),
-            output_norm=self._norm(layer + OUTPUT_NORM),
-            up=self._linear(layer + UP),
-            down=self._linear(layer + DOWN),
-            down_norm=self._norm(layer + DOWN_NORM),
+            qkv=self._linear([layer + name for name in names.qkv], biased=spec.attention_bias),
+            output=self._linear([layer + names.output], biased=spec.attention_bias),
+            attention_norm=self._norm(layer + names.attention_norm),
+            up=self._linear([layer + name for name in names.up], biased=spec.mlp_bias),
+            down=self._linear([layer + names.down], biased=spec.mlp_bias),
+            mlp_norm=self._norm(names.norm_after(index, spec.layers)),
         )
 
+    def _source(self, name: str) -> Matrix:
+        return self._checkpoint.matrix(f"{self._prefix}{name}.weight")
+
     def _matrix(self, name: str) -> Matrix:
-        matrix = self._checkpoint.matrix(self._prefix + name)
+        matrix = self._source(name)
         return Dense(dequantize(matrix), "f32") if self._dtype == "f32" else matrix
 
     def _vector(self, name: str) -> Vector:
         return self._checkpoint.vector(self._prefix + name)
 
-    def _linear(self, *names: str) -> Linear:
-        bias = np.concatenate([self._vector(f"{name}.bias") for name in names])
-        return Linear(tuple(self._matrix(f"{name}.weight") for name in names), bias)
+    def _linear(self, names: list[str], *, biased: bool) -> Linear:
+        bias = np.concatenate([self._vector(f"{name}.bias") for name in names]) if biased else None
+        return Linear(tuple(map(self._matrix, names)), bias)
 
     def _norm(self, name: str) -> Norm:
-        return Norm(self._vector(f"{name}.weight"), self._vector(f"{name}.bias"))
+        weight = self._vector(f"{name}.weight")
+        has_bias = self._spec.norm_bias
+        return Norm(weight, self._vector(f"{name}.bias") if has_bias else np.zeros_like(weight))
 
 
-def expected_shapes(spec: EncoderSpec) -> dict[str, Shape]:
+def expected_shapes(names: EncoderNames, spec: EncoderSpec) -> dict[str, Shape]:
     """Every tensor that must be there, with its shape."""
     width = spec.width
-    shapes: dict[str, Shape] = {
-        f"{WORDS}.weight": (spec.vocab, width),
-        f"{POSITIONS}.weight": (spec.positions, width),
-    }
+    shapes: dict[str, Shape] = {f"{names.words}.weight": (spec.vocab, width)}
+    if spec.positions:
+        shapes[f"{names.positions}.weight"] = (spec.positions, width)
     if spec.token_types:
-        shapes[f"{TYPES}.weight"] = (spec.token_types, width)
-    linears = dict.fromkeys((*QKV, OUTPUT), (width, width))
-    linears |= {UP: (spec.ff, width), DOWN: (width, spec.ff)}
-    norms = [EMBEDDING_NORM]
+        shapes[f"{names.types}.weight"] = (spec.token_types, width)
+    if spec.relative_buckets:
+        shapes[f"{names.relative}.weight"] = (spec.relative_buckets, spec.heads)
+    norms = [names.embedding_norm]
     for index in range(spec.layers):
-        layer = LAYER.format(index)
-        norms += [layer + OUTPUT_NORM, layer + DOWN_NORM]
-        for name, (rows, columns) in linears.items():
+        layer = names.layer.format(index)
+        norms += [layer + names.attention_norm, names.norm_after(index, spec.layers)]
+        for name, (rows, columns, biased) in _linear_shapes(names, spec).items():
             shapes[f"{layer}{name}.weight"] = (rows, columns)
-            shapes[f"{layer}{name}.bias"] = (rows,)
+            if biased:
+                shapes[f"{layer}{name}.bias"] = (rows,)
     for name in norms:
-        shapes[f"{name}.weight"] = shapes[f"{name}.bias"] = (width,)
+        shapes[f"{name}.weight"] = (width,)
+        if spec.norm_bias:
+            shapes[f"{name}.bias"] = (width,)
+    return shapes
+
+
+def _linear_shapes(names: EncoderNames, spec: EncoderSpec) -> dict[str, tuple[int, int, bool]]:
+    """Rows, columns and whether there is a bias, of the linear layers of a layer."""
+    width, up = spec.width, spec.ff * (2 if spec.gated else 1)
+    shapes = dict.fromkeys(names.qkv, (3 * width // len(names.qkv), width, spec.attention_bias))
+    shapes[names.output] = (width, width, spec.attention_bias)
+    shapes |= dict.fromkeys(names.up, (up // len(names.up), width, spec.mlp_bias))
+    shapes[names.down] = (width, spec.ff, spec.mlp_bias)
     return shapes

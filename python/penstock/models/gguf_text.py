@@ -69,6 +69,8 @@ def tokenizer_data(file: GgufFile) -> TokenizerData:
         eos_id=_token_id(file, "eos", len(tokens)),
         unknown_id=_token_id(file, "unknown", len(tokens)),
         padding_id=_token_id(file, "padding", len(tokens)),
+        cls_id=_token_id(file, "cls", len(tokens)),
+        sep_id=_token_id(file, "seperator", len(tokens)),  # as the format spells it
         add_bos=file.boolean("tokenizer.ggml.add_bos_token"),
         add_eos=file.boolean("tokenizer.ggml.add_eos_token"),
         add_space_prefix=file.boolean("tokenizer.ggml.add_space_prefix"),

@@ -14,6 +14,8 @@ from penstock.kernels.weights import Linear
 from penstock.models import architectures, folder_text, gguf_text
 from penstock.models.architectures import is_encoder_folder
 from penstock.models.dense import read_dense
+from penstock.models.encoder_gguf import gguf_encoder_spec, gguf_sentence_spec, is_gguf_encoder
+from penstock.models.encoder_names import HF_ENCODER_NAMES, gguf_encoder_names
 from penstock.models.encoder_spec import EncoderSpec
 from penstock.models.encoder_weights import EncoderWeights
 from penstock.models.files import ModelFiles, fingerprint
@@ -50,19 +52,21 @@ class LoadedEmbedder:
 
 def is_embedding_model(files: ModelFiles) -> bool:
     """Whether a model is for embeddings: an encoder, or what sentence-transformers wrote."""
-    if files.kind != "folder":
-        return False
+    if files.kind == "gguf":
+        return is_gguf_encoder(files.path)
     return is_sentence_folder(files.path) or is_encoder_folder(files.path)
 
 
 def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
     """As `load_model`, of a model that makes embeddings."""
+    if files.kind == "gguf":
+        return _load_gguf_encoder(files, dtype)
     sentence = sentence_spec(files.path)
     spec = architectures.embedding_spec_of_folder(files.path)
     checkpoint = SafetensorsFolder(files.path)
     weights: EncoderWeights | DecoderWeights
     if isinstance(spec, EncoderSpec):
-        weights = EncoderWeights(checkpoint, spec, dtype)
+        weights = EncoderWeights(checkpoint, HF_ENCODER_NAMES[spec.architecture], spec, dtype)
     else:
         bare = "embed_tokens.weight" in checkpoint.tensors
         names = hf_names(sandwich_norms=spec.sandwich_norms, bare=bare)
@@ -75,8 +79,19 @@ def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
     return LoadedEmbedder(files.model_id, fingerprint(files), spec, weights, sentence, tuple(dense))
 
 
+def _load_gguf_encoder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
+    file = GgufFile(files.path)
+    spec = gguf_encoder_spec(file)
+    weights = EncoderWeights(file, gguf_encoder_names(file.tensors), spec, dtype)
+    sentence = gguf_sentence_spec(file)
+    return LoadedEmbedder(files.model_id, fingerprint(files), spec, weights, sentence, ())
+
+
 def load_embedding_parts(files: ModelFiles) -> EmbeddingParts:
     """Tokenizer and prompt, without reading a weight. Raises ModelError."""
+    if files.kind == "gguf":
+        data = gguf_text.tokenizer_data(GgufFile(files.path))
+        return EmbeddingParts(files.model_id, fingerprint(files), data, "", adaptable=False)
     tokenizer, config = files.path / "tokenizer.json", files.path / "tokenizer_config.json"
     if not tokenizer.exists():
         raise ModelError(f"{files.path}: tokenizer.json is missing")

@@ -38,8 +38,9 @@ class TokenizerData:
     """A tokenizer as GGUF metadata describe it.
 
     `model`: "gpt2" (byte-level BPE: `tokens` in the GPT-2 byte alphabet, `merges` "left right"),
-    "llama" (SentencePiece: `tokens` with U+2581 for a space, `scores`, byte tokens "<0x0A>"), or
-    another name that the reader did not judge. `pre`: name of the pre-tokenizer ("smollm",
+    "llama" (SentencePiece: `tokens` with U+2581 for a space, `scores`, byte tokens "<0x0A>"),
+    "bert" (WordPiece: U+2581 where a word begins, framed by `cls_id` and `sep_id`), or another name
+    that the reader did not judge. `pre`: name of the pre-tokenizer ("smollm",
     "qwen2", "llama-bpe", ...). Index in `tokens` = token id; `token_types` is as long as `tokens`
     or empty; so is `scores`. `add_bos` and the like are None where the file does not say.
     """
@@ -54,6 +55,8 @@ class TokenizerData:
     eos_id: int | None = None
     unknown_id: int | None = None
     padding_id: int | None = None
+    cls_id: int | None = None
+    sep_id: int | None = None
     add_bos: bool | None = None
     add_eos: bool | None = None
     add_space_prefix: bool | None = None
@@ -90,6 +93,6 @@ class EmbeddingParts:
 
     model_id: str
     fingerprint: str
-    tokenizer: TokenizerFiles
+    tokenizer: TokenizerSource
     prompt: str
     adaptable: bool

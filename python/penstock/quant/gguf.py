@@ -23,6 +23,13 @@ from penstock.quant.gguf_header import GgufHeader, StringArray, Value
 from penstock.quant.mapped import MappedFile
 
 
+def read_architecture(path: Path) -> Value | None:
+    """`general.architecture`, which files have first, read without the rest of the header; None
+    without one. Raises ModelError."""
+    key = "general.architecture"
+    return GgufHeader(MappedFile(path), until=key).metadata.get(key)
+
+
 class GgufFile:
     """An opened GGUF file: `metadata`, and the tensors as a Checkpoint gives them."""
 

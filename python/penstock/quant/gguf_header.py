@@ -80,8 +80,9 @@ Value: TypeAlias = "int | float | bool | str | StringArray | npt.NDArray[Any]"
 class GgufHeader:
     """Everything before the tensor data, which start at `data_offset`."""
 
-    def __init__(self, file: MappedFile) -> None:
-        """Walk over `file`. Raises ModelError naming the file and the key or tensor at fault."""
+    def __init__(self, file: MappedFile, until: str | None = None) -> None:
+        """Walk over `file`, no further than to the key `until`: then there are only the metadata
+        before it. Raises ModelError naming the file and the key or tensor at fault."""
         self._file = file
         self._offset = 0
         self.metadata: dict[str, Value] = {}
@@ -90,6 +91,8 @@ class GgufHeader:
         num_tensors, num_keys = self._preamble()
         for _ in range(num_keys):
             self._pair()
+            if until in self.metadata:
+                return
         entries = [self._tensor() for _ in range(num_tensors)]
         self.data_offset = self._aligned(self._offset)
         for name, shape, kind, offset in entries:

@@ -202,7 +202,8 @@ def _buffer_bytes(spec: EncoderSpec | DecoderSpec, step_tokens: int, context_tok
     """An upper bound of what a step's activations take, float32: the residual and a layer's input,
     and either q, k, v and the attention's result, or the feed-forward's."""
     if isinstance(spec, EncoderSpec):
-        inner, rotated = max(5 * spec.width, 2 * spec.ff), 2
+        inner = max(5 * spec.width, (3 if spec.gated else 2) * spec.ff)
+        rotated = 2 if spec.rope is None else 2 * spec.head_dim
     else:
         attention = 3 * spec.q_rows + 2 * spec.kv_rows
         inner, rotated = max(attention, 3 * spec.ff), 2 * spec.rope.rotated

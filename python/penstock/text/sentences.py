@@ -8,7 +8,8 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from penstock.base.errors import ModelError
-from penstock.models.tokenizer_data import TokenizerFiles
+from penstock.models.tokenizer_data import TokenizerData, TokenizerSource
+from penstock.text.word_pieces import word_pieces
 
 
 class SentenceTokenizer:
@@ -37,12 +38,18 @@ class SentenceTokenizer:
             return list(self._backend.encode_batch_fast(clean))
 
 
-def load_sentence_tokenizer(files: TokenizerFiles) -> SentenceTokenizer:
-    """Raises ModelError naming the file at fault."""
+def load_sentence_tokenizer(source: TokenizerSource) -> SentenceTokenizer:
+    """Raises ModelError naming the file or the key at fault."""
+    if isinstance(source, TokenizerData):
+        if source.model != "bert":
+            raise ModelError(
+                f"tokenizer.ggml.model is {source.model!r}; of encoders this build knows bert"
+            )
+        return SentenceTokenizer(word_pieces(source))
     try:
-        return SentenceTokenizer(Backend.from_buffer(files.tokenizer.read_bytes()))
+        return SentenceTokenizer(Backend.from_buffer(source.tokenizer.read_bytes()))
     except Exception as error:  # the library raises a bare Exception for a malformed file
-        raise ModelError(f"{files.tokenizer.name} cannot be read: {error}") from error
+        raise ModelError(f"{source.tokenizer.name} cannot be read: {error}") from error
 
 
 def _start(encoding: Any, most_tokens: int) -> list[int]:

