@@ -1,8 +1,9 @@
-"""The weights that ops take, as plain arrays: one dense kind and one affine integer kind.
+"""The weights that ops take, as plain arrays: one dense kind, one affine integer kind, and one of
+8-bit floats.
 
-Every integer format of every file is loaded into `Affine`; kernels know no other. `Linear` adds
-the bias. Implementations pack them once at load (`Ops.pack_linear`) into what their instructions
-want; the packed form is theirs alone.
+Every integer format of every file is loaded into `Affine`; kernels know no other. `Float8` is for
+kernels on a GPU: a CPU is given it as `Dense`. `Linear` adds the bias. Implementations pack them
+once at load (`Ops.pack_linear`) into what their instructions want; the packed form is theirs alone.
 """
 
 from __future__ import annotations
@@ -60,7 +61,26 @@ class Affine:
         return self.q.shape[0], self.q.shape[1] * (2 if self.bits == 4 else 1)
 
 
-Matrix: TypeAlias = "Dense | Affine"
+@dataclass(frozen=True, slots=True)
+class Float8:
+    """w[n, k] = scale[n // rows, k // columns] * e4m3(codes[n, k]), with `block` = (rows, columns).
+
+    `codes: [N, K]` uint8: e4m3fn of the OCP 8-bit floating point specification, a sign, four bits
+    of exponent with bias 7, three of mantissa, no infinities. NaN (0x7F, 0xFF) does not occur.
+    `scale: [ceil(N / rows), ceil(K / columns)]` float32. A block of (1, K) is a scale for each row,
+    (N, K) one for all, (128, 128) one for each tile, of which the last may be cut off.
+    """
+
+    codes: npt.NDArray[np.uint8]
+    scale: npt.NDArray[np.float32]
+    block: tuple[int, int]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.codes.shape[1]
+
+
+Matrix: TypeAlias = "Dense | Affine | Float8"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,13 @@ import numpy as np
 
 from penstock import _native
 from penstock.kernels.lora import LinearFactors, SlotSizes
-from penstock.kernels.weights import Dense, Matrix
+from penstock.kernels.weights import Dense, Float8, Matrix
 
 
 def matrix_source(matrix: Matrix) -> Any:
-    """A matrix for packing; borrows its arrays."""
+    """A matrix for packing; borrows its arrays. 8-bit floats are bfloat16 by then: what opened the
+    model saw to it."""
+    assert not isinstance(matrix, Float8), "the CPU has no products of 8-bit floats"
     if isinstance(matrix, Dense):
         dtype = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[matrix.dtype]
         return _native.MatrixSource.dense(np.ascontiguousarray(matrix.data), dtype)

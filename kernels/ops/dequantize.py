@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from penstock.kernels.weights import Affine, Dense, Matrix
+from penstock.kernels.weights import Affine, Dense, Float8, Matrix
 
 
 def _tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -46,15 +46,27 @@ def dequantize(matrix: Matrix, dtype: torch.dtype) -> torch.Tensor:
             bits = np.ascontiguousarray(matrix.data).view(np.int16)
             return torch.from_numpy(bits).view(torch.bfloat16).to(dtype)
         return _tensor(matrix.data, dtype)
+    if isinstance(matrix, Float8):
+        codes = torch.from_numpy(np.ascontiguousarray(matrix.codes)).view(torch.float8_e4m3fn)
+        return codes.to(dtype) * _spread(matrix, dtype)
     rows, width = matrix.shape
     scale, minimum = scales(matrix, dtype)
     grouped = integers(matrix).to(dtype).view(rows, width // matrix.group, matrix.group)
     return (scale[:, :, None] * grouped + minimum[:, :, None]).view(rows, width)
 
 
+def _spread(matrix: Float8, dtype: torch.dtype) -> torch.Tensor:
+    """[N, K]: the scale of every element."""
+    rows, columns = matrix.block
+    spread = _tensor(matrix.scale, dtype).repeat_interleave(rows, 0).repeat_interleave(columns, 1)
+    return spread[: matrix.shape[0], : matrix.shape[1]]
+
+
 def stored_bytes(matrix: Matrix) -> int:
     """Bytes that the matrix takes as given, scales included."""
     if isinstance(matrix, Dense):
         return int(matrix.data.nbytes)
+    if isinstance(matrix, Float8):
+        return int(matrix.codes.nbytes + matrix.scale.nbytes)
     arrays = (matrix.q, matrix.scale, matrix.minimum, matrix.super_scale, matrix.super_minimum)
     return sum(int(array.nbytes) for array in arrays if array is not None)

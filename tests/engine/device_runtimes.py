@@ -32,7 +32,7 @@ def rehearsal_ops() -> TorchOps:
 
 def rehearse(folder: Path, settings: EngineSettings) -> GpuRuntime:
     """The runtime that a GPU would have, on the CPU."""
-    model = load_model(files_at(folder, folder.name), settings.dtype)
+    model = load_model(files_at(folder, folder.name), settings.dtype, float8="float8")
     sizes = sizes_up_to(settings.max_seqs)
     memory = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES, sizes)
     return place(model, memory, settings, rehearsal_ops())

@@ -18,6 +18,7 @@ from penstock.models.encoder_config import ENCODER_ARCHITECTURES, EncoderFamily,
 from penstock.models.encoder_spec import EncoderSpec
 from penstock.models.hf_config import HfConfig
 from penstock.models.spec import DecoderSpec
+from penstock.quant.float8_config import read_scheme
 from penstock.quant.gguf import GgufFile
 from penstock.quant.json_file import read_json
 
@@ -77,7 +78,6 @@ _F = TypeVar("_F")
 
 class _Named(msgspec.Struct):
     architectures: list[str] = []
-    quantization_config: dict[str, object] | None = None
 
 
 def spec_of_folder(folder: Path) -> DecoderSpec:
@@ -117,10 +117,8 @@ def spec_of_gguf(file: GgufFile) -> tuple[DecoderSpec, GgufFamily]:
 
 def _family(path: Path, known: Mapping[str, _F]) -> _F:
     """Looked up before the rest is decoded, so that a foreign config is refused by its name."""
+    read_scheme(path)
     named = read_json(path, _Named)
-    if named.quantization_config is not None:
-        method = named.quantization_config.get("quant_method")
-        raise ModelError(f"{path}: quantization_config: {method} weights are not supported")
     for name in named.architectures:
         if name in known:
             return known[name]

@@ -24,18 +24,21 @@ from penstock.models.spec import DecoderSpec
 from penstock.models.tensor_names import GGUF_NAMES, hf_names
 from penstock.models.tokenizer_data import EmbeddingParts, TextParts, TokenizerFiles
 from penstock.models.weights import DecoderWeights
+from penstock.quant.checkpoint import Checkpoint
+from penstock.quant.float8_checkpoint import Held, open_checkpoint, widened_bytes
 from penstock.quant.gguf import GgufFile
-from penstock.quant.safetensors_file import SafetensorsFolder
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model whose header has been checked and whose weights are read when they are packed."""
+    """A model whose header has been checked and whose weights are read when they are packed.
+    `widened_bytes`: what the weights take beyond their files."""
 
     model_id: str
     fingerprint: str
     spec: DecoderSpec
     weights: DecoderWeights
+    widened_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class LoadedEmbedder:
     weights: EncoderWeights | DecoderWeights
     sentence: SentenceSpec
     dense: tuple[Linear, ...]
+    widened_bytes: int = 0
 
 
 def is_embedding_model(files: ModelFiles) -> bool:
@@ -63,7 +67,7 @@ def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
         return _load_gguf_encoder(files, dtype)
     sentence = sentence_spec(files.path)
     spec = architectures.embedding_spec_of_folder(files.path)
-    checkpoint = SafetensorsFolder(files.path)
+    checkpoint = open_checkpoint(files.path, _held("bf16", dtype))
     weights: EncoderWeights | DecoderWeights
     if isinstance(spec, EncoderSpec):
         weights = EncoderWeights(checkpoint, HF_ENCODER_NAMES[spec.architecture], spec, dtype)
@@ -76,7 +80,15 @@ def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
     for folder in sentence.dense:
         dense.append(read_dense(folder, width))
         width = dense[-1].shape[0]
-    return LoadedEmbedder(files.model_id, fingerprint(files), spec, weights, sentence, tuple(dense))
+    return LoadedEmbedder(
+        model_id=files.model_id,
+        fingerprint=fingerprint(files),
+        spec=spec,
+        weights=weights,
+        sentence=sentence,
+        dense=tuple(dense),
+        widened_bytes=widened_bytes(checkpoint),
+    )
 
 
 def _load_gguf_encoder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
@@ -101,18 +113,30 @@ def load_embedding_parts(files: ModelFiles) -> EmbeddingParts:
     return EmbeddingParts(files.model_id, fingerprint(files), source, prompt, adaptable)
 
 
-def load_model(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedModel:
-    """Open a model. Raises ModelError naming file and key or tensor for an unknown architecture,
-    a missing, unexpected or misshapen tensor, a corrupt file."""
+def load_model(
+    files: ModelFiles, dtype: Literal["auto", "f32"], float8: Held = "bf16"
+) -> LoadedModel:
+    """Open a model. `float8`: what matrices of 8-bit floats become; a CPU knows no such weights.
+
+    Raises ModelError naming file and key or tensor for an unknown architecture, a missing,
+    unexpected or misshapen tensor, a corrupt file.
+    """
+    checkpoint: Checkpoint
     if files.kind == "gguf":
-        file = GgufFile(files.path)
+        checkpoint = file = GgufFile(files.path)
         spec, family = architectures.spec_of_gguf(file)
         weights = DecoderWeights(file, GGUF_NAMES, spec, dtype, family.interleaved)
     else:
         spec = architectures.spec_of_folder(files.path)
         names = hf_names(sandwich_norms=spec.sandwich_norms)
-        weights = DecoderWeights(SafetensorsFolder(files.path), names, spec, dtype)
-    return LoadedModel(files.model_id, fingerprint(files), spec, weights)
+        checkpoint = open_checkpoint(files.path, _held(float8, dtype))
+        weights = DecoderWeights(checkpoint, names, spec, dtype)
+    return LoadedModel(files.model_id, fingerprint(files), spec, weights, widened_bytes(checkpoint))
+
+
+def _held(float8: Held, dtype: Literal["auto", "f32"]) -> Held:
+    """As float32 each value is rounded once."""
+    return "float8" if dtype == "f32" else float8
 
 
 def load_text_parts(files: ModelFiles) -> TextParts:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.errors import ModelError
-from penstock.kernels.weights import Dense, Linear, Matrix
+from penstock.kernels.weights import Dense, Float8, Linear, Matrix
 from penstock.models.spec import DecoderSpec
 from penstock.models.strict import Shape, check_shapes
 from penstock.models.tensor_names import TensorNames
@@ -72,8 +72,14 @@ class DecoderWeights:
         check_tensors(checkpoint, names, spec)
 
     def embedding(self) -> Matrix:
-        """[V, W]."""
-        return self._matrix(f"{self._names.embedding}.weight")
+        """[V, W]. Raises ModelError where it is of 8-bit floats: only products know those."""
+        name = f"{self._names.embedding}.weight"
+        table = self._matrix(name)
+        if isinstance(table, Float8):
+            raise ModelError(
+                f"{self._checkpoint.path}: {name}: an embedding of 8-bit floats is not supported"
+            )
+        return table
 
     def head(self) -> Linear | None:
         """[V, W]; None where it is the embedding."""

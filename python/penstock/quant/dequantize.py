@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.weights import Affine, Dense, Matrix
+from penstock.kernels.weights import Affine, Dense, Float8, Matrix
+from penstock.quant.float8 import float8_to_float32
 
 Floats = npt.NDArray[np.float32]
 
@@ -18,6 +19,8 @@ def dequantize(matrix: Matrix) -> Floats:
     """
     if isinstance(matrix, Dense):
         return _widen(matrix)
+    if isinstance(matrix, Float8):
+        return float8_to_float32(matrix)
     rows, columns = matrix.shape
     values = _unpack(matrix).astype(np.float32).reshape(rows, -1, matrix.group)
     if matrix.minimum is None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.weights import Dense, Linear, Matrix
+from penstock.kernels.weights import Dense, Float8, Linear, Matrix
 
 
 def take_rows(matrix: Matrix, rows: npt.NDArray[np.intp]) -> Matrix:
@@ -15,6 +15,9 @@ def take_rows(matrix: Matrix, rows: npt.NDArray[np.intp]) -> Matrix:
     inside a row."""
     if isinstance(matrix, Dense):
         return Dense(matrix.data[rows], matrix.dtype)
+    if isinstance(matrix, Float8):
+        height, width = matrix.block
+        return Float8(matrix.codes[rows], matrix.scale[rows // height], (1, width))
     return replace(
         matrix,
         q=matrix.q[rows],
@@ -39,5 +42,7 @@ def linear_bytes(linear: Linear) -> int:
 def _arrays(matrix: Matrix) -> list[npt.NDArray[np.generic]]:
     if isinstance(matrix, Dense):
         return [matrix.data]
+    if isinstance(matrix, Float8):
+        return [matrix.codes, matrix.scale]
     optional = (matrix.minimum, matrix.super_scale, matrix.super_minimum)
     return [matrix.q, matrix.scale, *(array for array in optional if array is not None)]

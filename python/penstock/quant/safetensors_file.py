@@ -6,6 +6,7 @@ tensors and shard names that leave the folder are refused.
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from collections.abc import Mapping
@@ -28,12 +29,14 @@ MAX_DIMENSIONS = 8
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
 
+FLOAT8 = "F8_E4M3"
+
 # Bytes of an element. A type that is not here is refused: its extent could not be checked.
 ITEM_BYTES = {
     "BOOL": 1,
     "U8": 1,
     "I8": 1,
-    "F8_E4M3": 1,
+    FLOAT8: 1,
     "F8_E5M2": 1,
     "F8_E8M0": 1,
     "U16": 2,
@@ -90,6 +93,23 @@ class SafetensorsFile:
             raise ModelError(f"{self.path}: {name}: expected a vector, the shape is {info.shape}")
         return np.array(dequantize(self._dense(info, (1, info.shape[0])))[0])
 
+    def codes(self, name: str) -> npt.NDArray[np.uint8]:
+        """An F8_E4M3 matrix as its codes: a view of the mapped file, read only."""
+        info = self._info(name)
+        if info.type_name != FLOAT8 or len(info.shape) != 2:
+            raise ModelError(
+                f"{self.path}: {name}: expected a matrix of {FLOAT8}, it is {info.type_name} "
+                f"{info.shape}"
+            )
+        return self._file.bytes(info.offset, info.size_bytes).reshape(info.shape)
+
+    def floats(self, name: str) -> npt.NDArray[np.float32]:
+        """A float tensor of any shape as float32, copied out of the file."""
+        info = self._info(name)
+        return np.array(dequantize(self._dense(info, (1, math.prod(info.shape))))).reshape(
+            info.shape
+        )
+
     def _info(self, name: str) -> TensorInfo:
         info = self.tensors.get(name)
         if info is None:
@@ -132,6 +152,14 @@ class SafetensorsFolder:
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
         return self._file(name).vector(name)
+
+    def codes(self, name: str) -> npt.NDArray[np.uint8]:
+        """See SafetensorsFile."""
+        return self._file(name).codes(name)
+
+    def floats(self, name: str) -> npt.NDArray[np.float32]:
+        """See SafetensorsFile."""
+        return self._file(name).floats(name)
 
     def _file(self, name: str) -> SafetensorsFile:
         if name not in self._files:

@@ -27,6 +27,8 @@ from penstock.runtime.native import NativeBackend
 from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.rows import RowTable
 
+WIDENED = "; weights of 8-bit floats are held as bfloat16, for a CPU has no products of them"
+
 
 def load_runtime(
     settings: EngineSettings,
@@ -65,7 +67,8 @@ def start_embedding(
     if settings.kernels == "reference":
         raise ModelError(f"{files.model_id}: embedding models have native kernels only")
     model = load_embedder(files, settings.dtype)
-    return NativeEmbedding(model, _file_bytes(files), settings, available, progress)
+    packed_bytes = _file_bytes(files) + model.widened_bytes
+    return NativeEmbedding(model, packed_bytes, settings, available, progress)
 
 
 def start_runtime(
@@ -77,15 +80,17 @@ def start_runtime(
     """The runtime of a model on disk, on the device that `settings` ask for; on a CPU within
     `available` bytes (None: as much as it takes). Raises ModelError."""
     device = choose_device(settings)
-    model = load_model(files, settings.dtype)
     if device != "cpu":
         # torch takes two seconds to import: a CPU server has no need of it
         from penstock.runtime import gpu_load
 
         if settings.device != "auto" or gpu_load.torch_serves():
+            model = load_model(files, settings.dtype)
             taken_bytes = weight_bytes(files, model.spec, settings)
             return gpu_load.start_gpu_runtime(model, taken_bytes, settings, device, progress)
-    memory = plan_memory(model.spec, weight_bytes(files, model.spec, settings), settings, available)
+    model = load_model(files, settings.dtype)
+    packed_bytes = weight_bytes(files, model.spec, settings) + model.widened_bytes
+    memory = plan_memory(model.spec, packed_bytes, settings, available)
     backend = backend_for(settings)(model, memory, settings, progress)
     rows = RowTable(settings.max_seqs, memory.context_tokens, settings.block_tokens)
     taken = replace(memory, weight_bytes=backend.weight_bytes, buffer_bytes=backend.buffer_bytes)
@@ -99,7 +104,8 @@ def start_runtime(
         weight_bytes=backend.weight_bytes,
         memory_bytes=taken.total_bytes,
     )
-    return CpuRuntime(rows, backend, info, taken.formula())
+    report = taken.formula() + (WIDENED if model.widened_bytes else "")
+    return CpuRuntime(rows, backend, info, report)
 
 
 def backend_for(

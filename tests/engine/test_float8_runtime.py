@@ -1,0 +1,95 @@
+"""A model in 8-bit floats is served on a CPU, which says what it takes there, and on a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from device_runtimes import rehearse
+from float8_folders import write_float8
+from generations import generate, requests_over
+from small_llama import (
+    CONTEXT,
+    FF,
+    HEAD_DIM,
+    HEADS,
+    KV_HEADS,
+    LAYERS,
+    VOCAB,
+    WIDTH,
+    write_small_llama,
+)
+
+from penstock.config import EngineSettings
+from penstock.models.loading import load_model
+from penstock.models.sources import files_at
+from penstock.runtime import start_runtime
+from penstock.runtime.protocol import Runtime
+from penstock.scheduler import Scheduler
+
+CODES = LAYERS * WIDTH * (HEAD_DIM * 2 * (HEADS + KV_HEADS) + 3 * FF)
+SCALES = 4 * 7 * LAYERS  # no matrix is larger than a block
+ENDS = 2 * 2 * VOCAB * WIDTH
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    plain = write_small_llama(tmp_path_factory.mktemp("float8") / "plain")
+    write_float8(plain, plain.parent / "small", "fp8-block", torch.bfloat16)
+    return plain.parent / "small"
+
+
+def settings(**options: object) -> EngineSettings:
+    return EngineSettings(
+        context_tokens=CONTEXT,
+        max_seqs=6,
+        token_budget=CONTEXT,
+        cache_mb=1,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def native(folder: Path) -> Runtime:
+    return start_runtime(files_at(folder, "m"), settings(kernels="native"))
+
+
+def test_a_cpu_holds_bfloat16_counts_it_and_says_so(folder: Path) -> None:
+    runtime = native(folder)
+    assert runtime.info.weight_bytes == 2 * CODES + ENDS
+    assert runtime.report.endswith("held as bfloat16, for a CPU has no products of them")
+    runtime.close()
+
+
+def test_of_a_model_that_is_not_quantized_nothing_is_said(folder: Path) -> None:
+    runtime = native(folder.parent / "plain")
+    assert "8-bit" not in runtime.report
+    runtime.close()
+
+
+def test_what_becomes_wider_is_known_before_it_is_read(folder: Path) -> None:
+    files = files_at(folder, "m")
+    assert load_model(files, "auto").widened_bytes == CODES
+    assert load_model(files, "f32").widened_bytes == 0
+    assert load_model(files, "auto", float8="float8").widened_bytes == 0
+
+
+def first_logprobs(runtime: Runtime) -> list[float]:
+    """Of the first token of each greedy request."""
+    scheduler = Scheduler(
+        num_blocks=runtime.info.cache_blocks,
+        block_tokens=runtime.info.block_tokens,
+        context_tokens=CONTEXT,
+        max_seqs=6,
+        token_budget=CONTEXT,
+    )
+    asked = [one for one in requests_over(VOCAB, 60) if one.sampling.temperature == 0.0]
+    answers = generate(runtime, scheduler, asked).answers  # type: ignore[arg-type]
+    runtime.close()
+    return [answer[0][1] for answer in answers]
+
+
+def test_a_device_keeps_the_codes_and_answers_alike(folder: Path) -> None:
+    device = rehearse(folder, settings())
+    assert device.info.weight_bytes == CODES + ENDS + SCALES
+    assert first_logprobs(device) == pytest.approx(first_logprobs(native(folder)), abs=0.05)

@@ -1,0 +1,190 @@
+"""Folders of 8-bit floats: every form is read, and what is wrong or not supported is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from float8_folders import Form, quantization_config, quantized
+from safetensors.torch import save_file
+
+from penstock.base.errors import ModelError
+from penstock.kernels.weights import Dense, Float8
+from penstock.quant.checkpoint import Checkpoint
+from penstock.quant.dequantize import dequantize
+from penstock.quant.float8_checkpoint import Held, open_checkpoint, widened_bytes
+from penstock.quant.float8_config import read_scheme
+
+FORMS: list[Form] = ["fp8-block", "fp8-tensor", "channel", "tensor", "block", "group"]
+SHAPE = (200, 300)
+
+
+def tensors(form: Form = "fp8-block") -> dict[str, torch.Tensor]:
+    weight = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
+    codes, scale, _ = quantized(weight, form)
+    suffix = "_inv" if form == "fp8-block" else ""
+    plain = torch.ones(3, 4, dtype=torch.bfloat16)
+    return {"a.weight": codes, f"a.weight_scale{suffix}": scale, "b.weight": plain}
+
+
+def opened(
+    folder: Path, config: dict[str, Any], held: dict[str, torch.Tensor], as_: Held = "float8"
+) -> Checkpoint:
+    (folder / "config.json").write_text(json.dumps({"quantization_config": config}))
+    save_file(held, folder / "model.safetensors")
+    return open_checkpoint(folder, as_)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("form", FORMS)
+def test_codes_and_scales_are_one_matrix(tmp_path: Path, form: Form, dtype: torch.dtype) -> None:
+    held = tensors(form)
+    name = next(name for name in held if "scale" in name)
+    held[name] = held[name].to(dtype)
+    checkpoint = opened(tmp_path, quantization_config(form), held)
+    assert set(checkpoint.tensors) == {"a.weight", "b.weight"}
+    matrix = checkpoint.matrix("a.weight")
+    assert isinstance(matrix, Float8)
+    scale = held[name].float()
+    if form in ("fp8-block", "block"):
+        scale = scale.repeat_interleave(128, 0)[: SHAPE[0]]
+    if form in ("fp8-block", "block", "group"):
+        scale = scale.repeat_interleave(128, 1)[:, : SHAPE[1]]
+    expected = held["a.weight"].float() * scale
+    np.testing.assert_array_equal(dequantize(matrix), expected.numpy())
+    assert widened_bytes(checkpoint) == 0
+
+
+@pytest.mark.parametrize("shape", [(200,), (200, 1)])
+def test_scales_of_rows_may_lie_either_way(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    held = tensors("channel")
+    held["a.weight_scale"] = held["a.weight_scale"].reshape(shape)
+    matrix = opened(tmp_path, quantization_config("channel"), held).matrix("a.weight")
+    assert isinstance(matrix, Float8) and matrix.block == (1, 300)
+
+
+def test_a_cpu_is_given_bfloat16_and_told_what_it_takes(tmp_path: Path) -> None:
+    checkpoint = opened(tmp_path, quantization_config("fp8-block"), tensors(), "bf16")
+    matrix = checkpoint.matrix("a.weight")
+    assert isinstance(matrix, Dense) and matrix.dtype == "bf16"
+    assert widened_bytes(checkpoint) == SHAPE[0] * SHAPE[1]
+
+
+def test_what_is_not_quantized_is_read_as_it_is(tmp_path: Path) -> None:
+    matrix = opened(tmp_path, quantization_config("fp8-block"), tensors()).matrix("b.weight")
+    assert isinstance(matrix, Dense) and matrix.dtype == "bf16"
+
+
+def test_static_scales_of_activations_are_let_be(tmp_path: Path) -> None:
+    held = tensors("fp8-tensor") | {"a.input_scale": torch.tensor(0.5)}
+    checkpoint = opened(tmp_path, quantization_config("fp8-tensor"), held)
+    assert set(checkpoint.tensors) == {"a.weight", "b.weight"}
+
+
+def test_a_folder_that_is_not_quantized_is_a_plain_one(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    save_file({"b.weight": torch.ones(3, 4)}, tmp_path / "model.safetensors")
+    checkpoint = open_checkpoint(tmp_path, "bf16")
+    assert checkpoint.matrix("b.weight").shape == (3, 4) and widened_bytes(checkpoint) == 0
+
+
+@pytest.mark.parametrize("code", [0x7F, 0xFF])
+def test_a_weight_that_is_no_number_is_named(tmp_path: Path, code: int) -> None:
+    held = tensors()
+    held["a.weight"].view(torch.uint8)[199, 299] = code
+    checkpoint = opened(tmp_path, quantization_config("fp8-block"), held)
+    with pytest.raises(ModelError, match=r"a\.weight: not all numbers are finite"):
+        checkpoint.matrix("a.weight")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e37])
+def test_a_scale_that_is_no_number_is_named(tmp_path: Path, value: float) -> None:
+    held = tensors()
+    held["a.weight_scale_inv"][1, 2] = value
+    checkpoint = opened(tmp_path, quantization_config("fp8-block"), held)
+    with pytest.raises(ModelError, match=r"a\.weight_scale_inv: not all numbers are finite"):
+        checkpoint.matrix("a.weight")
+
+
+@pytest.mark.parametrize(
+    ("form", "scale", "message"),
+    [
+        ("fp8-block", None, r"tensor a\.weight_scale_inv or a\.weight_scale is missing"),
+        ("fp8-block", (3, 2), r"a\.weight_scale_inv has shape \(3, 2\), expected \(2, 3\)"),
+        ("fp8-block", (200, 1), r"shape \(200, 1\), expected \(2, 3\)"),
+        ("channel", (300, 1), r"a\.weight_scale has shape \(300, 1\), expected \(200, 1\)"),
+        ("group", (200, 2), r"shape \(200, 2\), expected \(200, 3\)"),
+    ],
+)
+def test_scales_that_do_not_fit_are_named(
+    tmp_path: Path, form: Form, scale: tuple[int, ...] | None, message: str
+) -> None:
+    held = tensors(form)
+    name = next(name for name in held if "scale" in name)
+    del held[name]
+    if scale is not None:
+        held[name] = torch.ones(scale)
+    with pytest.raises(ModelError, match=message):
+        opened(tmp_path, quantization_config(form), held)
+
+
+def test_a_scale_without_8_bits_stays_a_tensor(tmp_path: Path) -> None:
+    held = tensors() | {"b.weight_scale_inv": torch.ones(1, 1)}
+    checkpoint = opened(tmp_path, quantization_config("fp8-block"), held)
+    assert "b.weight_scale_inv" in checkpoint.tensors
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq", "bitsandbytes", "mxfp4", "fbgemm_fp8", None, 3])
+def test_another_method_is_refused_by_its_name(tmp_path: Path, method: object) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"quantization_config": {"quant_method": method, "bits": "4"}}))
+    with pytest.raises(ModelError, match=f"{method} weights are not supported, known are 8-bit"):
+        read_scheme(path)
+
+
+GROUP = quantization_config("channel")["config_groups"]["group_0"]
+
+
+def group(**changes: Any) -> dict[str, Any]:
+    return {"config_groups": {"g": GROUP | {"weights": GROUP["weights"] | changes}}}
+
+
+BOTH = {"a": GROUP} | group(strategy="group", group_size=128)["config_groups"]
+
+
+@pytest.mark.parametrize(
+    ("form", "change", "message"),
+    [
+        ("fp8-block", {"fmt": "e5m2"}, "fmt 'e5m2'"),
+        ("fp8-block", {"activation_scheme": "odd"}, "activation_scheme 'odd'"),
+        ("fp8-block", {"weight_block_size": [64, 128]}, r"weight_block_size: \[64, 128\]"),
+        ("fp8-block", {"weight_block_size": []}, r"weight_block_size: \[\]"),
+        ("fp8-block", {"weight_block_size": 128}, "weight_block_size"),
+        ("channel", {"format": "pack-quantized"}, "format 'pack-quantized'"),
+        ("channel", {"format": None}, "format None"),
+        ("channel", {"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme is not supported"),
+        ("channel", {"sparsity_config": {"format": "x"}}, "sparsity_config is not supported"),
+        ("channel", {"transform_config": {"config_groups": {"r": {}}}}, "transform_config is not"),
+        ("channel", {"config_groups": {}}, "one form of weights, not 0"),
+        ("channel", {"config_groups": {"g": {}}}, "g: weights are missing"),
+        ("channel", group(type="int"), "weights are int of 8 bits"),
+        ("channel", group(num_bits=4), "weights are float of 4 bits"),
+        ("channel", group(symmetric=False), "symmetric"),
+        ("channel", group(strategy="attn_head"), "strategy 'attn_head'"),
+        ("channel", group(strategy="group", group_size=64), "group_size 64"),
+        ("channel", group(strategy="block", block_structure=[1, 64]), "block_structure"),
+        ("channel", {"config_groups": BOTH}, "not 2"),
+    ],
+)
+def test_a_form_that_is_not_supported_is_named(
+    tmp_path: Path, form: Form, change: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"quantization_config": quantization_config(form) | change}))
+    with pytest.raises(ModelError, match=message) as raised:
+        read_scheme(path)
+    assert str(path) in str(raised.value)
