@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import triton
-import triton.language as tl
 
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.activation import GELU, GELU_MUL, GELU_TANH_MUL, SILU_MUL
+from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import ceil_div, launch, why_not
 
 _BLOCK = 1024

@@ -6,12 +6,11 @@ A stage lists each token once, so its programs' lanes never meet; a barrier divi
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
 
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.adjust import ADJUST_LOGITS
 from penstock.kernels.sampling import SamplingRows
+from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import ceil_div, launch, power_of_two, why_not
 from penstock.kernels.triton.sampling_operands import adjust_tensors
 

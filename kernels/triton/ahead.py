@@ -1,17 +1,25 @@
 """Compilation ahead of time: every kernel, as the wrappers launch it, for named targets.
 
-The wrappers run over the registry's cases while launches are only noted; each distinct signature
-is then compiled for the last target, and for the others once for each combination of types. No GPU
-is needed. `python -m penstock.kernels.triton.ahead [OP ...]` prints a JSON
-line for each kernel, signature and target: what was compiled and the bytes of the cubin. With
-`--each-kernel-once` only one signature of each kernel is compiled.
+Nothing is listed by hand. Which signatures are *proven* follows from the registry: the wrappers run
+over the cases of their ops while launches are only noted (`proven`), so a new kernel is proven as
+soon as its op has cases. Which are *packaged* follows from the sizes of models (`shipped`), in the
+same way. Both are lists of `Signature`; `compile_all` compiles each distinct one once, in several
+processes.
+
+No GPU is needed. `python -m penstock.kernels.triton.ahead [OP ...]` prints a JSON line for each
+signature and target: what was compiled and the bytes of the cubin. With `--each-kernel-once` only
+one signature of each kernel is compiled.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -23,104 +31,108 @@ from penstock.kernels.op import KernelTable, Machine, Op
 from penstock.kernels.ops import all_ops
 from penstock.kernels.served import as_served
 from penstock.kernels.torch_ops import TorchOps
-from penstock.kernels.triton.launch import OPTIONS, Launch, interpreted, noting
+from penstock.kernels.triton.launch import interpreted, noting
+from penstock.kernels.triton.signature import OPTIONS, Signature
 
 # Capability -> name. For capability 90 Triton itself targets sm_90a.
 TARGETS = {80: "sm_80", 90: "sm_90a"}
 _LAST = max(TARGETS)
-ACTIVATIONS = (torch.float32, torch.bfloat16)
+
+# The first is served, and compiled with every tile. Tiles do not depend on the type: of the other
+# each combination of types is compiled once. (A float32 product takes 20 times as long to compile.)
+ACTIVATIONS = (torch.bfloat16, torch.float32)
 
 _QUICK = "--each-kernel-once"
 
 # Sizes of a model that shape no tile: one value stands for all.
 _EXTENTS = frozenset({"ROWS", "WIDTH", "VOCABULARY"})
 
-_POINTERS = {
-    torch.float64: "*fp64",
-    torch.float32: "*fp32",
-    torch.float16: "*fp16",
-    torch.bfloat16: "*bf16",
-    torch.int64: "*i64",
-    torch.int32: "*i32",
-    torch.int8: "*i8",
-    torch.uint8: "*u8",
-    torch.float8_e4m3fn: "*fp8e4nv",
-}
+Work = tuple[Signature, int]
+"""A signature and the capability that it is compiled for."""
 
 
-def signatures(ops: Iterable[Op]) -> list[Launch]:
-    """One launch of every distinct signature that the ops' cases lead to."""
+def proven(ops: Iterable[Op]) -> list[Signature]:
+    """One of every distinct signature that the ops' cases lead to."""
     table = KernelTable(all_ops(), Machine("cuda", _LAST), frozenset({"triton", "reference"}))
-    distinct: dict[str, Launch] = {}
+    distinct: dict[Any, Signature] = {}
     for op in ops:
         for case in op.cases:
             for dtype in ACTIVATIONS:
                 inputs = as_served(case.draw(0), None if dtype == torch.float32 else dtype)
                 with noting() as launches:
                     op.invoke(TorchOps(table, "cpu", dtype), inputs)
-                for launch in launches:
-                    # Tiles do not depend on the type: all of them once, the other types once.
-                    key = _types_key(launch) if dtype != ACTIVATIONS[0] else _key(launch)
-                    distinct.setdefault(key, launch)
-    return list(distinct.values())
+                for signature in (launch.signature() for launch in launches):
+                    served = dtype == ACTIVATIONS[0]
+                    key = _without_extents(signature) if served else _types(signature)
+                    distinct.setdefault(key, signature)
+    return list({_without_extents(one): one for one in distinct.values()}.values())
 
 
-def _types(launch: Launch) -> dict[str, str]:
-    names = launch.kernel.arg_names
-    types = {
-        name: _POINTERS[argument.dtype]
-        if isinstance(argument, torch.Tensor)
-        else ("fp32" if isinstance(argument, float) else "i32")
-        for name, argument in zip(names, launch.arguments, strict=False)
-    }
-    return {name: types.get(name, "constexpr") for name in names}
+def _types(signature: Signature) -> tuple[Any, ...]:
+    return signature.kernel, signature.types
 
 
-def _types_key(launch: Launch) -> str:
-    return f"{launch.kernel.__name__} {_types(launch)}"
-
-
-def _key(launch: Launch) -> str:
+def _without_extents(signature: Signature) -> tuple[Any, ...]:
     """What a compilation depends on, but for plain extents."""
-    constants = {name: item for name, item in launch.constants.items() if name not in _EXTENTS}
-    return f"{_types_key(launch)} {constants} {launch.num_warps} {launch.num_stages}"
+    constants = tuple(item for item in signature.constants if item[0] not in _EXTENTS)
+    return *_types(signature), constants, signature.num_warps, signature.num_stages
 
 
-def compile_for(launch: Launch, capability: int) -> Any:
+def on_targets(signatures: Iterable[Signature]) -> list[Work]:
+    """Each signature for the last target, and for the others once for each combination of types."""
+    seen: set[tuple[Any, ...]] = set()
+    work = []
+    for signature in signatures:
+        types = _types(signature)
+        work += [(signature, each) for each in TARGETS if each == _LAST or types not in seen]
+        seen.add(types)
+    return work
+
+
+def compile_for(signature: Signature, capability: int) -> Any:
     """The compiled kernel; `.asm["cubin"]` and `.asm["ptx"]` hold the results."""
+    kernel = getattr(import_module(signature.module), signature.kernel)
+    constants = dict(signature.constants)
+    types = dict(zip(kernel.arg_names, signature.types, strict=False))
     aligned = {
         (index,): [["tt.divisibility", 16]]
-        for index, argument in enumerate(launch.arguments)
-        if isinstance(argument, torch.Tensor)
+        for index, written in enumerate(signature.types)
+        if written.startswith("*")
     }
-    source = ASTSource(launch.kernel, _types(launch), launch.constants, aligned)
-    target = GPUTarget("cuda", capability, 32)
-    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages, **OPTIONS}
-    return triton.compile(source, target=target, options=options)
+    declared = {name: types.get(name, "constexpr") for name in kernel.arg_names}
+    source = ASTSource(kernel, declared, constants, aligned)
+    options = {
+        "num_warps": signature.num_warps,
+        "num_stages": signature.num_stages,
+        **OPTIONS,
+    }
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 
-def compile_all(launches: Iterable[Launch]) -> Iterator[dict[str, Any]]:
-    """Compile for the targets; yields a record of each result."""
-    seen: set[str] = set()
-    for launch in launches:
-        types = _types_key(launch)
-        targets = TARGETS if types not in seen else {_LAST: TARGETS[_LAST]}
-        seen.add(types)
-        for capability, name in targets.items():
-            compiled = compile_for(launch, capability)
-            yield {
-                "kernel": launch.kernel.__name__,
-                "constants": launch.constants,
-                "target": name,
-                "ptx_target": compiled.asm["ptx"].split(".target ", 1)[1].split()[0],
-                "cubin_bytes": len(compiled.asm["cubin"]),
-                "shared_bytes": compiled.metadata.shared,
-            }
+def compile_all(work: list[Work], processes: int | None = None) -> Iterator[dict[str, Any]]:
+    """Compile all, and yield a record of each as it is done. `processes`: one a core where it is
+    None."""
+    count = processes or len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+        yield from pool.map(_compiled, work)
 
 
-def one_of_each(launches: Iterable[Launch]) -> list[Launch]:
-    """The first launch of each kernel: the quick check that everything still compiles."""
-    return list({launch.kernel.__name__: launch for launch in reversed(list(launches))}.values())
+def _compiled(work: Work) -> dict[str, Any]:
+    signature, capability = work
+    compiled = compile_for(signature, capability)
+    return {
+        "kernel": signature.kernel,
+        "constants": dict(signature.constants),
+        "target": TARGETS[capability],
+        "ptx_target": compiled.asm["ptx"].split(".target ", 1)[1].split()[0],
+        "cubin_bytes": len(compiled.asm["cubin"]),
+        "shared_bytes": compiled.metadata.shared,
+    }
+
+
+def one_of_each(signatures: Iterable[Signature]) -> list[Signature]:
+    """The first of each kernel: the quick check that everything still compiles."""
+    return list({one.kernel: one for one in reversed(list(signatures))}.values())
 
 
 def main(arguments: list[str]) -> None:
@@ -128,8 +140,9 @@ def main(arguments: list[str]) -> None:
     assert not interpreted(), "the interpreter has replaced the compiler"
     names = [argument for argument in arguments if argument != _QUICK]
     chosen = [op for op in all_ops() if "triton" in op.implementations]
-    launches = signatures(op for op in chosen if not names or op.name in names)
-    for record in compile_all(one_of_each(launches) if _QUICK in arguments else launches):
+    signatures = proven(op for op in chosen if not names or op.name in names)
+    quick = _QUICK in arguments
+    for record in compile_all(on_targets(one_of_each(signatures) if quick else signatures)):
         print(json.dumps(record), flush=True)
 
 

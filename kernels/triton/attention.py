@@ -12,8 +12,6 @@ import math
 from collections.abc import Callable
 
 import torch
-import triton
-import triton.language as tl
 
 from penstock.kernels.gpu_cache import ALIGNED_ELEMENTS, is_token_major
 from penstock.kernels.op import Impl
@@ -21,6 +19,7 @@ from penstock.kernels.ops.attention import ATTENTION, BIDIRECTIONAL_ATTENTION
 from penstock.kernels.table import LayerCache, StepInputs
 from penstock.kernels.triton.attention_tile import attend, load_queries
 from penstock.kernels.triton.decode_attention import decode_attention, decode_tokens
+from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import BF16_IS_BROKEN, launch, power_of_two, why_not
 
 

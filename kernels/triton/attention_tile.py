@@ -3,8 +3,7 @@ step of the online softmax (arXiv 2205.14135) over it."""
 
 from __future__ import annotations
 
-import triton
-import triton.language as tl
+from penstock.kernels.triton.language import tl, triton
 
 
 @triton.jit

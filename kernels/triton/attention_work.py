@@ -12,11 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton
-import triton.language as tl
 
 from penstock.kernels.table import StepInputs
 from penstock.kernels.triton.attention_tile import chunk_tokens
+from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import launch
 
 CHUNK = 256

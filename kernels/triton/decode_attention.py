@@ -12,13 +12,12 @@ from __future__ import annotations
 import math
 
 import torch
-import triton
-import triton.language as tl
 
 from penstock.kernels.gpu_cache import ALIGNED_ELEMENTS
 from penstock.kernels.table import LayerCache, StepInputs
 from penstock.kernels.triton.attention_tile import attend, chunk_tokens, load_queries
 from penstock.kernels.triton.attention_work import CHUNK, AttentionWork, work_of
+from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import BF16_IS_BROKEN, launch, power_of_two
 
 _LEAST_ROWS = 16  # of a tensor-core tile

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.embedding import EMBEDDING
+from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import ceil_div, launch, why_not
 from penstock.kernels.triton.packed import Packed, PackedDense, pack_matrix
 from penstock.kernels.weights import Matrix

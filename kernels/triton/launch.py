@@ -8,14 +8,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-import triton
-
 from penstock.kernels.op import Machine
+from penstock.kernels.triton.language import INSTALLED, triton
+from penstock.kernels.triton.signature import OPTIONS, Signature, type_of
 
 OLDEST_CAPABILITY = 80
-
-# Stated, because the default changes between releases of Triton, and with it the bits.
-OPTIONS = {"enable_fp_fusion": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +26,25 @@ class Launch:
     num_warps: int
     num_stages: int
 
+    def signature(self) -> Signature:
+        """What its compilation depends on."""
+        function = self.kernel.fn
+        return Signature(
+            function.__module__,
+            function.__name__,
+            tuple(type_of(argument) for argument in self.arguments),
+            tuple(sorted(self.constants.items())),
+            self.num_warps,
+            self.num_stages,
+        )
+
 
 _noted: ContextVar[list[Launch] | None] = ContextVar("noted", default=None)
 
 
 def interpreted() -> bool:
     """Whether kernels run in Triton's interpreter, on CPU tensors."""
-    return bool(triton.knobs.runtime.interpret)
+    return INSTALLED and bool(triton.knobs.runtime.interpret)
 
 
 def launch(
@@ -46,13 +55,18 @@ def launch(
     num_stages: int = 3,
     **constants: Any,
 ) -> None:
-    """Start `kernel` on the current stream; nothing where the grid is empty."""
+    """Start `kernel` on the current stream; nothing where the grid is empty. Raises RuntimeError
+    where it would have to be compiled and Triton is not installed."""
     noted = _noted.get()
     if noted is not None:
         noted.append(Launch(kernel, arguments, constants, num_warps, num_stages))
-    elif all(grid):
-        options = {"num_warps": num_warps, "num_stages": num_stages, **OPTIONS}
-        kernel[grid](*arguments, **options, **constants)
+        return
+    if not all(grid):
+        return
+    if not INSTALLED:
+        raise RuntimeError(f"{kernel.fn.__name__}: Triton is not installed to compile it")
+    options = {"num_warps": num_warps, "num_stages": num_stages, **OPTIONS}
+    kernel[grid](*arguments, **options, **constants)
 
 
 @contextmanager
@@ -78,6 +92,8 @@ def why_not(machine: Machine) -> str | None:
         return "needs a CUDA device"
     if machine.capability < OLDEST_CAPABILITY:
         return f"needs compute capability 8.0, not {machine.capability / 10:.1f}"
+    if not INSTALLED:
+        return "Triton is not installed"
     return None
 
 

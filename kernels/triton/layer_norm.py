@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
 
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.layer_norm import ADD_LAYER_NORM, LAYER_NORM
+from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import launch, power_of_two, why_not
 
 

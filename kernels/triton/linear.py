@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton
-import triton.language as tl
 
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.linear import LINEAR
+from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import BF16_IS_BROKEN, ceil_div, launch, why_not
 from penstock.kernels.triton.linear_affine import affine_product, quantize, rows_a_tile
 from penstock.kernels.triton.linear_choice import choose

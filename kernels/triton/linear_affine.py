@@ -4,10 +4,9 @@ group, summed over the groups in order in float32."""
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
 
 from penstock.kernels.ops.linear import ACTIVATION_GROUP
+from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import ceil_div, launch
 from penstock.kernels.triton.packed import PackedAffine
 

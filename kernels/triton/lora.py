@@ -11,13 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-import triton
-import triton.language as tl
 
 from penstock.kernels.lora import LinearFactors, SlotSizes
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.lora import LORA
 from penstock.kernels.table import AdapterRows
+from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import ceil_div, launch, power_of_two, why_not
 
 _BLOCK_ROWS = 16

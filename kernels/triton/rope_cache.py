@@ -4,13 +4,12 @@ and v. The cache lies token by token (`kernels.gpu_cache`)."""
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
 
 from penstock.kernels.gpu_cache import ALIGNED_ELEMENTS, is_token_major
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.rope_cache import ROPE_CACHE
 from penstock.kernels.table import HeadNorm, LayerCache, StepInputs
+from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import ceil_div, launch, power_of_two, why_not
 
 _FEW_TOKENS = 32  # up to here a program for each head fills the GPU better than fewer, larger ones

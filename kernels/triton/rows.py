@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
 
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.rows import APPEND_TOKENS, PREPARE_STEP, UPDATE_ROWS
@@ -16,6 +14,7 @@ from penstock.kernels.rows import (
     StepSlots,
     Upload,
 )
+from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import ceil_div, launch, why_not
 
 _BLOCK = 256

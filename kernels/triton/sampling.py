@@ -8,13 +8,12 @@ bit by bit from the highest, by a count or a mass over the row. The row stays in
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
 
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.sampling import SAMPLE
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.triton.adjust import adjust_logits
+from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import launch, power_of_two, why_not
 from penstock.kernels.triton.philox import uniform
 from penstock.kernels.triton.sampling_operands import draw_tensors
