@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#define PENSTOCK_CUDA_ABI 1
+#define PENSTOCK_CUDA_ABI 2
 
 #if defined(__GNUC__)
 #define PENSTOCK_EXPORT extern "C" __attribute__((visibility("default")))

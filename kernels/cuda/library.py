@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-ABI = 1
+ABI = 2
 FILE = "libpenstock_cuda.so"
 
 _P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float

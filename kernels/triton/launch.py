@@ -1,4 +1,7 @@
-"""The one place where a Triton kernel is started, or only noted for compilation ahead of time."""
+"""The one place where a Triton kernel is started, or only noted for compilation ahead of time.
+
+A packaged cubin serves where there is one (`packaged`); Triton compiles the others.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 
 from penstock.kernels.op import Machine
 from penstock.kernels.triton.language import INSTALLED, triton
+from penstock.kernels.triton.packaged import Packaged
 from penstock.kernels.triton.signature import OPTIONS, Signature, type_of
 
 OLDEST_CAPABILITY = 80
@@ -39,7 +43,18 @@ class Launch:
         )
 
 
+class _Serving:
+    """Decided once, at engine start, for the process: like the registration of implementations."""
+
+    packaged: Packaged | None = None
+
+
 _noted: ContextVar[list[Launch] | None] = ContextVar("noted", default=None)
+
+
+def serve_packaged(packaged: Packaged | None) -> None:
+    """From now on let these serve what they have; with None Triton serves all."""
+    _Serving.packaged = packaged
 
 
 def interpreted() -> bool:
@@ -63,10 +78,15 @@ def launch(
         return
     if not all(grid):
         return
-    if not INSTALLED:
-        raise RuntimeError(f"{kernel.fn.__name__}: Triton is not installed to compile it")
-    options = {"num_warps": num_warps, "num_stages": num_stages, **OPTIONS}
-    kernel[grid](*arguments, **options, **constants)
+    missing: str | None = "there are no packaged kernels"
+    if _Serving.packaged is not None:
+        missing = _Serving.packaged.start(kernel, grid, arguments, num_warps, num_stages, constants)
+    if missing is not None:
+        if not INSTALLED:
+            name = kernel.fn.__name__
+            raise RuntimeError(f"{name}: {missing}, and Triton is not installed to compile it")
+        options = {"num_warps": num_warps, "num_stages": num_stages, **OPTIONS}
+        kernel[grid](*arguments, **options, **constants)
 
 
 @contextmanager
@@ -92,8 +112,8 @@ def why_not(machine: Machine) -> str | None:
         return "needs a CUDA device"
     if machine.capability < OLDEST_CAPABILITY:
         return f"needs compute capability 8.0, not {machine.capability / 10:.1f}"
-    if not INSTALLED:
-        return "Triton is not installed"
+    if not INSTALLED and _Serving.packaged is None:
+        return "Triton is not installed, and there are no packaged kernels"
     return None
 
 

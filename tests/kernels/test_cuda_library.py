@@ -19,10 +19,12 @@ from penstock.kernels.ops import all_ops
 
 _ROOT = Path(__file__).parents[2]
 _HEADER = _ROOT / "csrc" / "cuda" / "abi.h"
+_DRIVER_HEADER = _HEADER.with_name("modules.h")
 
 
 def _declared() -> set[str]:
-    return set(re.findall(r"^PENSTOCK_EXPORT [^(]*?(penstock_\w+)\(", _HEADER.read_text(), re.M))
+    text = _HEADER.read_text() + _DRIVER_HEADER.read_text()
+    return set(re.findall(r"^PENSTOCK_EXPORT [^(]*?(penstock_\w+)\(", text, re.M))
 
 
 def _shared_object(folder: Path, source: str) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from penstock.base.errors import ModelError
@@ -15,6 +17,8 @@ from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_memory import DevicePlan, cache_item_bytes, plan_device_memory
 from penstock.runtime.gpu_model import DeviceModel
 from penstock.runtime.protocol import RuntimeInfo
+
+log = logging.getLogger(__name__)
 
 
 def torch_serves() -> bool:
@@ -37,12 +41,20 @@ def start_gpu_runtime(
         raise ModelError(f"device is {device}; LoRA adapters are served on a CPU only")
     torch.cuda.set_device(device)
     dtype = torch.float32 if settings.dtype == "f32" else torch.bfloat16
+    # only where there is a GPU, as in `serving_ops`
+    from penstock.kernels.cuda.launcher import Declined, serve_installed
+
+    packaged = serve_installed(device)
     ops = serving_ops(settings, device, dtype)
     free_bytes, _ = torch.cuda.mem_get_info(device)
     sizes = sizes_up_to(settings.max_seqs)
     memory = plan_device_memory(model.spec, weight_bytes, settings, free_bytes, sizes)
     runtime = place(model, memory, settings, ops, progress)
     runtime.warm(1)
+    if isinstance(packaged, Declined):
+        log.info("kernels are compiled as they are wanted: %s", packaged.reason)
+    else:
+        log.info("%s", packaged.report())
     return runtime
 
 

@@ -1,0 +1,118 @@
+"""Cubins, loaded and started by the CUDA library through the driver (csrc/cuda/modules.h), and the
+archives of them that are installed beside it."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from pathlib import Path
+
+import torch
+
+from penstock.kernels.cuda.library import ABI, FILE, Declined
+from penstock.kernels.triton.archive import Archive, Cubin
+from penstock.kernels.triton.launch import serve_packaged
+from penstock.kernels.triton.packaged import Misaligned, Packaged
+
+DRIVER = "libcuda.so.1"
+_MISALIGNED = -2
+
+_TARGETS = {80: "sm_80", 90: "sm_90a", 100: "sm_100a"}
+"""Of the archives. Those of sm_80 serve every 8.x; the others their own capability alone."""
+
+
+class DriverLauncher:
+    """`kernels.triton.packaged.Launcher`. Raises OSError or AttributeError for a library that lacks
+    the functions, RuntimeError where there is no driver."""
+
+    def __init__(self, library: Path, device: int = 0, driver: str = DRIVER) -> None:
+        loaded = ctypes.CDLL(str(library))
+        integer, pointer, word = ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64
+        self._load, self._start = loaded.penstock_cuda_load, loaded.penstock_cuda_start
+        self._load.argtypes = [
+            *(ctypes.c_char_p, ctypes.c_char_p, integer, integer, integer, word),
+            ctypes.POINTER(pointer),
+        ]
+        self._start.argtypes = [pointer, ctypes.c_char_p]
+        self._error = loaded.penstock_cuda_driver_error
+        self._error.argtypes, self._error.restype = [integer], ctypes.c_char_p
+        self._device = device
+        loaded.penstock_cuda_open_driver.argtypes = [ctypes.c_char_p]
+        if loaded.penstock_cuda_open_driver(driver.encode()) != 0:
+            raise RuntimeError(f"{driver} cannot be loaded")
+
+    def load(self, image: bytes, cubin: Cubin) -> int | str:
+        """See `Launcher.load`."""
+        handle = ctypes.c_void_p()
+        threads = 32 * cubin.num_warps
+        status = self._load(
+            *(image, cubin.entry.encode(), self._device, threads, cubin.shared_bytes),
+            *(cubin.pointer_words, ctypes.byref(handle)),
+        )
+        if status != 0 or handle.value is None:
+            return f"its cubin cannot be loaded ({self._error(status).decode()})"
+        return handle.value
+
+    def start(self, handle: int, request: bytes) -> None:
+        """See `Launcher.start`."""
+        status = self._start(handle, request)
+        if status == 0:
+            return
+        if status == _MISALIGNED:
+            raise Misaligned(self._error(status).decode())
+        raise RuntimeError(f"a packaged kernel: {self._error(status).decode()}")
+
+
+def target_for(capability: int) -> str | None:
+    """The target whose cubins run on a GPU of that capability."""
+    return _TARGETS.get(80 if capability // 10 == 8 else capability)
+
+
+def archive_name(target: str) -> str:
+    return f"kernels_{target}.zip"
+
+
+def serve_installed(device: str) -> Packaged | Declined:
+    """From now on let the installed kernels serve this device, if there are any."""
+    found = find_packaged(torch.version.cuda, device)
+    serve_packaged(found if isinstance(found, Packaged) else None)
+    return found
+
+
+def find_packaged(cuda_version: str | None, device: str) -> Packaged | Declined:
+    """The installed archive for the CUDA that torch was built for and for this device."""
+    if cuda_version is None:
+        return Declined("torch is built without CUDA")
+    major = cuda_version.split(".")[0]
+    found = importlib.util.find_spec(f"penstock_cuda{major}")
+    if found is None or found.origin is None:
+        return Declined(f"penstock-cuda{major} is not installed")
+    index = torch.device(device).index or 0
+    high, low = torch.cuda.get_device_capability(index)
+    target = target_for(10 * high + low)
+    if target is None:
+        return Declined(f"there are no kernels for compute capability {high}.{low}")
+    folder = Path(found.origin).parent
+    return open_packaged(folder / FILE, folder / archive_name(target), index)
+
+
+def open_packaged(
+    library: Path, archive: Path, device: int = 0, driver: str = DRIVER
+) -> Packaged | Declined:
+    """The kernels of an archive, started by the library in a file."""
+    if not archive.exists():
+        return Declined(f"{archive.name} is not installed")
+    try:
+        number = ctypes.CDLL(str(library)).penstock_cuda_abi()
+        if number != ABI:
+            return Declined(f"the CUDA library has ABI {number}, not {ABI}")
+        launcher = DriverLauncher(library, device, driver)
+        return Packaged(Archive(archive), launcher, lambda: _current_stream(device))
+    except (OSError, AttributeError, RuntimeError, ValueError) as error:
+        return Declined(str(error))
+
+
+def _current_stream(device: int) -> int:
+    """The raw stream, without an object around it: this is asked for at every launch."""
+    stream: int = torch._C._cuda_getCurrentRawStream(device)
+    return stream

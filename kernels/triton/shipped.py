@@ -1,0 +1,182 @@
+"""Which kernels are packaged: those that the models in `MODELS` launch, found by launching them.
+
+The wrappers run over meta tensors of each model's sizes while launches are only noted. A family of
+ops adds what it launches to `_STEP`, as a function of the ops, the sizes and the extents of a step:
+what a model lacks (experts, say) it simply does not launch. Tests hold the list against what the
+runtime of a GPU launches, so nothing is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from penstock.kernels.gpu_cache import CacheExtents, allocate_caches
+from penstock.kernels.op import KernelTable, Machine
+from penstock.kernels.ops import all_ops
+from penstock.kernels.rows import RowState, StepSlots, Upload
+from penstock.kernels.sampling import SamplingRows
+from penstock.kernels.table import HeadNorm, StepInputs
+from penstock.kernels.torch_ops import TorchOps
+from penstock.kernels.triton.attention_work import AttentionWork, most_units
+from penstock.kernels.triton.embedding import PackedTable
+from penstock.kernels.triton.launch import noting
+from penstock.kernels.triton.linear import PackedLinear
+from penstock.kernels.triton.packed import PackedDense
+from penstock.kernels.triton.signature import Signature
+
+BLOCK_TOKENS = 16
+ACTIVATIONS = torch.bfloat16
+CACHES = (torch.bfloat16, torch.float8_e4m3fn)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Of a decoder: what its kernels are compiled for."""
+
+    width: int
+    heads: tuple[int, int, int]  # query heads, KV heads, head dim
+    ff: int
+    vocab: int
+    head_norm: bool
+
+
+MODELS = {
+    "Qwen3-0.6B": Sizes(1024, (16, 8, 128), 3072, 151936, True),
+    "Qwen3-1.7B": Sizes(2048, (16, 8, 128), 6144, 151936, True),
+    "Qwen3-4B": Sizes(2560, (32, 8, 128), 9728, 151936, True),
+    "Qwen3-8B": Sizes(4096, (32, 8, 128), 12288, 151936, True),
+    "Qwen3-14B": Sizes(5120, (40, 8, 128), 17408, 151936, True),
+    "Llama-3.2-1B": Sizes(2048, (32, 8, 64), 8192, 128256, False),
+    "Llama-3.2-3B": Sizes(3072, (24, 8, 128), 8192, 128256, False),
+    "Llama-3.1-8B": Sizes(4096, (32, 8, 128), 14336, 128256, False),
+    "Mistral-7B-v0.3": Sizes(4096, (32, 8, 128), 14336, 32768, False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """Of a step: `tokens` of `rows` chunks, all of which draw."""
+
+    tokens: int
+    rows: int
+
+
+# One for each way that extents change a tile: few tokens and many, one a row, short chunks, long.
+STEPS = (Extents(1, 1), Extents(40, 40), Extents(40, 2), Extents(2048, 1))
+
+
+def shipped(models: Iterable[Sizes] | None = None) -> list[Signature]:
+    """Each signature that those models launch, once; of all `MODELS` where it is None."""
+    table = KernelTable(all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"}))
+    ops = TorchOps(table, "meta", ACTIVATIONS)
+    distinct: dict[Signature, None] = {}
+    with noting() as launches:
+        for sizes in MODELS.values() if models is None else models:
+            for extents in STEPS:
+                for family in _STEP:
+                    family(ops, sizes, extents)
+    for launch in launches:
+        distinct.setdefault(launch.signature())
+    return list(distinct)
+
+
+def _empty(*shape: int, dtype: torch.dtype = ACTIVATIONS) -> Any:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _ints(*shape: int) -> Any:
+    return _empty(*shape, dtype=torch.int32)
+
+
+def _floats(*shape: int) -> Any:
+    return _empty(*shape, dtype=torch.float32)
+
+
+def _inputs(extents: Extents) -> StepInputs[torch.Tensor]:
+    tokens, rows = extents.tokens, extents.rows
+    return StepInputs(
+        tokens=_ints(tokens),
+        positions=_ints(tokens),
+        slots=_ints(tokens),
+        query_starts=_ints(rows + 1),
+        context_lens=_ints(rows),
+        block_tables=_ints(rows, 2),
+        sample_rows=_ints(rows),
+    )
+
+
+def _hidden_states(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
+    """Embedding, norms, the activation, and the rows whose logits are wanted."""
+    x, weight = _empty(extents.tokens, sizes.width), _floats(sizes.width)
+    table = PackedTable(PackedDense(_empty(sizes.vocab, sizes.width)), ACTIVATIONS)
+    ops.embedding(table, _ints(extents.tokens), 1.0)
+    ops.rms_norm(x, weight, 1e-6)
+    ops.add_rms_norm(x, x, weight, 1e-6)
+    ops.silu_mul(_empty(extents.tokens, 2 * sizes.ff))
+    ops.gather_rows(x, _ints(extents.rows))
+
+
+def _products(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
+    """Dense weights: streamed for few tokens, and the one tile of deterministic answers."""
+    q_heads, kv_heads, dim = sizes.heads
+    layers = (
+        ((q_heads + 2 * kv_heads) * dim, sizes.width),
+        (sizes.width, q_heads * dim),
+        (2 * sizes.ff, sizes.width),
+        (sizes.width, sizes.ff),
+    )
+    for invariant in (False, True):
+        for shape in layers:
+            if invariant or extents.tokens <= 16:
+                packed = PackedLinear((PackedDense(_empty(*shape)),), None, invariant=invariant)
+                ops.linear(_empty(extents.tokens, shape[1]), packed)
+        if invariant or extents.rows <= 16:
+            matrix = PackedDense(_empty(sizes.vocab, sizes.width))
+            head = PackedLinear((matrix,), None, torch.float32, invariant)
+            ops.linear(_empty(extents.rows, sizes.width), head)
+
+
+def _attention(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
+    """Rotation, cache and attention, for every type of cache."""
+    q_heads, kv_heads, dim = sizes.heads
+    norm = HeadNorm(_floats(dim), _floats(dim), 1e-6) if sizes.head_norm else None
+    for dtype in CACHES:
+        shape = CacheExtents(1, 2, kv_heads, BLOCK_TOKENS, dim)
+        (cache,) = allocate_caches(shape, dtype, "meta")
+        inputs = _inputs(extents)
+        qkv = _empty(extents.tokens, (q_heads + 2 * kv_heads) * dim)
+        rotated = ops.rope_cache(qkv, _floats(64, dim), inputs, cache, sizes.heads, norm)
+        units = most_units(extents.rows, 4096)
+        work = AttentionWork.allocate(extents.rows, units, sizes.heads, 0, "meta")
+        work.plan(inputs)
+        ops.attention(rotated, inputs, cache, sizes.heads, 1.0, 0)
+
+
+def _rows(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
+    """The table of rows, and the draw."""
+    rows = extents.rows
+    logits = _floats(rows, sizes.vocab)
+    draws = (_floats(rows), _ints(rows), _floats(rows), _floats(rows))
+    seed = _empty(rows, dtype=torch.int64)
+    state: RowState[Any] = RowState(
+        _ints(rows + 1), _ints(rows + 1), _ints(rows + 1, 2), *draws, seed
+    )
+    upload: Upload[Any] = Upload(_ints(64), num_updates=1)
+    slots: StepSlots[Any] = StepSlots(_inputs(extents), *draws, seed, seed)
+    ops.update_rows(state, upload)
+    ops.prepare_step(state, upload, slots, rows, BLOCK_TOKENS)
+    sampling: Any = SamplingRows(*draws, seed, seed)
+    ops.adjust_logits(logits, sampling)
+    ops.append_tokens(state, upload, _ints(rows), ops.sample(logits, sampling), rows)
+
+
+_STEP: tuple[Callable[[TorchOps, Sizes, Extents], None], ...] = (
+    _hidden_states,
+    _products,
+    _attention,
+    _rows,
+)

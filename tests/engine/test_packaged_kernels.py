@@ -1,0 +1,198 @@
+"""Triton kernels that were compiled and packaged are found, loaded and started without Triton."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_llama import FF, HEAD_DIM, HEADS, KV_HEADS, VOCAB, WIDTH, write_small_llama
+
+from penstock.kernels.cuda.launcher import DriverLauncher, open_packaged
+from penstock.kernels.cuda.library import Declined
+from penstock.kernels.triton.archive import Archive, Cubin
+from penstock.kernels.triton.packaged import REQUEST, Misaligned, Packaged
+from penstock.kernels.triton.signature import Signature
+
+pytest.importorskip("triton", reason="Triton has no build for this platform")
+
+_HERE = Path(__file__).parent
+_SOURCES = _HERE.parents[1] / "csrc"
+_PACKAGE = f"""
+from pathlib import Path
+import sys
+import penstock.kernels.triton
+from penstock.kernels.triton import package, shipped
+if __name__ == "__main__":
+    heads = ({HEADS}, {KV_HEADS}, {HEAD_DIM})
+    sizes = shipped.Sizes({WIDTH}, heads, {FF}, {VOCAB}, False)
+    package.build(Path(sys.argv[1]), shipped.shipped([sizes]), [90])
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The part of the CUDA library that starts cubins, and the double of the driver."""
+    if shutil.which("g++") is None or shutil.which("cc") is None:
+        pytest.skip("there is no compiler")
+    folder = tmp_path_factory.mktemp("launcher")
+    library, driver = folder / "launcher.so", folder / "driver.so"
+    shared = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o"]
+    source = _SOURCES / "cuda" / "modules.cc"
+    subprocess.run(
+        ["g++", "-std=c++17", *shared, str(library), f"-I{_SOURCES}", str(source), "-ldl"],
+        check=True,
+    )
+    subprocess.run(["cc", *shared, str(driver), str(_HERE / "driver_double.c")], check=True)
+    return library, driver
+
+
+def _python(arguments: list[str], **environment: str) -> str:
+    path = os.pathsep.join([str(_HERE), *(part for part in sys.path if part)])
+    inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**inherited, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """The kernels that a small model launches, for sm_90a."""
+    assert request.config.cache is not None
+    folder = tmp_path_factory.mktemp("archive")
+    script = folder / "package_small.py"
+    script.write_text(_PACKAGE)
+    cache = str(request.config.cache.mkdir("triton"))
+    _python([str(script), str(folder)], TRITON_CACHE_DIR=cache)
+    return folder / "kernels_sm_90a.zip"
+
+
+@pytest.fixture(scope="module")
+def steps(
+    built: tuple[Path, Path], archive: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    folder = write_small_llama(tmp_path_factory.mktemp("model") / "small-llama")
+    script = str(_HERE / "packaged_steps.py")
+    answer: dict[str, Any] = json.loads(
+        _python([script, *map(str, built), str(archive), str(folder)])
+    )
+    return answer
+
+
+@pytest.mark.slow
+def test_without_triton_every_launch_of_a_runtime_is_a_packaged_kernel(
+    steps: dict[str, Any],
+) -> None:
+    assert steps["missing"] == 0
+    assert steps["served"] >= 15 and steps["launches"] > 100
+    assert "0 compiled here" in steps["report"]
+
+
+@pytest.mark.slow
+def test_parameters_lie_where_the_cubins_expect_them(steps: dict[str, Any]) -> None:
+    assert steps["wrong"] == []
+
+
+def _notes(driver: Path) -> list[str]:
+    loaded = ctypes.CDLL(str(driver))
+    loaded.double_notes.restype = ctypes.c_char_p
+    notes: str = loaded.double_notes().decode()
+    return notes.splitlines()
+
+
+@pytest.fixture
+def launcher(built: tuple[Path, Path]) -> DriverLauncher:
+    library, driver = built
+    return DriverLauncher(library, 0, str(driver))
+
+
+def _cubin(types: tuple[str, ...], shared_bytes: int, name: str) -> Cubin:
+    signature = Signature("module", name, types, (), 4, 3)
+    return Cubin(signature, "hash", name, 4, shared_bytes, 2, "file")
+
+
+def _request(grid: tuple[int, int, int], stream: int, parameters: bytes) -> bytes:
+    return struct.pack(REQUEST, *grid, len(parameters), stream) + parameters
+
+
+@pytest.mark.parametrize(("shared_bytes", "asked"), [(48 << 10, False), (100 << 10, True)])
+def test_more_shared_memory_than_48_kib_is_asked_for(
+    built: tuple[Path, Path], launcher: DriverLauncher, shared_bytes: int, asked: bool
+) -> None:
+    name = f"kernel_{shared_bytes}"
+    assert isinstance(launcher.load(b"\x7fELF", _cubin((), shared_bytes, name)), int)
+    expected = [f"attribute {name} 8 {shared_bytes}"] if asked else []
+    assert [line for line in _notes(built[1]) if line.startswith(f"attribute {name}")] == expected
+
+
+def test_what_the_driver_refuses_is_said(launcher: DriverLauncher) -> None:
+    reason = launcher.load(b"no cubin", _cubin((), 0, "broken"))
+    assert reason == "its cubin cannot be loaded (CUDA_ERROR_INVALID_IMAGE)"
+
+
+def test_a_tensor_out_of_line_is_not_launched(launcher: DriverLauncher) -> None:
+    cubin = _cubin(("i32", "*bf16", "fp32", "*i64"), 0, "aligned")
+    handle = launcher.load(b"\x7fELF", cubin)
+    assert isinstance(handle, int)
+    for first, last, served in [(16, 32, True), (24, 32, False), (16, 40, False)]:
+        parameters = struct.pack(cubin.layout, 3, first, 0.5, last)
+        with contextlib.nullcontext() if served else pytest.raises(Misaligned):
+            launcher.start(handle, _request((1, 1, 1), 0, parameters))
+
+
+def test_a_thread_that_has_no_context_gets_that_of_the_kernel(
+    built: tuple[Path, Path], launcher: DriverLauncher
+) -> None:
+    handle = launcher.load(b"\x7fELF", _cubin((), 0, "elsewhere"))
+    assert isinstance(handle, int)
+    ctypes.CDLL(str(built[1])).double_forget_context()
+    launcher.start(handle, _request((2, 3, 1), 5, bytes(16)))
+    assert _notes(built[1])[-1].startswith("launch elsewhere 2,3,1 128,1,1 0 5 ")
+
+
+@pytest.mark.slow
+def test_a_kernel_whose_source_changed_is_not_served(archive: Path) -> None:
+    from penstock.kernels.triton import norm
+
+    read = Archive(archive)
+    (cubin, *_) = [one for one in read.cubins if one.signature.kernel == "rms_norm_kernel"]
+    read.cubins = [replace(cubin, source="another")]
+
+    class Nothing:
+        def load(self, image: bytes, cubin: Cubin) -> int | str:
+            return "was asked for"
+
+    signature = cubin.signature
+    x, weight = torch.zeros(1, WIDTH, dtype=torch.bfloat16), torch.zeros(WIDTH)
+    arguments = (x, x, x, x, weight, 1e-6)
+    sizes = dict(signature.constants)
+    call = (norm.rms_norm_kernel, (1,), arguments, signature.num_warps, signature.num_stages, sizes)
+    changed = Packaged(read, Nothing(), lambda: 0)  # type: ignore[arg-type]
+    assert changed.start(*call) == "packaged from another source"
+    read.cubins = [cubin]
+    assert Packaged(read, Nothing(), lambda: 0).start(*call) == "was asked for"  # type: ignore[arg-type]
+    other = (*call[:3], 16, *call[4:])
+    same = Packaged(read, Nothing(), lambda: 0)  # type: ignore[arg-type]
+    assert same.start(*other) == "not packaged for these sizes and types"
+    assert (same.served, same.missing) == (0, 1)
+
+
+def test_what_is_no_archive_is_declined(built: tuple[Path, Path], tmp_path: Path) -> None:
+    library, driver = built
+    absent = open_packaged(library, tmp_path / "kernels_sm_90a.zip", 0, str(driver))
+    assert absent == Declined("kernels_sm_90a.zip is not installed")
