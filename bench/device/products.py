@@ -42,10 +42,22 @@ def measure(bench: Bench, record: Record, folder: Path | None) -> None:
             us = {f"{name}_us": taken * 1e6 for name, taken in times.items()}
             of_floor = floor / times[least]
             record.line(f"{tokens} tokens", **us, best=least, of_floor=of_floor)
-        table[f"{rows}x{width}"] = _bounds(best)
-    if folder is not None and bench.device != "cpu":
-        major, minor = torch.cuda.get_device_capability()
-        (folder / "linear.json").write_text(json.dumps({str(10 * major + minor): table}))
+        table[f"{rows}x{width}"] = bounds(best)
+    if folder is not None:
+        write_table(folder / "linear.json", _capability(bench), table)
+
+
+def write_table(path: Path, capability: int, table: dict[str, list[tuple[int, str]]]) -> None:
+    """Write what was measured as `linear_choice` reads it."""
+    path.write_text(json.dumps({str(capability): table}) + "\n")
+
+
+def _capability(bench: Bench) -> int:
+    """Of the GPU; 0 in a rehearsal, which no GPU has."""
+    if bench.device == "cpu":
+        return 0
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor
 
 
 def _calls(bench: Bench, x: torch.Tensor, packed: Any) -> dict[str, Any]:
@@ -79,11 +91,11 @@ def _sizes(shape: Shape) -> list[tuple[int, int]]:
     ]
 
 
-def _bounds(best: list[tuple[int, str]]) -> list[tuple[int, str]]:
+def bounds(best: list[tuple[int, str]]) -> list[tuple[int, str]]:
     """Pairs of the most tokens and who serves up to there; beyond the last, the library."""
-    bounds: list[tuple[int, str]] = []
+    pairs: list[tuple[int, str]] = []
     for tokens, name in best:
-        if bounds and bounds[-1][1] == name:
-            bounds.pop()
-        bounds.append((tokens, name))
-    return bounds[:-1] if bounds[-1][1] == "library" else bounds
+        if pairs and pairs[-1][1] == name:
+            pairs.pop()
+        pairs.append((tokens, name))
+    return pairs[:-1] if pairs[-1][1] == "library" else pairs

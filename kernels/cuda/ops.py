@@ -30,7 +30,7 @@ from penstock.kernels.triton.adjust import adjust_logits
 from penstock.kernels.triton.attention_work import work_of
 from penstock.kernels.triton.decode_attention import decode_attention, decode_tokens
 from penstock.kernels.triton.launch import OLDEST_CAPABILITY
-from penstock.kernels.triton.linear_choice import choose
+from penstock.kernels.triton.linear_choice import capability_of, choose
 from penstock.kernels.triton.packed import PackedDense
 from penstock.kernels.triton.sampling_operands import draw_tensors
 
@@ -174,8 +174,7 @@ def _linear(library: Library, x: torch.Tensor, weight: triton_linear.PackedLinea
         return triton_linear.linear(x, weight)
     streams = tokens <= _STREAMED_TOKENS
     if x.is_cuda and streams:
-        major, minor = torch.cuda.get_device_capability(x.device)
-        streams = choose(tokens, first.shape, 10 * major + minor) == "stream"
+        streams = choose(tokens, first.shape, capability_of(x.device)) == "stream"
     if not streams:
         return triton_linear.linear(x, weight)
     rows = first.shape[0]

@@ -15,7 +15,7 @@ from penstock.kernels.ops.linear import LINEAR
 from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import BF16_IS_BROKEN, ceil_div, launch, why_not
 from penstock.kernels.triton.linear_affine import affine_product, quantize, rows_a_tile
-from penstock.kernels.triton.linear_choice import choose
+from penstock.kernels.triton.linear_choice import capability_of, choose
 from penstock.kernels.triton.packed import Packed, PackedAffine, PackedDense, pack_matrix
 from penstock.kernels.weights import Linear
 
@@ -92,10 +92,9 @@ def linear(x: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
     """See `Ops.linear`. `x` is contiguous."""
     (first, *others), tokens = weight.parts, len(x)
     plain = not others and isinstance(first, PackedDense) and not weight.invariant
-    if plain and x.is_cuda and x.dtype == first.data.dtype:
-        major, minor = torch.cuda.get_device_capability(x.device)
-        if choose(tokens, first.shape, 10 * major + minor) == "library":
-            return _library(x, first.data, weight)
+    measured = plain and x.is_cuda and x.dtype == first.data.dtype
+    if measured and choose(tokens, first.shape, capability_of(x.device)) == "library":
+        return _library(x, first.data, weight)
     out = x.new_empty(
         tokens, sum(part.shape[0] for part in weight.parts), dtype=weight.result or x.dtype
     )

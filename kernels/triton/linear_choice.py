@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, cast
 
+import torch
+
 Choice = Literal["stream", "library"]
 Bounds = tuple[tuple[int, Choice], ...]
 
@@ -23,14 +25,31 @@ _DEFAULT: Bounds = ((16, "stream"),)
 
 def choose(tokens: int, shape: tuple[int, int], capability: int) -> Choice:
     """The kernel for `tokens` rows and weights `shape` = (N, K) on a GPU of that capability."""
+    return choose_by(_measured(capability), tokens, shape)
+
+
+@cache
+def capability_of(device: torch.device) -> int:
+    """80 or 90, say: asked for at every product, and a microsecond each time."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
+def choose_by(table: dict[str, Bounds], tokens: int, shape: tuple[int, int]) -> Choice:
+    """The kernel that a table of one capability names."""
     rows, width = shape
-    for most, choice in _measured(capability).get(f"{rows}x{width}", _DEFAULT):
+    for most, choice in table.get(f"{rows}x{width}", _DEFAULT):
         if tokens <= most:
             return choice
     return "library"
 
 
+def read_table(path: Path, capability: int) -> dict[str, Bounds]:
+    """What was measured on GPUs of that capability."""
+    table = json.loads(path.read_text())
+    return cast("dict[str, Bounds]", table.get(str(capability), {}))
+
+
 @cache
 def _measured(capability: int) -> dict[str, Bounds]:
-    table = json.loads(_TABLE.read_text())
-    return cast("dict[str, Bounds]", table.get(str(capability), {}))
+    return read_table(_TABLE, capability)

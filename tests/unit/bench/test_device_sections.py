@@ -30,6 +30,8 @@ def test_every_section_rehearses(tmp_path: Path) -> None:
     assert not [line for line in lines if "failed" in line]
     decodes = [line for line in lines if str(line.get("name")).startswith("decode 4")]
     assert decodes and all(line["ms"] > 0 for line in decodes)
+    table = json.loads((tmp_path / "linear.json").read_text())
+    assert len(table["0"]) == 5  # products of a layer, and the head
 
 
 def test_a_section_that_fails_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,42 @@
+"""What the device script measured of dense products is what their dispatch reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton has no build for this platform")
+
+from bench.device.products import bounds, write_table
+from penstock.kernels.triton.linear_choice import choose, choose_by, read_table
+
+
+def test_the_measured_table_is_read_as_it_was_meant(tmp_path: Path) -> None:
+    measured = {
+        (4096, 4096): [
+            (1, "stream"),
+            (16, "stream"),
+            (32, "library"),
+            (64, "stream"),
+            (128, "library"),
+        ],
+        (1024, 4096): [(1, "library"), (16, "library")],
+        (512, 64): [(1, "stream"), (16, "stream")],
+    }
+    table = {f"{rows}x{width}": bounds(best) for (rows, width), best in measured.items()}
+    write_table(tmp_path / "linear.json", 90, table)
+    read = read_table(tmp_path / "linear.json", 90)
+    for shape, best in measured.items():
+        for tokens, name in best:
+            assert choose_by(read, tokens, shape) == name, (shape, tokens)
+    assert choose_by(read, 40, (4096, 4096)) == "stream"
+    assert choose_by(read, 129, (4096, 4096)) == "library"
+    assert read_table(tmp_path / "linear.json", 80) == {}
+
+
+def test_what_was_not_measured_is_streamed_for_the_rows_of_a_tile() -> None:
+    shape = (333, 77)
+    assert [choose(tokens, shape, 90) for tokens in (1, 16, 17, 4096)] == [
+        *("stream", "stream", "library", "library"),
+    ]
