@@ -57,9 +57,11 @@ format: $(VENV)/.dev  ## Format all sources
 bench: $(VENV)/.dev  ## Measure; with PEERS=folder beside the peers (bench/peers.md)
 	$(BIN)/python -m bench $(ARGS)
 
-wheel:  ## Build a wheel into dist/; with CUDA=13 that of the CUDA library
+wheel: $(if $(CUDA),$(VENV)/.dev)  ## Build a wheel into dist/; with CUDA=13 that of the CUDA library
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist $(if $(CUDA),packaging/cuda$(CUDA),.)
+	$(if $(CUDA),$(BIN)/python -m penstock.kernels.triton.package build/kernels)
+	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist $(if $(CUDA),packaging/cuda$(CUDA) \
+		-C cmake.define.PENSTOCK_KERNELS=$(CURDIR)/build/kernels,.)
 
 clean:  ## Remove builds and the virtual environment
 	rm -rf build dist $(VENV)

@@ -71,7 +71,9 @@ cuda_library() {
   cmake -S . -B "$BUILD-cuda" -G Ninja -DCMAKE_BUILD_TYPE=Release -DPENSTOCK_CUDA=ON \
     -DPENSTOCK_CPU=OFF -DPENSTOCK_PYTHON=OFF -DPENSTOCK_WERROR=OFF && cmake --build "$BUILD-cuda" || return 1
   mkdir -p "$package" && touch "$package/__init__.py" &&
-    find "$BUILD-cuda" -name libpenstock_cuda.so -exec cp {} "$package/" \;
+    find "$BUILD-cuda" -name libpenstock_cuda.so -exec cp {} "$package/" \; || return 1
+  "$PYTHON" -m penstock.kernels.triton.package "$package" --targets 90 ||
+    echo "the Triton kernels were not packaged: they are compiled when they are wanted"
 }
 
 # run NAME SECONDS COMMAND...: at most so long, its output on the screen and in $OUT/log.txt.

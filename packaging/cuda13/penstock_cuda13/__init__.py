@@ -1,1 +1,1 @@
-"""The place of libpenstock_cuda.so, which `penstock.kernels.cuda` loads."""
+"""The place of libpenstock_cuda.so and of compiled kernels, which `penstock.kernels.cuda` loads."""
