@@ -4,10 +4,13 @@ to do about it."""
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import json
 import os
 import platform
 import shutil
 import socket
+import zipfile
 from pathlib import Path
 from typing import Final, Literal
 
@@ -21,6 +24,7 @@ from penstock.system.facts import CPUINFO, read_cpu
 GIB: Final = 1024**3
 LEAST_MEMORY_BYTES: Final = GIB
 LEAST_DISK_BYTES: Final = GIB
+CUDA_MAJORS: Final = (13,)
 FAST_EXTENSIONS: Final = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 
 
@@ -46,6 +50,7 @@ def machine_checks(environment: Environment) -> list[Check]:
         check_python(),
         check_cpu(CPUINFO),
         check_native_kernels(),
+        check_gpu_kernels(),
         check_memory(Path("/proc/meminfo")),
         check_home(environment.home),
         check_disk(environment.home),
@@ -77,6 +82,28 @@ def check_native_kernels() -> Check:
         suggestion = "install the package again with a C++20 compiler at hand (`make setup`)"
         return Check("native_kernels", "error", f"cannot be loaded: {error}", suggestion)
     return Check("native_kernels", "ok", "the extension module loads")
+
+
+def check_gpu_kernels() -> Check:
+    """Which compiled kernels for GPUs are installed. There is nothing wrong with none."""
+    found = []
+    for major in CUDA_MAJORS:
+        package = importlib.util.find_spec(f"penstock_cuda{major}")
+        if package is not None and package.origin is not None:
+            folder = Path(package.origin).parent
+            found += [_count_kernels(path) for path in sorted(folder.glob("kernels_*.zip"))]
+    message = "; ".join(found) or "none are installed; a GPU's are compiled when they are wanted"
+    return Check("gpu_kernels", "ok", message)
+
+
+def _count_kernels(archive: Path) -> str:
+    """See `kernels.triton.archive`, which needs torch."""
+    try:
+        with zipfile.ZipFile(archive) as members:
+            index = json.loads(members.read("index.json"))
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        return f"{archive.name} cannot be read"
+    return f"{len(index['kernels'])} compiled kernels for {index['target']}"
 
 
 def check_memory(meminfo: Path) -> Check:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import zipfile
 
 from penstock.config import read_environment
+from penstock.system.checks import check_gpu_kernels
 from penstock.system.facts import read_cpu, system_info
 
 TWO_CORES = """processor\t: 0
@@ -39,6 +41,20 @@ def test_info_names_machine_build_and_cache():
     assert info.memory.total_bytes >= info.memory.available_bytes > 0
     assert info.devices[0].kind == "cpu" and info.hf_cache_path == "/hub/hub"
     assert info.build.version == "0.9.1" and not info.build.cuda
+
+
+def test_installed_kernels_of_gpus_are_counted(tmp_path, monkeypatch):
+    assert "none are installed" in check_gpu_kernels().message
+    package = tmp_path / "penstock_cuda13"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    with zipfile.ZipFile(package / "kernels_sm_90a.zip", "w") as archive:
+        archive.writestr("index.json", '{"target": "sm_90a", "kernels": [{}, {}]}')
+    (package / "kernels_sm_80.zip").write_bytes(b"broken")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert check_gpu_kernels().message == (
+        "kernels_sm_80.zip cannot be read; 2 compiled kernels for sm_90a"
+    )
 
 
 async def test_routes_answer_with_facts_and_checks():
