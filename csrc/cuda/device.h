@@ -148,6 +148,15 @@ __device__ __forceinline__ float power_of_two(float x) {
 #endif
 }
 
+// x y + z, rounded once.
+__device__ __forceinline__ float fused_multiply_add(float x, float y, float z) {
+#ifdef PENSTOCK_EMULATED
+    return std::fma(x, y, z);
+#else
+    return __fmaf_rn(x, y, z);
+#endif
+}
+
 // Of a word that is not zero.
 __device__ __forceinline__ int leading_zeros(uint32_t word) {
 #ifdef PENSTOCK_EMULATED

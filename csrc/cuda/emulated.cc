@@ -11,6 +11,11 @@ namespace penstock::emulated {
 
 Place place;
 unsigned char* dynamic_shared = nullptr;
+size_t dynamic_shared_bytes = 0;
+
+// Of emulated_hopper.cc.
+void begin_hopper_block();
+void end_hopper_block();
 
 namespace {
 
@@ -29,6 +34,7 @@ struct Fibre {
     Place place;
     const Barrier* awaited = nullptr;
     unsigned generation = 0;
+    const std::function<bool()>* condition = nullptr;
     bool begun = false;
     bool done = false;
 };
@@ -38,6 +44,7 @@ std::vector<Fibre> fibres;
 std::vector<Barrier> warp_barriers;
 std::vector<unsigned char> warp_slots;
 Barrier barrier_of_block;
+Barrier named_barriers[16];
 jmp_buf scheduler;
 size_t running;
 const std::function<void()>* body_of_block;
@@ -65,6 +72,8 @@ void wait(Barrier& barrier, unsigned expected) {
 }
 
 bool can_run(const Fibre& fibre) {
+    if (fibre.condition != nullptr)
+        return (*fibre.condition)();
     return !fibre.done &&
            (fibre.awaited == nullptr || fibre.awaited->generation != fibre.generation);
 }
@@ -82,12 +91,16 @@ void switch_to(Fibre& fibre) {
 }
 
 void begin_block(unsigned threads, const Place& at) {
+    begin_hopper_block();
     barrier_of_block = {};
+    for (Barrier& barrier : named_barriers)
+        barrier = {};
     warp_barriers.assign((threads + kWarp - 1) / kWarp, {});
     for (unsigned index = 0; index < threads; ++index) {
         Fibre& fibre = fibres[index];
         fibre.begun = fibre.done = false;
         fibre.awaited = nullptr;
+        fibre.condition = nullptr;
         fibre.place = at;
         fibre.place.thread = dim3(index % at.block_dim.x, index / at.block_dim.x, 0);
         getcontext(&fibre.context);
@@ -118,6 +131,7 @@ void run_block(unsigned threads, const Place& at) {
             std::abort();
         }
     }
+    end_hopper_block();
 }
 
 } // namespace
@@ -132,6 +146,7 @@ void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
     std::vector<unsigned char> shared(shared_bytes + 128);
     const size_t misaligned = reinterpret_cast<uintptr_t>(shared.data()) % 128;
     dynamic_shared = shared.data() + (128 - misaligned) % 128;
+    dynamic_shared_bytes = shared_bytes;
     body_of_block = &body;
     for (unsigned y = 0; y < grid.y; ++y) {
         for (unsigned x = 0; x < grid.x; ++x) {
@@ -147,6 +162,21 @@ void block_barrier() {
 
 void warp_barrier() {
     wait(warp_barriers[place.thread.x / kWarp], kWarp);
+}
+
+void wait_at_named(int id, unsigned threads) {
+    wait(named_barriers[id], threads);
+}
+
+void wait_until(const std::function<bool()>& ready) {
+    if (ready())
+        return;
+    Fibre& fibre = fibres[running];
+    fibre.condition = &ready;
+    if (_setjmp(fibre.resume) == 0) {
+        _longjmp(scheduler, 1);
+    }
+    fibre.condition = nullptr;
 }
 
 unsigned char* warp_slot(int lane) {

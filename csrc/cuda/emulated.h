@@ -31,6 +31,7 @@ struct Place {
 extern Place place;
 // Memory of the running block, as asked for at its launch; poisoned before each block.
 extern unsigned char* dynamic_shared;
+extern size_t dynamic_shared_bytes;
 
 // Runs `body` for each thread of each block. Aborts where threads wait for each other for ever.
 void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
@@ -38,6 +39,11 @@ void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<vo
 // Barriers of the running thread's block, and of its warp.
 void block_barrier();
 void warp_barrier();
+
+// Of `threads` threads that name the same one of sixteen.
+void wait_at_named(int id, unsigned threads);
+// Lets other threads run until `ready` holds; it may be asked at any time.
+void wait_until(const std::function<bool()>& ready);
 
 // Memory that the lanes of the running thread's warp share between two warp barriers: 64 bytes
 // each.
@@ -58,6 +64,9 @@ inline int min(int left, int right) {
 }
 inline void __syncthreads() {
     ::penstock::emulated::block_barrier();
+}
+inline void __syncwarp() {
+    ::penstock::emulated::warp_barrier();
 }
 inline void __threadfence() {}
 

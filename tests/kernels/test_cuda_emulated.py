@@ -61,9 +61,10 @@ def library(request: pytest.FixtureRequest) -> Path:
         command = [
             *("g++", "-std=c++20", "-O1", "-fPIC", "-shared", "-DPENSTOCK_EMULATED"),
             *("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", f"-I{_SOURCES}"),
-            *("-o", str(fresh), str(_SOURCES / "cuda" / "emulated.cc"), "-x", "c++"),
+            *("-o", str(fresh), "-x", "c++"),
         ]
-        subprocess.run([*command, *map(str, units)], check=True)
+        emulation = sorted(_SOURCES.glob("cuda/emulated*.cc"))
+        subprocess.run([*command, *map(str, [*emulation, *units])], check=True)
         fresh.rename(built)
     return built
 

@@ -1,0 +1,78 @@
+// Tensor maps, made on the host for one launch: no state, nothing on the device.
+#pragma once
+
+#include "cuda/hopper.h"
+
+namespace penstock::cuda {
+
+// A tensor of bfloat16 and the boxes that are copied of it, innermost dimension first. In shared
+// memory a row of a box is 128 bytes (so box[0] is 64), swizzled over 128 bytes; what a box has
+// outside of the tensor becomes zero. Strides are in elements, of dimensions 1 to 3, each a multiple
+// of 8 and of the one before.
+struct BoxedTensor {
+    const void* base;
+    int64_t sizes[4];
+    int64_t strides[3];
+    int box[4];
+};
+
+
+
+inline bool can_be_mapped(const BoxedTensor& tensor) {
+    bool can = reinterpret_cast<uintptr_t>(tensor.base) % 16 == 0 && tensor.box[0] == kBoxColumns;
+    for (int i = 0; i < 4; ++i)
+        can = can && tensor.sizes[i] > 0 && tensor.box[i] > 0 && tensor.box[i] <= 256;
+    for (int i = 0; i < 3; ++i) {
+        const int64_t before = i == 0 ? tensor.sizes[0] : tensor.strides[i - 1];
+        const int64_t stride = tensor.strides[i];
+        can = can && stride % 8 == 0 && stride % before == 0 && stride < int64_t{1} << 39 &&
+              stride / before >= (i == 0 ? 1 : tensor.sizes[i]);
+    }
+    return can;
+}
+
+#ifdef PENSTOCK_EMULATED
+
+inline int make_map(TensorMap& map, const BoxedTensor& tensor) {
+    map.base = static_cast<const unsigned char*>(tensor.base);
+    for (int i = 0; i < 4; ++i) {
+        map.sizes[i] = static_cast<uint64_t>(tensor.sizes[i]);
+        map.box[i] = static_cast<uint32_t>(tensor.box[i]);
+    }
+    for (int i = 0; i < 3; ++i)
+        map.strides[i] = 2 * static_cast<uint64_t>(tensor.strides[i]);
+    return 0;
+}
+
+#else
+
+// 0, or a CUDA error. The driver's function is looked up when it is needed: the library is loaded on
+// machines without a driver too.
+inline int make_map(TensorMap& map, const BoxedTensor& tensor) {
+    using Encode = decltype(&cuTensorMapEncodeTiled);
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    const cudaError_t status = cudaGetDriverEntryPointByVersion(
+        "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+    if (status != cudaSuccess)
+        return static_cast<int>(status);
+    if (result != cudaDriverEntryPointSuccess || found == nullptr)
+        return static_cast<int>(cudaErrorCallRequiresNewerDriver);
+    cuuint64_t sizes[4], strides[3];
+    cuuint32_t box[4], steps[4] = {1, 1, 1, 1};
+    for (int i = 0; i < 4; ++i) {
+        sizes[i] = static_cast<cuuint64_t>(tensor.sizes[i]);
+        box[i] = static_cast<cuuint32_t>(tensor.box[i]);
+    }
+    for (int i = 0; i < 3; ++i)
+        strides[i] = 2 * static_cast<cuuint64_t>(tensor.strides[i]);
+    const CUresult made = reinterpret_cast<Encode>(found)(
+        &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(tensor.base), sizes, strides,
+        box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return made == CUDA_SUCCESS ? 0 : static_cast<int>(cudaErrorInvalidValue);
+}
+
+#endif
+
+} // namespace penstock::cuda
