@@ -27,7 +27,7 @@ from penstock.kernels.triton import linear as triton_linear
 from penstock.kernels.triton import norm as triton_norm
 from penstock.kernels.triton import rope_cache as triton_rope_cache
 from penstock.kernels.triton.adjust import adjust_logits
-from penstock.kernels.triton.attention_work import work_of
+from penstock.kernels.triton.attention_work import multiprocessors, work_of
 from penstock.kernels.triton.decode_attention import decode_attention, decode_tokens
 from penstock.kernels.triton.launch import OLDEST_CAPABILITY
 from penstock.kernels.triton.linear_choice import capability_of, choose
@@ -127,16 +127,39 @@ def _attention(
     scale: float,
     window: int,
 ) -> torch.Tensor:
+    decode: Callable[..., None] = decode_attention
+    prompt: Callable[..., None] = triton_attention.long_chunks
+    if _decode_served(q, cache, heads):
+        decode = partial(_decode, library)
+    if _prompt_served(library, q, cache, heads):
+        prompt = partial(_prompt, library)
+    return triton_attention.attention(q, inputs, cache, heads, scale, window, decode, prompt)
+
+
+def _decode_served(
+    q: torch.Tensor, cache: LayerCache[torch.Tensor], heads: tuple[int, int, int]
+) -> bool:
     block_tokens = cache.values.shape[2]
-    served = (
+    return (
         _cache_served(q, cache)
         and heads[2] in (64, 128)
         and heads[0] // heads[1] <= _QUERIES
         and block_tokens >= _QUERIES
         and block_tokens & (block_tokens - 1) == 0
     )
-    decode: Callable[..., None] = partial(_decode, library) if served else decode_attention
-    return triton_attention.attention(q, inputs, cache, heads, scale, window, 0, decode)
+
+
+def _prompt_served(
+    library: Library, q: torch.Tensor, cache: LayerCache[torch.Tensor], heads: tuple[int, int, int]
+) -> bool:
+    """On compute capability 9.0 alone: its products and its copies are of no other."""
+    panel = cache.values.shape[2] * heads[2]
+    return (
+        (library.emulated or torch.cuda.get_device_capability(q.device) == (9, 0))
+        and _decode_served(q, cache, heads)
+        and cache.keys.stride(0) % panel == 0
+        and cache.values.stride(0) % panel == 0
+    )
 
 
 def _decode(
@@ -164,6 +187,31 @@ def _decode(
         *(cache.keys.stride(0), cache.values.stride(0)),
         *(scale / math.log(2), window, tokens * (q_heads // kv_heads)),
         *(q_heads, kv_heads, dim, block_tokens, _PROGRAMS_AN_SM * work.multiprocessors),
+    )
+
+
+def _prompt(
+    library: Library,
+    out: torch.Tensor,
+    q: torch.Tensor,
+    inputs: StepInputs[torch.Tensor],
+    cache: LayerCache[torch.Tensor],
+    heads: tuple[int, int, int],
+    scale: float,
+    window: int,
+    shorter: int,
+) -> None:
+    """Write the rows of chunks of more than `shorter` tokens."""
+    blocks, _, block_tokens, _ = cache.values.shape
+    rows, table_width = inputs.block_tables.shape
+    library.call(
+        "prompt_attention",
+        *(out, q, cache.keys, cache.values),
+        *(inputs.query_starts, inputs.context_lens, inputs.block_tables),
+        *(rows, len(q), blocks, table_width),
+        *(cache.keys.stride(0), cache.values.stride(0)),
+        *(scale / math.log(2), window, shorter),
+        *(*heads, block_tokens, multiprocessors(q.device)),
     )
 
 

@@ -185,6 +185,11 @@ ATTENTION = Op(
         Case("block-32", "f32", _draw(_MIXED, (4, 2, 64), 32, _F32)),
         Case("decode-long", "f32", _draw(_LONG, (4, 2, 32), 16, _F32)),
         Case("decode-long-window", "f16", _draw(_LONG, (8, 2, 64), 16, _F16, window=300)),
+        Case(
+            "prompt-window-f16",
+            "f16",
+            _draw(((137, 190), (0, 40)), (6, 2, 128), 32, _F16, window=150),
+        ),
         Case("mixed-long", "f16", _draw((*_LONG, (290, 70)), (4, 1, 64), 16, _F16)),
     ),
     benchmarks=tuple(

@@ -138,47 +138,8 @@ def attention_kernel(
         tl.store(out + place[:, None] + dim[None, :], result, mask=mask)
 
 
-def attention(
-    q: torch.Tensor,
-    inputs: StepInputs[torch.Tensor],
-    cache: LayerCache[torch.Tensor],
-    heads: tuple[int, int, int],
-    scale: float,
-    window: int,
-    decode: Callable[..., None] = decode_attention,
-) -> torch.Tensor:
-    """See `Ops.attention`.
-
-    `q` and the block tables are contiguous; the cache lies as `kernels.gpu_cache` says. A step of
-    as many tokens as rows has at most one token a row. `decode` writes the rows of short chunks.
-    """
-    assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
-    out = torch.empty_like(q)
-    decode(out, q, inputs, cache, heads, scale, window)
-    if len(q) != len(inputs.context_lens):
-        shorter = decode_tokens(heads)
-        _long_chunks(out, q, inputs, cache, heads, scale, window, shorter, both=0)
-    return out
-
-
-def bidirectional_attention(
-    q: torch.Tensor,
-    inputs: StepInputs[torch.Tensor],
-    cache: LayerCache[torch.Tensor],
-    heads: tuple[int, int, int],
-    scale: float,
-    window: int,
-    bias: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """See `Ops.bidirectional_attention`; tensors lie as `attention` says, `bias` is contiguous."""
-    assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
-    out = torch.empty_like(q)
-    _long_chunks(out, q, inputs, cache, heads, scale, window, 0, both=1, bias=bias)
-    return out
-
-
-def _long_chunks(
-    out, q, inputs, cache, heads, scale, window, shorter: int, both: int, bias=None
+def long_chunks(
+    out, q, inputs, cache, heads, scale, window, shorter: int, both: int = 0, bias=None
 ) -> None:
     """Write the rows of chunks of more than `shorter` tokens."""
     q_heads, kv_heads, dim = heads
@@ -212,6 +173,46 @@ def _long_chunks(
         BIASED=int(bias is not None),
         UPCAST=int(BF16_IS_BROKEN and torch.bfloat16 in (q.dtype, cache.keys.dtype)),
     )
+
+
+def attention(
+    q: torch.Tensor,
+    inputs: StepInputs[torch.Tensor],
+    cache: LayerCache[torch.Tensor],
+    heads: tuple[int, int, int],
+    scale: float,
+    window: int,
+    decode: Callable[..., None] = decode_attention,
+    prompt: Callable[..., None] = long_chunks,
+) -> torch.Tensor:
+    """See `Ops.attention`.
+
+    `q` and the block tables are contiguous; the cache lies as `kernels.gpu_cache` says. A step of
+    as many tokens as rows has at most one token a row. `decode` writes the rows of short chunks,
+    `prompt` those of the others.
+    """
+    assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
+    out = torch.empty_like(q)
+    decode(out, q, inputs, cache, heads, scale, window)
+    if len(q) != len(inputs.context_lens):
+        prompt(out, q, inputs, cache, heads, scale, window, decode_tokens(heads))
+    return out
+
+
+def bidirectional_attention(
+    q: torch.Tensor,
+    inputs: StepInputs[torch.Tensor],
+    cache: LayerCache[torch.Tensor],
+    heads: tuple[int, int, int],
+    scale: float,
+    window: int,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """See `Ops.bidirectional_attention`; tensors lie as `attention` says, `bias` is contiguous."""
+    assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
+    out = torch.empty_like(q)
+    long_chunks(out, q, inputs, cache, heads, scale, window, 0, both=1, bias=bias)
+    return out
 
 
 ATTENTION.register(Impl("triton", attention, why_not))

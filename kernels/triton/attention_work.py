@@ -111,7 +111,7 @@ class AttentionWork:
             arrived=torch.zeros(rows, kv_heads, dtype=torch.int32, device=device),
             window=window,
             tokens=tokens,
-            multiprocessors=_multiprocessors(device),
+            multiprocessors=multiprocessors(device),
         )
 
     def plan(self, inputs: StepInputs[torch.Tensor]) -> None:
@@ -156,7 +156,7 @@ def work_of(
     return work
 
 
-def _multiprocessors(device: torch.device | str) -> int:
+def multiprocessors(device: torch.device | str) -> int:
     """Of the GPU; a few where kernels are interpreted."""
     if torch.device(device).type != "cuda":
         return 2

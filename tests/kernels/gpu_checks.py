@@ -16,6 +16,7 @@ from penstock.kernels.served import as_served
 from penstock.kernels.table import LayerCache, StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton.attention_work import AttentionWork, most_units
+from penstock.kernels.triton.decode_attention import decode_tokens
 
 Tensors = StepInputs[torch.Tensor]
 Cache = LayerCache[torch.Tensor]
@@ -57,6 +58,38 @@ def padded(op: Op, case: Case, ops: TorchOps) -> list[str]:
         for ours, theirs in zip(got[1:], expected[1:], strict=True)
     )
     return [] if equal else ["padding changed what is not padding"]
+
+
+def cut(op: Op, case: Case, ops: TorchOps) -> list[str]:
+    """Whether a row of the longest chunk changes when the chunk is computed in two parts, both
+    longer than what decode attention takes."""
+    inputs = _served(case, ops)
+    step = inputs["inputs"]
+    together = op.invoke(ops, inputs)[0]
+    row = int(step.query_starts.diff().argmax())
+    start, end = step.query_starts[row : row + 2].tolist()
+    wrong = []
+    for first in (decode_tokens(inputs["heads"]) + 1, (end - start) // 2 + 1):
+        for part in (slice(start, start + first), slice(start + first, end)):
+            given = {**inputs, "q": inputs["q"][part], "inputs": _part_of_row(step, row, part)}
+            if not torch.equal(op.invoke(ops, given)[0], together[part]):
+                wrong.append(f"tokens {part.start} to {part.stop} depend on the others")
+    return wrong
+
+
+def _part_of_row(step: Tensors, row: int, part: slice) -> Tensors:
+    """The step of some neighbouring tokens of one row."""
+    later = int(step.query_starts[row + 1]) - part.stop
+    starts = torch.tensor([0, part.stop - part.start]).to(step.query_starts)
+    return dataclasses.replace(
+        step,
+        tokens=step.tokens[part],
+        positions=step.positions[part],
+        slots=step.slots[part],
+        query_starts=starts,
+        context_lens=step.context_lens[row : row + 1] - later,
+        block_tables=step.block_tables[row : row + 1],
+    )
 
 
 def rounded(op: Op, case: Case, ops: TorchOps) -> list[str]:

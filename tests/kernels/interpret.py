@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_checks import alone, eight_bits, padded, prepared, rounded
+from gpu_checks import alone, cut, eight_bits, padded, prepared, rounded
 from kernel_checks import differences, neighbours_matter
 
 from penstock.kernels.cuda import CudaOps, open_library
@@ -50,6 +50,7 @@ def main(library: str | None = None) -> None:
         "padded": padded,
         "rounded": rounded,
         "alone": alone,
+        "cut": cut,
         "eight_bits": eight_bits,
     }
     for line in sys.stdin:

@@ -46,6 +46,15 @@ _ALONE = [
 ]
 
 
+# Chunks longer than what decode attention takes.
+_PROMPTS = {
+    "attention-prompt-f16",
+    "attention-prompt-window-f16",
+    "attention-mixed-long",
+}
+_PROMPT_CASES = [param for param in _CASES if param.id in _PROMPTS]
+
+
 @pytest.fixture(scope="module")
 def library(request: pytest.FixtureRequest) -> Path:
     """The emulated library, built when its sources have changed."""
@@ -93,4 +102,18 @@ def test_units_listed_once_serve_every_layer(ask: Ask, op: Op, case: Case) -> No
 
 @pytest.mark.parametrize(("op", "case"), _DECODED)
 def test_padding_changes_nothing(ask: Ask, op: Op, case: Case) -> None:
+    assert ask("padded", op, case) == []
+
+
+@pytest.mark.parametrize(("op", "case"), _PROMPT_CASES)
+def test_rows_of_a_prompt_do_not_depend_on_its_chunks(ask: Ask, op: Op, case: Case) -> None:
+    assert ask("cut", op, case) == []
+
+
+def test_each_prompt_is_a_case() -> None:
+    assert len(_PROMPT_CASES) == len(_PROMPTS)
+
+
+@pytest.mark.parametrize(("op", "case"), _PROMPT_CASES[:1])
+def test_padding_changes_no_prompt(ask: Ask, op: Op, case: Case) -> None:
     assert ask("padded", op, case) == []

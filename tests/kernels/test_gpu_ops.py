@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_checks import eight_bits, padded, prepared, rounded
+from gpu_checks import cut, eight_bits, padded, prepared, rounded
 from kernel_checks import differences
 
 from penstock.kernels.draw import map_tensors
@@ -81,6 +81,14 @@ def test_units_listed_once_serve_every_layer(serving: Any, op: Op, case: Case) -
 @pytest.mark.parametrize(("op", "case"), _DECODED)
 def test_padding_changes_nothing(serving: Any, op: Op, case: Case) -> None:
     assert padded(op, case, serving) == []
+
+
+_PROMPTS = [param for param in _CUDA_CASES if str(param.id).startswith("attention-prompt")]
+
+
+@pytest.mark.parametrize(("op", "case"), _PROMPTS)
+def test_rows_of_a_prompt_do_not_depend_on_its_chunks(serving: Any, op: Op, case: Case) -> None:
+    assert cut(op, case, serving) == []
 
 
 _EIGHT_BITS = {"attention-decode-long", "attention-mixed-long", "rope_cache-mixed-f32"}

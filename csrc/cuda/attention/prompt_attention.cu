@@ -1,0 +1,78 @@
+#include "cuda/tensor_map.h"
+
+#include "cuda/attention/prompt_attention.cuh"
+
+#include "cuda/abi.h"
+#include "cuda/launch.h"
+
+namespace cuda = penstock::cuda;
+
+namespace {
+
+template <int kDim>
+int launch(const cuda::PromptAttention& call, const cuda::PromptMaps& maps, int programs,
+           void* stream) {
+    constexpr size_t shared_bytes = sizeof(cuda::PromptMemory<kDim>) + cuda::kSwizzleBytes;
+    static_assert(shared_bytes <= 227 << 10, "what a block can have at most");
+    return cuda::launch_with_memory(cuda::prompt_attention_kernel<kDim>, dim3(programs),
+                                    dim3(cuda::kPromptThreads), shared_bytes, stream, call, maps);
+}
+
+} // namespace
+
+int penstock_cuda_prompt_attention(void* out, const void* q, const void* keys, const void* values,
+                                   const int32_t* starts, const int32_t* contexts,
+                                   const int32_t* tables, int rows, int tokens, int blocks,
+                                   int table_width, int64_t key_stride, int64_t value_stride,
+                                   float log2_scale, int window, int shorter, int q_heads,
+                                   int kv_heads, int dim, int block_tokens, int programs,
+                                   void* stream) {
+    const int shared = q_heads % kv_heads == 0 ? q_heads / kv_heads : 0;
+    const bool served = (dim == 64 || dim == 128) && shared >= 1 && shared <= cuda::kQueryRows &&
+                        block_tokens >= 8 && (block_tokens & (block_tokens - 1)) == 0;
+    if (!served)
+        return cuda::kRefused;
+    int block_shift = 0;
+    while (1 << block_shift < block_tokens)
+        ++block_shift;
+    const int tile_tokens = cuda::kQueryRows / shared;
+    const int box_keys = block_tokens < cuda::kTileKeys ? block_tokens : cuda::kTileKeys;
+    const int64_t panel = int64_t{1} * block_tokens * dim, row = int64_t{1} * q_heads * dim;
+    const auto cached = [&](const void* base, int64_t stride) {
+        return cuda::BoxedTensor{base,
+                                 {dim, block_tokens, kv_heads, blocks},
+                                 {dim, panel, stride},
+                                 {cuda::kBoxColumns, box_keys, 1, 1}};
+    };
+    const cuda::BoxedTensor tensors[3] = {{q,
+                                           {dim, q_heads, tokens, 1},
+                                           {dim, row, tokens * row},
+                                           {cuda::kBoxColumns, shared, tile_tokens, 1}},
+                                          cached(keys, key_stride),
+                                          cached(values, value_stride)};
+    cuda::PromptMaps maps;
+    cuda::TensorMap* const made[3] = {&maps.queries, &maps.keys, &maps.values};
+    for (int i = 0; i < 3; ++i) {
+        const int status = cuda::can_be_mapped(tensors[i]) ? cuda::make_map(*made[i], tensors[i])
+                                                           : cuda::kRefused;
+        if (status != 0)
+            return status;
+    }
+    const cuda::PromptAttention call{static_cast<cuda::Bf16*>(out),
+                                     starts,
+                                     contexts,
+                                     tables,
+                                     log2_scale,
+                                     rows,
+                                     table_width,
+                                     blocks,
+                                     window,
+                                     q_heads,
+                                     kv_heads,
+                                     shorter,
+                                     tile_tokens,
+                                     tokens / tile_tokens + rows,
+                                     block_shift};
+    return dim == 64 ? launch<64>(call, maps, programs, stream)
+                     : launch<128>(call, maps, programs, stream);
+}
