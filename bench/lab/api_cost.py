@@ -118,9 +118,9 @@ class Bench:
         asked, self._engine.asked = self._engine.asked, []
         return asked
 
-    async def hand(self, bodies: list[bytes]) -> None:
+    async def hand(self, frames: list[bytes]) -> None:
         """What one read of the engine's socket brings."""
-        self._client._handle_all(bodies)
+        self._client._receive(b"".join(frames))
         for _ in range(TURNS):
             await asyncio.sleep(0)
 
@@ -130,10 +130,10 @@ class Bench:
 
 
 def chunks(ids: Sequence[str], step: int, tokens: int = 1, **more: Any) -> bytes:
-    """The body of the frame in which a step tells of its requests."""
+    """The frame in which a step tells of its requests."""
     made = tuple(TokenDelta(FIRST_TOKEN + step + k) for k in range(tokens))
     now = time.monotonic()
-    return frame(Chunks(tuple(TokenChunk(id, made, now, **more) for id in ids)))[4:]
+    return frame(Chunks(tuple(TokenChunk(id, made, now, **more) for id in ids)))
 
 
 async def answers(bench: Bench, requests: Sequence[bytes]) -> float:
@@ -145,8 +145,8 @@ async def answers(bench: Bench, requests: Sequence[bytes]) -> float:
     whole = {"cached_tokens": 0, "finish": "length", "begun_s": time.monotonic()}
     frames = [chunks(group, 0, ANSWER_TOKENS, **whole) for group in groups]
     began = time.thread_time()
-    for body in frames:
-        await bench.hand([body])
+    for group_frame in frames:
+        await bench.hand([group_frame])
     await bench.idle()
     return asked + time.thread_time() - began
 
@@ -182,7 +182,7 @@ async def build(model: str, connections: int) -> Bench:
     served.apply(ModelState("loaded"))
     info = EngineInfo("m", STREAM_TOKENS + 1000, 49152, 1024, 0, 16, 0, "fp")
     client._open(EngineWire())
-    client._handle(frame(Hello(info))[4:])
+    client._receive(frame(Hello(info)))
     await served.started()
     registry = ModelRegistry([served], aliases={}, default=None)
     services = Services(registry, Control(), opened, settings, metrics)

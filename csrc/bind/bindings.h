@@ -12,5 +12,6 @@ void bind_plan(pybind11::module_& module);
 void bind_attention(pybind11::module_& module);
 void bind_histories(pybind11::module_& module);
 void bind_adapters(pybind11::module_& module);
+void bind_lanes(pybind11::module_& module);
 
 } // namespace penstock::bind

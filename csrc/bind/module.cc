@@ -1,7 +1,7 @@
 #include "bind/bindings.h"
 
 PYBIND11_MODULE(_native, module) {
-    module.doc() = "Kernels, plans and the thread pool of the CPU. See penstock.kernels.native.";
+    module.doc() = "Kernels, plans and the thread pool of the CPU; the lanes of streams.";
     penstock::bind::bind_pool(module);
     penstock::bind::bind_kernels(module);
     penstock::bind::bind_weights(module);
@@ -9,4 +9,5 @@ PYBIND11_MODULE(_native, module) {
     penstock::bind::bind_plan(module);
     penstock::bind::bind_attention(module);
     penstock::bind::bind_histories(module);
+    penstock::bind::bind_lanes(module);
 }

@@ -8,6 +8,7 @@ from contextlib import aclosing, contextmanager
 from http import HTTPStatus
 from typing import Final
 
+from penstock._native import Lane, StepTimes
 from penstock.api.metrics import INTER_TOKEN_BUCKETS, Metrics, TokenHistogram
 from penstock.api.record import RequestRecord, current_record
 from penstock.base.errors import Overloaded, ServiceError
@@ -72,7 +73,7 @@ class MeasuredEngine:
         record = current_record.get()
         latency = None if record is None else _Latency(record, self._metrics)
         if tap is not None and latency is not None:
-            tap = latency.tapping(tap)
+            tap = _ObservedTap(tap, latency)
         # The Protocol says AsyncIterator; every engine gives a generator, which aclose() aborts.
         generated = self._engine.generate(request, tap)
         async with aclosing(generated) as chunks:  # type: ignore[type-var]
@@ -110,16 +111,19 @@ class _Latency:
         self._total_s = 0.0
         self._last_s = 0.0
 
-    def tapping(self, tap: Tap) -> Tap:
-        """A tap that observes what `tap` takes."""
+    def times(self) -> StepTimes | None:
+        """Observes in place of this until `take`; None before the first token."""
+        if self._between is None:
+            return None
+        self.flush()
+        return StepTimes(INTER_TOKEN_BUCKETS, self._last_s, HELD_S, self._between.add)
 
-        def observed(chunk: TokenChunk) -> TokenChunk | None:
-            rest = tap(chunk)
-            if rest is not chunk:
-                self.observe(chunk)
-            return rest
-
-        return observed
+    def take(self, times: StepTimes) -> None:
+        """Go on after `times`."""
+        times.flush()
+        if times.num_tokens:
+            self._record.completion_tokens += times.num_tokens
+            self._record.last_token_s = self._last_s = times.last_s
 
     def observe(self, chunk: TokenChunk) -> None:
         """The tokens of one step, or of several that were joined."""
@@ -154,3 +158,32 @@ class _Latency:
                 self._metrics.first_token.labels(*labels).observe(waited_s)
         if record.first_token_s is None:
             record.first_token_s = now_s
+
+
+class _ObservedTap:
+    """`engine.Tap`: observes what another one takes."""
+
+    __slots__ = ("_latency", "_tap", "_times")
+
+    def __init__(self, tap: Tap, latency: _Latency) -> None:
+        self._tap = tap
+        self._latency = latency
+        self._times: StepTimes | None = None
+
+    def __call__(self, chunk: TokenChunk) -> TokenChunk | None:
+        rest = self._tap(chunk)
+        if rest is not chunk:
+            self._latency.observe(chunk)
+        return rest
+
+    def lane(self) -> Lane | None:
+        lane = self._tap.lane()
+        self._times = None if lane is None else self._latency.times()
+        if lane is not None and self._times is not None:
+            lane.time(self._times)
+        return lane
+
+    def leave(self) -> None:
+        self._tap.leave()
+        if self._times is not None:
+            self._latency.take(self._times)

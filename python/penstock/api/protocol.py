@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from penstock._native import Gate
+from penstock.api.codecs.dialect import Around
 from penstock.api.codecs.envelope import error_body
 from penstock.base.errors import InvalidRequest, ServiceError, Unavailable
 
@@ -52,6 +54,13 @@ class DirectConnection:
     def write(self, data: bytes) -> None:
         self._send(b"%x\r\n%b\r\n" % (len(data), data))
 
+    def gate(self, around: Around) -> Gate:
+        numbered = around.numbered
+        numbers = () if numbered is None else (numbered.first, numbered.between)
+        gate = Gate(around.before, around.after, self._send, *numbers)
+        self._protocol.gate = gate
+        return gate
+
     def when_gone(self, call: Callable[[], None] | None) -> None:
         self._protocol.gone = call
         if call is not None:
@@ -72,6 +81,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_message = False
         self._deadline: asyncio.TimerHandle | None = None
         self.gone: Callable[[], None] | None = None
+        self.gate: Gate | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -82,9 +92,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._clear_deadline()
+        self._close_gate()
         super().connection_lost(exc)
         if self.gone is not None:
             self.gone()
+
+    def pause_writing(self) -> None:
+        self._close_gate()
+        super().pause_writing()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -129,6 +144,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(InvalidRequest("the request is not valid HTTP", code="invalid_http"))
+
+    def _close_gate(self) -> None:
+        gate, self.gate = self.gate, None
+        if gate is not None:
+            gate.close()
 
     def _refuse(self, error: ServiceError) -> None:
         """Answer without the application, and close."""

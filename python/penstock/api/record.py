@@ -6,9 +6,12 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from penstock.api.codecs.dialect import StreamEncoder
+from penstock.api.codecs.dialect import Around, StreamEncoder
+
+if TYPE_CHECKING:
+    from penstock._native import Gate
 
 Outcome = Literal["completed", "error", "client_disconnected"]
 
@@ -30,6 +33,10 @@ class Connection(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send a piece while `ready`."""
+        ...
+
+    def gate(self, around: Around) -> Gate:
+        """Sends texts as pieces while `ready`. It is closed when that is no longer so."""
         ...
 
     def when_gone(self, call: Callable[[], None] | None) -> None:

@@ -22,10 +22,20 @@ from penstock.api.response_log import StreamLog, replayed
 from penstock.api.response_rows import ResponseRow
 from penstock.base.errors import ServiceError, Unavailable
 from penstock.base.ids import new_id
-from penstock.dialog import Event, Message, Outlet, RunEnded, RunFailed, RunStarted, Usage
+from penstock.dialog import (
+    Event,
+    Message,
+    Outlet,
+    RunEnded,
+    RunFailed,
+    RunStarted,
+    TextDelta,
+    Usage,
+)
 from penstock.dialog.outlet import Delta
 
 if TYPE_CHECKING:
+    from penstock._native import Gate
     from penstock.store import Store, StoredResponse
     from penstock.store.late import LateStore
 
@@ -295,6 +305,13 @@ class FollowedOutlet:
         for delta in deltas:
             self._resource.add(delta)
         self._outlet.send(deltas)
+
+    def gate(self, choice: int, part: int) -> Gate | None:
+        return self._outlet.gate(choice, part)
+
+    def passed(self, choice: int, part: int, text: str) -> None:
+        self._resource.add(TextDelta(choice, part, text))
+        self._outlet.passed(choice, part, text)
 
 
 class _Reader:

@@ -6,17 +6,20 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from starlette.types import Receive, Send
 
-from penstock.api.codecs.dialect import StreamEncoder
+from penstock.api.codecs.dialect import Numbered, StreamEncoder
 from penstock.api.cutoff import CutOff, Cuttable
 from penstock.api.errors import ClientGone
 from penstock.api.record import RequestRecord, current_record
 from penstock.dialog import Event, RunEnded, RunFailed
 from penstock.dialog.fold import Answer, FailedRun, Fold
 from penstock.dialog.outlet import Delta
+
+if TYPE_CHECKING:
+    from penstock._native import Gate
 
 STREAM_HEAD: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -112,6 +115,8 @@ class EventStream:
         self._sent_s = self._loop.time()
         self._sending = False
         self._opened = False  # the head is out, and frames may be written at once
+        self._gate: Gate | None = None
+        self._numbered: Numbered | None = None
         self._keeping: asyncio.Task[None] | None = None
 
     async def run(self, events: AsyncGenerator[Event, None], receive: Receive) -> None:
@@ -126,6 +131,8 @@ class EventStream:
             self._timer.cancel()
             if self._keeping is not None:
                 self._keeping.cancel()
+            if self._gate is not None:
+                self._gate.close()
 
     @property
     def ready(self) -> bool:
@@ -137,6 +144,22 @@ class EventStream:
         """Send deltas while `ready`."""
         for delta in deltas:
             self._write(self._encoder.encode(delta))
+
+    def gate(self, choice: int, part: int) -> Gate | None:
+        """A gate to the connection, in the dialect's frames."""
+        around = self._encoder.around(choice, part)
+        if around is None or not self.ready:
+            return None
+        connection = self._record.connection
+        assert connection is not None
+        self._gate, self._numbered = connection.gate(around), around.numbered
+        return self._gate
+
+    def passed(self, choice: int, part: int, text: str) -> None:
+        """The frames are out; only their numbers matter for those that follow."""
+        if self._numbered is not None:
+            assert self._gate is not None
+            self._numbered.go_on(self._gate.number)
 
     @property
     def _tick_s(self) -> float:
@@ -187,12 +210,15 @@ class EventStream:
 
     async def _keep_alive(self) -> None:
         self._opened = False  # frames that come meanwhile wait for this one
+        if self._gate is not None:
+            self._gate.close()
         await self._send_frames(self._encoder.keep_alive())
         self._keeping = None
 
     def _tick(self) -> None:
         """Notice that sending is stuck, or that nothing was sent for a while."""
-        idle_s = self._loop.time() - self._sent_s
+        passed_s = 0.0 if self._gate is None else self._gate.written_s
+        idle_s = self._loop.time() - max(self._sent_s, passed_s)
         if self._sending and idle_s >= self._stall_timeout_s:
             if self._abort is not None:
                 self._abort()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.dialog.events import ArgumentsDelta, ReasoningDelta, TextDelta
+
+if TYPE_CHECKING:
+    from penstock._native import Gate
 
 Delta = TextDelta | ReasoningDelta | ArgumentsDelta
 DELTAS = frozenset((TextDelta, ReasoningDelta, ArgumentsDelta))
@@ -26,4 +29,15 @@ class Outlet(Protocol):
 
     def send(self, deltas: Sequence[Delta]) -> None:
         """Take deltas while `ready`. Does not raise."""
+        ...
+
+    def gate(self, choice: int, part: int) -> Gate | None:
+        """Where the texts that follow in this part may be sent without being events, in the frames
+        that their deltas would be; None where they may not. `ready`, after a delta of the part. The
+        outlet closes it when it is no longer ready, and counts what went through when that is told
+        with `passed`."""
+        ...
+
+    def passed(self, choice: int, part: int, text: str) -> None:
+        """All that went through the gate of a part, which is closed."""
         ...

@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import cast
 
+from penstock._native import Lanes
 from penstock.base.errors import EngineFault, ServiceError, Unavailable
 from penstock.engine.embed_mailbox import EmbedMailboxes
 from penstock.engine.mailbox import Mailboxes
@@ -24,6 +25,7 @@ from penstock.engine.types import (
     TokenRequest,
 )
 from penstock.engine.wire import (
+    MAX_FRAME_BYTES,
     Abort,
     AdapterAdded,
     Adapters,
@@ -32,7 +34,6 @@ from penstock.engine.wire import (
     AskGauges,
     Chunks,
     EmbedChunks,
-    FrameReader,
     Gauges,
     Hello,
     Refused,
@@ -68,11 +69,10 @@ class _Link(asyncio.Protocol):
     """One connection. All frames that a read brings are handled before any reader of them runs."""
 
     def __init__(
-        self, opened: Callable[[asyncio.Transport], None], handle: Callable[[list[bytes]], None]
+        self, opened: Callable[[asyncio.Transport], None], handle: Callable[[bytes], None]
     ) -> None:
         self._opened = opened
         self._handle = handle
-        self._frames = FrameReader()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -81,7 +81,7 @@ class _Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            self._handle(self._frames.feed(data))
+            self._handle(data)
         except ValueError as error:  # msgspec's errors are of this kind, too
             log.warning("engine connection: %s", error)
             self._transport.abort()
@@ -104,7 +104,8 @@ class EngineClient:
         self._path = socket_path
         self._info: EngineInfo | None = None
         self._transport: asyncio.Transport | None = None
-        self._mailboxes = Mailboxes(lambda r: self._send(Submit(r)), self._abort)
+        self._lanes = Lanes(MAX_FRAME_BYTES)
+        self._mailboxes = Mailboxes(lambda r: self._send(Submit(r)), self._abort, self._lanes)
         self._embeddings = EmbedMailboxes(lambda r: self._send(SubmitEmbed(r)), self._abort)
         self._vocabulary: Vocabulary | None = None
         self._tickets = itertools.count()
@@ -194,7 +195,7 @@ class EngineClient:
         while True:
             try:
                 transport, link = await loop.create_unix_connection(
-                    lambda: _Link(self._open, self._handle_all), self._path
+                    lambda: _Link(self._open, self._receive), self._path
                 )
             except OSError:
                 await asyncio.sleep(RECONNECT_INTERVAL_S)
@@ -207,10 +208,11 @@ class EngineClient:
 
     def _open(self, transport: asyncio.Transport) -> None:
         self._transport = transport
+        self._lanes.restart()
 
-    def _handle_all(self, bodies: list[bytes]) -> None:
-        """The frames of one read: what several steps made for a request goes on together."""
-        for body in bodies:
+    def _receive(self, data: bytes) -> None:
+        """What one read brings: what several steps made for a request goes on together."""
+        for body in self._lanes.feed(data):
             self._handle(body)
         self._mailboxes.settle()
 

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TYPE_CHECKING
 
 from penstock.base.errors import ServiceError
 from penstock.engine.joining import joined
 from penstock.engine.protocol import Tap
 from penstock.engine.types import TokenChunk, TokenRequest
 
+if TYPE_CHECKING:
+    from penstock._native import Lanes
+
 
 class Mailboxes:
     """One mailbox a request. A mailbox is bounded by its request's `max_tokens`.
 
-    `submit` hands a request to the engine; `abort` tells it that nobody reads any more.
+    `submit` hands a request to the engine; `abort` tells it that nobody reads any more. `lanes`:
+    where the chunks come from, less what its lanes took; None where it has none.
     """
 
     def __init__(
-        self, submit: Callable[[TokenRequest], None], abort: Callable[[str], None]
+        self,
+        submit: Callable[[TokenRequest], None],
+        abort: Callable[[str], None],
+        lanes: Lanes | None = None,
     ) -> None:
         self._submit = submit
         self._abort = abort
+        self._lanes = lanes
         self._open: dict[str, _Mailbox] = {}
         self._filled: list[_Mailbox] = []
 
@@ -34,7 +43,7 @@ class Mailboxes:
         """Submit and yield the chunks; aborts if closed before the last one. What came while the
         reader was busy is joined, so that a slow reader has fewer chunks to look at; but nothing
         joins the first one of the answer, whose time tells when the prompt was done."""
-        mailbox = _Mailbox(tap)
+        mailbox = _Mailbox(request.id, tap, self._lanes)
         assert request.id not in self._open, "request ids are unique"
         self._open[request.id] = mailbox
         ended = False
@@ -51,6 +60,7 @@ class Mailboxes:
             raise
         finally:
             del self._open[request.id]
+            mailbox.leave_lane()
             if not ended:
                 self._abort(request.id)
 
@@ -90,17 +100,21 @@ class Mailboxes:
 class _Mailbox:
     """The chunks of one request that nobody has looked at."""
 
-    __slots__ = ("_begun", "_error", "_reader", "_tap", "chunks")
+    __slots__ = ("_begun", "_error", "_id", "_in_lane", "_lanes", "_reader", "_tap", "chunks")
 
-    def __init__(self, tap: Tap | None) -> None:
+    def __init__(self, request_id: str, tap: Tap | None, lanes: Lanes | None) -> None:
         self.chunks: list[TokenChunk] = []
+        self._id = request_id
         self._tap = tap
+        self._lanes = lanes
+        self._in_lane = False
         self._begun = False
         self._error: Exception | None = None
         self._reader: asyncio.Future[None] | None = None
 
     def settle(self) -> None:
         """There are new chunks. A reader that is busy looks for itself when it comes back."""
+        self.leave_lane()
         reader = self._reader
         if reader is None or reader.done():
             return
@@ -114,6 +128,7 @@ class _Mailbox:
                 return
             if rest is None:
                 chunks.clear()
+                self._enter_lane()
                 return
             self.chunks = [rest]
         self._wake()
@@ -146,6 +161,23 @@ class _Mailbox:
     def ready(self) -> bool:
         """Whether there is something to take."""
         return bool(self.chunks) or self._error is not None
+
+    def leave_lane(self) -> None:
+        """Nothing more goes through a lane. Harmless where nothing does."""
+        if self._in_lane:
+            assert self._lanes is not None
+            assert self._tap is not None
+            self._in_lane = False
+            self._lanes.close(self._id)
+            self._tap.leave()
+
+    def _enter_lane(self) -> None:
+        assert self._tap is not None
+        lane = None if self._lanes is None else self._tap.lane()
+        if lane is not None:
+            assert self._lanes is not None
+            self._lanes.open(self._id, lane)
+            self._in_lane = True
 
     def _wake(self) -> None:
         reader, self._reader = self._reader, None

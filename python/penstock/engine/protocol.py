@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.engine.types import (
     AdapterSource,
@@ -19,8 +19,26 @@ from penstock.engine.types import (
 )
 from penstock.models.vocabulary import Vocabulary
 
-Tap = Callable[[TokenChunk], TokenChunk | None]
-"""Is shown a chunk in the moment it arrives; what it returns is left for the iterator."""
+if TYPE_CHECKING:
+    from penstock._native import Lane
+
+
+class Tap(Protocol):
+    """Is shown chunks in the moment they arrive."""
+
+    def __call__(self, chunk: TokenChunk) -> TokenChunk | None:
+        """What is left for the iterator."""
+        ...
+
+    def lane(self) -> Lane | None:
+        """After a chunk of which nothing was left: who takes the tokens that follow, as long as
+        they are plain. None: they are shown."""
+        ...
+
+    def leave(self) -> None:
+        """The lane is closed. What went through it is to be accounted for, before the next chunk
+        and before the end."""
+        ...
 
 
 class Engine(Protocol):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from penstock._native import Lane, TokenTexts
 from penstock.base.errors import EngineFault
 from penstock.dialog import Event, TokenLogprob, TurnEnded, Usage
 from penstock.dialog.events import Finish
-from penstock.dialog.outlet import Delta
+from penstock.dialog.outlet import Delta, Outlet
 from penstock.engine.types import TokenChunk, TokenDelta
 from penstock.generation.echo import Echo
 from penstock.generation.parts import Parts
@@ -34,13 +35,15 @@ class Choice:
     text of the answer, not in reasoning and calls. A token's logprob goes with the delta that shows
     its first character; tokens of reasoning and calls, and those cut off by a stop string, have
     none. `shown_control`: control tokens that the parser must see. `logprob_sum`: of all tokens.
-    `max_calls`: the answer ends with so many calls, None where it may make any number.
+    `max_calls`: the answer ends with so many calls, None where it may make any number. `texts`: of
+    the tokenizer (`plain_texts`).
     """
 
     def __init__(
         self,
         index: int,
         tokenizer: Tokenizer,
+        texts: TokenTexts,
         *,
         prompt_tokens: int,
         submitted_s: float,
@@ -59,6 +62,8 @@ class Choice:
         self.logprob_sum = 0.0
         self._tokenizer = tokenizer
         self._detokenizer = IncrementalDetokenizer(tokenizer, after, shown_control)
+        self._texts = texts
+        self._lane: Lane | None = None
         self._parser = parser
         self._parts = Parts(index)
         # All that is told of a token is its text, which is shown at once.
@@ -93,6 +98,27 @@ class Choice:
             return (self._parts.more_text(text),) if text else ()
         self._add(chunk)
         return self._parts.take_deltas()
+
+    def lane(self, outlet: Outlet) -> Lane | None:
+        """Who takes the tokens that follow to the outlet, as `deltas` and it would; None: nobody
+        can. Nothing is asked of this choice until `leave`."""
+        if not (self._plain and self._parts.only_text and self._detokenizer.in_text):
+            return None
+        gate = outlet.gate(self.index, self._parts.part)
+        if gate is None:
+            return None
+        self._lane = Lane(self._texts, gate, self._detokenizer.held)
+        return self._lane
+
+    def leave(self, outlet: Outlet) -> None:
+        """Take over from the lane, which is closed."""
+        lane, self._lane = self._lane, None
+        assert lane is not None
+        self._num_tokens += lane.num_tokens
+        self._detokenizer.held = lane.held
+        if lane.text:
+            self._parts.more_text(lane.text)
+            outlet.passed(self.index, self._parts.part, lane.text)
 
     def _add(self, chunk: TokenChunk) -> None:
         if self.ended:

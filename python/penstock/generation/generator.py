@@ -31,6 +31,7 @@ from penstock.generation.sampling import resolve_sampling, seeds, uses_dry
 from penstock.models.tokenizer_data import TextParts
 from penstock.text import ChatTemplate, Tokenizer, load_tokenizer
 from penstock.text.channels import Channels
+from penstock.text.detokenize import plain_texts
 
 LONG_PROMPT_CHARS: Final = 8192
 """A longer prompt is rendered and tokenized in a thread; about 2 ms of work."""
@@ -57,6 +58,7 @@ class Generator:
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
+        self._texts = plain_texts(tokenizer)
         self._prompts = PromptBuilder(tokenizer, template)
         self._forms = AnswerForms(tokenizer, channels)
         self._grammars = AnswerGrammars(Constraints(engine, tokenizer), tokenizer, channels)
@@ -208,6 +210,7 @@ class Generator:
         return Choice(
             index,
             self._tokenizer,
+            self._texts,
             prompt_tokens=len(prompt.token_ids),
             submitted_s=time.monotonic(),
             after=prompt.token_ids[-1],

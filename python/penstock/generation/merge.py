@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from penstock.dialog import Event, Outlet, RunEnded, RunFailed, RunStarted, Usage
-from penstock.engine.protocol import Engine, Tap
+from penstock.engine.protocol import Engine
 from penstock.engine.types import TokenChunk, TokenRequest
 from penstock.generation.choice import Choice
+
+if TYPE_CHECKING:
+    from penstock._native import Lane
 
 
 async def stream(
@@ -20,7 +23,7 @@ async def stream(
 ) -> AsyncGenerator[list[Event], None]:
     """The events of one sequence, a list for each chunk that has any; deltas that `outlet` takes
     are not among them."""
-    tap = None if outlet is None else _tap(choice, outlet)
+    tap = None if outlet is None else _OutletTap(choice, outlet)
     chunks = cast("AsyncGenerator[TokenChunk, None]", engine.generate(call, tap))
     async with aclosing(chunks):
         async for chunk in chunks:
@@ -32,17 +35,29 @@ async def stream(
     raise AssertionError("the engine's last chunk has a finish")
 
 
-def _tap(choice: Choice, outlet: Outlet) -> Tap:
-    def tap(chunk: TokenChunk) -> TokenChunk | None:
-        if not outlet.ready:
+class _OutletTap:
+    """`engine.Tap`: hands the deltas of a choice to its outlet."""
+
+    __slots__ = ("_choice", "_outlet")
+
+    def __init__(self, choice: Choice, outlet: Outlet) -> None:
+        self._choice = choice
+        self._outlet = outlet
+
+    def __call__(self, chunk: TokenChunk) -> TokenChunk | None:
+        if not self._outlet.ready:
             return chunk
-        deltas = choice.deltas(chunk)
+        deltas = self._choice.deltas(chunk)
         if deltas is None:  # the reader finds these events when it looks at the rest
             return msgspec.structs.replace(chunk, tokens=())
-        outlet.send(deltas)
+        self._outlet.send(deltas)
         return None
 
-    return tap
+    def lane(self) -> Lane | None:
+        return self._choice.lane(self._outlet)
+
+    def leave(self) -> None:
+        self._choice.leave(self._outlet)
 
 
 async def merge(

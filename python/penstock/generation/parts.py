@@ -54,6 +54,11 @@ class Parts:
         """Whether a text is open and all events were taken."""
         return self._kind == "text" and not self._events
 
+    @property
+    def part(self) -> int:
+        """The number of the part that is open, or of the last one."""
+        return self._part
+
     def more_text(self, text: str) -> TextDelta:
         """The delta of `text`, while there is `only_text`."""
         self._texts.append(text)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from codecs import utf_8_decode
 from collections.abc import Sequence
 
+from penstock._native import TokenTexts
 from penstock.text.tokenizer import Tokenizer
+
+
+def plain_texts(tokenizer: Tokenizer) -> TokenTexts:
+    """The bytes of tokens for lanes; control tokens have none. Not for the tokenizer to keep: no
+    garbage collection would find the circle."""
+    bytes_of, control = tokenizer.bytes_of, tokenizer.control_ids
+    return TokenTexts(lambda token_id: None if token_id in control else bytes_of[token_id])
 
 
 class IncrementalDetokenizer:
@@ -15,17 +23,17 @@ class IncrementalDetokenizer:
     U+FFFD, exactly as decoding all bytes at once with "replace" would give. Control tokens have no
     text, but for the `shown` ones, which channel parsers must see. `after`: the token before the
     first one (of a prompt), None at the start of a text: a SentencePiece model's space prefix is
-    taken off only where encoding would have put one.
+    taken off only where encoding would have put one. `held`: the bytes held back.
     """
 
     __slots__ = (
         "_at_start",
         "_bytes_of",
         "_control",
-        "_held",
         "_shown",
         "_space_prefix",
         "_text_of",
+        "held",
     )
 
     def __init__(
@@ -40,7 +48,13 @@ class IncrementalDetokenizer:
         self._shown = shown
         self._space_prefix = tokenizer.space_prefix
         self._at_start = tokenizer.space_prefix and (after is None or after in self._control)
-        self._held = b""
+        self.held = b""
+
+    @property
+    def in_text(self) -> bool:
+        """Whether the bytes of the next token are taken as they are, unless it is a control
+        token."""
+        return not self._at_start
 
     def push(self, token_id: int) -> str:
         """The text that this token completes; empty where it completes none."""
@@ -58,7 +72,7 @@ class IncrementalDetokenizer:
 
     def push_all(self, token_ids: Sequence[int]) -> str:
         """As `push` of one after the other, joined."""
-        if not self._held and not self._at_start:
+        if not self.held and not self._at_start:
             texts = [self._text_of[token_id] for token_id in token_ids]
             if None not in texts:
                 return "".join(texts)  # type: ignore[arg-type]
@@ -68,13 +82,13 @@ class IncrementalDetokenizer:
 
     def finish(self) -> str:
         """What is still held back, as U+FFFD; the sequence is over."""
-        text, _ = utf_8_decode(self._held, "replace", True)
-        self._held = b""
+        text, _ = utf_8_decode(self.held, "replace", True)
+        self.held = b""
         return text
 
     def _decode(self, data: bytes) -> str:
-        if self._held:
-            data = self._held + data
+        if self.held:
+            data = self.held + data
         text, used = utf_8_decode(data, "replace", False)
-        self._held = b"" if used == len(data) else data[used:]
+        self.held = b"" if used == len(data) else data[used:]
         return text

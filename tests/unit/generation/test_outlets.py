@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_engine import INFO
 from tiny_text import tiny_template, tiny_tokenizer
 
-from penstock.dialog import Event, GenerateRequest, Message, Text, TextDelta
+from penstock._native import Gate, Lanes
+from penstock.dialog import Event, GenerateRequest, Message, RunEnded, Text, TextDelta
 from penstock.dialog.outlet import DELTAS, Delta
 from penstock.engine.mailbox import Mailboxes
 from penstock.engine.protocol import Tap
 from penstock.engine.types import EngineGauges, TokenChunk, TokenDelta, TokenRequest
+from penstock.engine.wire import MAX_FRAME_BYTES, Chunks, frame, from_engine_decoder
 from penstock.generation import Generator
 from penstock.models.vocabulary import Vocabulary
 from penstock.text.channels import SYNTAXES, Channels, ReasoningSyntax
@@ -26,13 +29,25 @@ PIECES = ("the ", "héllo\n", "<think>", "</think>", "stop", "st", "\u6c34", '"\
 
 
 class PostedEngine:
-    """The mailboxes of an engine, whose chunks the test hands in."""
+    """The mailboxes of an engine, whose chunks the test hands in: as they are, or as frames from
+    which lanes take their part."""
 
     info = INFO
 
-    def __init__(self) -> None:
-        self.boxes = Mailboxes(lambda request: self.asked.append(request.id), lambda _: None)
+    def __init__(self, lanes: Lanes | None = None) -> None:
+        self.lanes = lanes
+        self.boxes = Mailboxes(lambda request: self.asked.append(request.id), lambda _: None, lanes)
         self.asked: list[str] = []
+
+    def deliver(self, chunk: TokenChunk) -> None:
+        if self.lanes is None:
+            self.boxes.deliver([chunk])
+            return
+        for body in self.lanes.feed(frame(Chunks((chunk,)))):
+            left = from_engine_decoder.decode(body)
+            assert isinstance(left, Chunks)
+            self.boxes.put(left.chunks)
+        self.boxes.settle()
 
     def generate(self, request: TokenRequest, tap: Tap | None = None) -> AsyncIterator[TokenChunk]:
         return self.boxes.generate(request, tap)
@@ -50,19 +65,44 @@ class Reader:
         self.ready = False
         self.told: list[Event] = []
         self.direct = 0
+        self.gates: list[Gate] = []
+        self.through = self.counted = ""
 
     def send(self, deltas: Sequence[Delta]) -> None:
         assert self.ready
         self.direct += len(deltas)
         self.told += deltas
 
+    def gate(self, choice: int, part: int) -> Gate:
+        def write(piece: bytes) -> None:
+            text = orjson.loads(piece.split(b"\r\n")[1])
+            self.through += text
+            self.told.append(TextDelta(choice, part, text))
+
+        assert self.ready
+        self.gates.append(Gate(b'"', b'"', write))
+        return self.gates[-1]
+
+    def passed(self, choice: int, part: int, text: str) -> None:
+        assert not self.gates[-1].is_open
+        self.counted += text
+
+    def busy(self) -> None:
+        """Take nothing for now."""
+        self.ready = False
+        if self.gates:
+            self.gates[-1].close()
+
 
 async def told(
-    steps: Sequence[tuple[bytes, bool, bool]], reader: Reader, request: GenerateRequest
+    steps: Sequence[tuple[bytes, bool, bool]],
+    reader: Reader,
+    request: GenerateRequest,
+    lanes: Lanes | None = None,
 ) -> list[Event]:
     """What a reader is told of an answer. A step: its tokens, whether the reader is ready for
     them, whether it gets a turn after them."""
-    engine = PostedEngine()
+    engine = PostedEngine(lanes)
     events = Generator(engine, TOKENIZER, tiny_template(), channels=CHANNELS).run(request, reader)
 
     async def read() -> None:
@@ -73,11 +113,15 @@ async def told(
     while not engine.asked:
         await asyncio.sleep(0)
     for at, (data, ready, pause) in enumerate(steps):
-        reader.ready = ready
+        if ready:
+            reader.ready = True
+        else:
+            reader.busy()
         finish = "length" if at == len(steps) - 1 else None
         tokens = tuple(TokenDelta(byte) for byte in data)
-        engine.boxes.deliver([TokenChunk(engine.asked[0], tokens, float(at), 0, finish)])
-        reader.ready = False
+        engine.deliver(TokenChunk(engine.asked[0], tokens, float(at), 0, finish))
+        if lanes is None or pause:
+            reader.busy()
         for _ in range(3 * pause):
             await asyncio.sleep(0)
     await reading
@@ -121,6 +165,32 @@ def test_the_short_way_tells_what_the_long_way_does(
     long = asyncio.run(told([(data, False, True) for data, _, _ in steps], Reader(), request))
     short = asyncio.run(told(steps, Reader(), request))
     assert merged(short) == merged(long)
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS, st.sampled_from([(), ("stop",)]))
+def test_lanes_tell_what_the_long_way_does(
+    steps: list[tuple[bytes, bool, bool]], stop: tuple[str, ...]
+) -> None:
+    request = GenerateRequest(prompt="x", stop=stop, streamed=True)
+    reader = Reader()
+    long = asyncio.run(told([(data, False, True) for data, _, _ in steps], Reader(), request))
+    short = asyncio.run(told(steps, reader, request, Lanes(MAX_FRAME_BYTES)))
+    assert merged(short) == merged(long)
+    ends = [events[-1] for events in (short, long)]
+    assert all(isinstance(end, RunEnded) for end in ends)
+    assert len({(end.status, end.usage.completion_tokens) for end in ends}) == 1
+    assert reader.counted == reader.through
+
+
+async def test_plain_tokens_go_through_a_lane() -> None:
+    reader = Reader()
+    steps = [(bytes([letter]), True, False) for letter in b"abcdef"]
+    steps[0] = (b"a", True, True)
+    request = GenerateRequest(prompt="x", streamed=True)
+    events = await told(steps, reader, request, Lanes(MAX_FRAME_BYTES))
+    assert [e.text for e in events if isinstance(e, TextDelta)] == list("abcdef")
+    assert (reader.direct, reader.through, reader.counted) == (1, "cde", "cde")
 
 
 async def test_tokens_of_an_open_text_go_the_short_way() -> None:

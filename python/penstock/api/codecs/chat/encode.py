@@ -8,7 +8,7 @@ import orjson
 
 from penstock.api.codecs.chat.calls import CallForm, FunctionCall, ToolCalls
 from penstock.api.codecs.chunks import ChunkWriter, answer_json
-from penstock.api.codecs.dialect import AnswerIdentity
+from penstock.api.codecs.dialect import AnswerIdentity, Around
 from penstock.api.codecs.envelope import KEEP_ALIVE, error_frames, token_logprobs
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
@@ -93,6 +93,12 @@ class ChatStream:
                 return self.fail(FailedRun(event))
             case PartEnded():
                 return b""
+
+    def around(self, choice: int, part: int) -> Around | None:
+        if self._logprobs:
+            return None
+        before, after = self._around[choice]
+        return Around(before + b'"', b'"' + after)
 
     def fail(self, error: ServiceError) -> bytes:
         return error_frames(error)

@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 
 from penstock.api.codecs.chunks import ChunkWriter, answer_json
-from penstock.api.codecs.dialect import AnswerIdentity
+from penstock.api.codecs.dialect import AnswerIdentity, Around
 from penstock.api.codecs.envelope import KEEP_ALIVE, error_frames, token_text
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
@@ -60,6 +60,11 @@ class CompletionStream:
                 return self.fail(FailedRun(event))
             case PartStarted() | ArgumentsDelta() | PartEnded():
                 return b""
+
+    def around(self, choice: int, part: int) -> Around | None:
+        if self._logprobs:
+            return None
+        return Around(*self._writer.around(choice, b'"text":"', b'"'))
 
     def fail(self, error: ServiceError) -> bytes:
         return error_frames(error)

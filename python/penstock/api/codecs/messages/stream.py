@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from penstock.api.codecs.dialect import AnswerIdentity
+from penstock.api.codecs.dialect import AnswerIdentity, Around
 from penstock.api.codecs.messages.encode import (
     error_body,
     message_head,
@@ -33,6 +33,8 @@ from penstock.dialog import (
 from penstock.dialog.fold import FailedRun
 
 PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
+TEXT_DELTA: Final = b'"text_delta","text":'
+DELTA_END: Final = b"}}\n\n"
 TEXT_BLOCK: Final = {"type": "text", "text": ""}
 THINKING_BLOCK: Final = {"type": "thinking", "thinking": "", "signature": ""}
 
@@ -59,7 +61,7 @@ class MessageStream:
         match event:
             case TextDelta():
                 begin = self._begin(event.part, TEXT_BLOCK) if event.text else b""
-                return begin + self._delta(b'"text_delta","text":', event.text)
+                return begin + self._delta(TEXT_DELTA, event.text)
             case ReasoningDelta():
                 begin = self._begin(event.part, THINKING_BLOCK) if event.text else b""
                 return begin + self._delta(b'"thinking_delta","thinking":', event.text)
@@ -79,6 +81,11 @@ class MessageStream:
                 return self._finish(event)
             case RunFailed():
                 return self.fail(FailedRun(event))
+
+    def around(self, choice: int, part: int) -> Around | None:
+        if self._open != part or self._held:
+            return None
+        return Around(self._delta_head + TEXT_DELTA + b'"', b'"' + DELTA_END)
 
     def fail(self, error: ServiceError) -> bytes:
         return b"event: error\ndata: %b\n\n" % error_body(error, self._identity.request_id)
@@ -118,7 +125,7 @@ class MessageStream:
     def _delta(self, kind: bytes, text: str) -> bytes:
         if not text:
             return b""
-        return b"%b%b%b}}\n\n" % (self._delta_head, kind, orjson.dumps(text))
+        return self._delta_head + kind + orjson.dumps(text) + DELTA_END
 
     def _end(self, event: PartEnded) -> bytes:
         if self._open != event.part:

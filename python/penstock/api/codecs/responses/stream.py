@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import orjson
 
+from penstock.api.codecs.dialect import Around, Numbered
 from penstock.api.codecs.envelope import DONE, KEEP_ALIVE, token_logprobs
 from penstock.api.codecs.responses.output import Item
 from penstock.api.codecs.responses.resource import Resource, Status
@@ -42,6 +43,8 @@ DONES: Final = {
     "tool_call": "response.function_call_arguments.done",
 }
 
+TEXT_DELTA: Final = b',"delta":'
+DELTA_END: Final = b"}\n\n"
 NO_LOGPROBS: Final = b',"logprobs":[]'
 
 
@@ -85,6 +88,13 @@ class ResponseStream:
             case RunFailed():
                 return self.fail(FailedRun(event))
 
+    def around(self, choice: int, part: int) -> Around | None:
+        numbered = Numbered(self._sequence, TEXT_DELTA + b'"', self._go_on)
+        return Around(self._heads[choice, part], b'"' + NO_LOGPROBS + DELTA_END, numbered)
+
+    def _go_on(self, number: int) -> None:
+        self._sequence = number
+
     def fail(self, error: ServiceError) -> bytes:
         """`error`, then `response.failed`."""
         self._resource.fail(error)
@@ -125,12 +135,8 @@ class ResponseStream:
     def _delta(self, event: TextDelta | ReasoningDelta | ArgumentsDelta, tail: bytes) -> bytes:
         number = self._sequence
         self._sequence += 1
-        return b'%b%d,"delta":%b%b}\n\n' % (
-            self._heads[event.choice, event.part],
-            number,
-            orjson.dumps(event.text),
-            tail,
-        )
+        head, text = self._heads[event.choice, event.part], orjson.dumps(event.text)
+        return b"%b%d%b%b%b%b" % (head, number, TEXT_DELTA, text, tail, DELTA_END)
 
     def _content_done(self, item: Item) -> bytes:
         if item.kind == "tool_call":
