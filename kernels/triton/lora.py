@@ -27,8 +27,9 @@ _ALIGNED_ITEMS = 16
 
 
 class TritonAdapter:
-    """One memory for all factors, and where those of each slice lie: a [R, K] and b [N, R] over
-    powers of two whose product is `scale` [slices, max_rank]."""
+    """One piece of host memory for all factors, and the bytes at which those of each slice begin:
+    a [R, K] and b [N, R] over powers of two whose product is `scale` [slices, max_rank]. For a GPU
+    it is pinned, so that a copy of it makes nobody wait."""
 
     def __init__(
         self, factors: Sequence[LinearFactors], max_rank: int, device: str, dtype: torch.dtype
@@ -48,15 +49,21 @@ class TritonAdapter:
                 places[index, which] = taken
                 parts.append(np.pad(part.reshape(-1), (0, -part.size % _ALIGNED_ITEMS)))
                 taken += parts[-1].size
-        self.memory = torch.from_numpy(np.concatenate(parts or [np.zeros(1)])).to(device, dtype)
-        places = places * self.memory.element_size() + self.memory.data_ptr()
-        self.places = torch.from_numpy(places).to(device)
-        self.ranks = torch.tensor(ranks, dtype=torch.int32, device=device)
-        self.scale = torch.from_numpy(scale).to(device)
+        memory = torch.from_numpy(np.concatenate(parts or [np.zeros(1)])).to(dtype)
+        self.memory = _hosted(memory, device)
+        self.places = torch.from_numpy(places * memory.element_size())
+        self.ranks = _hosted(torch.tensor(ranks, dtype=torch.int32), device)
+        self.scale = _hosted(torch.from_numpy(scale), device)
 
     @property
     def size_bytes(self) -> int:
-        return self.memory.nbytes + self.scale.nbytes
+        """Of the factors: what `scale` and the rest of a slot take is there from the start."""
+        return self.memory.nbytes
+
+
+def _hosted(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """In memory that `device` copies from by itself."""
+    return tensor.pin_memory() if device.startswith("cuda") else tensor
 
 
 def _units(rows: np.ndarray, dtype: torch.dtype) -> np.ndarray:
@@ -71,7 +78,7 @@ def _units(rows: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 
 class TritonSlots:
     """`kernels.lora.Slots` on a device; "i8" is kept in 16 bits, which cost a device less than
-    widening."""
+    widening. What `install` and `clear` write, they write when the current stream gets there."""
 
     def __init__(
         self, sizes: SlotSizes, device: str = "cuda", dtype: torch.dtype = torch.float32
@@ -86,16 +93,18 @@ class TritonSlots:
         self.scale = torch.ones((*shape, sizes.max_rank), dtype=torch.float32, device=device)
         self.shapes = [_shape_of(rows, device) for _, rows in sizes.linears]
         self.first_slices = np.cumsum([0, *(len(rows) for _, rows in sizes.linears)]).tolist()
-        self._held: list[TritonAdapter | None] = [None] * sizes.capacity
+        self._held: list[torch.Tensor | None] = [None] * sizes.capacity
 
     def pack(self, factors: Sequence[LinearFactors]) -> TritonAdapter:
         return TritonAdapter(factors, self.sizes.max_rank, self._device, self.factor_dtype)
 
     def install(self, slot: int, packed: TritonAdapter) -> None:
-        self.places[slot] = packed.places
-        self.ranks[slot] = packed.ranks
-        self.scale[slot] = packed.scale
-        self._held[slot] = packed
+        memory = packed.memory.to(self._device, non_blocking=True)
+        places = _hosted(packed.places + memory.data_ptr(), self._device)
+        for table, own in ((self.places, places), (self.ranks, packed.ranks)):
+            table[slot].copy_(own, non_blocking=True)
+        self.scale[slot].copy_(packed.scale, non_blocking=True)
+        self._held[slot] = memory
 
     def clear(self, slot: int) -> None:
         self.ranks[slot] = 0

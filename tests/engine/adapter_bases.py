@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gguf
 import numpy as np
@@ -18,9 +18,10 @@ from penstock.config import EngineSettings, LoraSettings
 from penstock.dialog import Sampling
 from penstock.models.files import ModelFiles
 from penstock.models.sources import files_at
-from penstock.runtime import CpuRuntime, start_runtime
+from penstock.runtime import CpuRuntime, Runtime, start_runtime
 from penstock.scheduler import Admit, AppendBlocks, Chunk, StepPlan
 
+AnyRuntime = TypeVar("AnyRuntime", bound=Runtime)
 BLOCK, ROWS = 16, 6
 LORA = LoraSettings(max_adapters=4, max_rank=16)
 MODULES = {
@@ -146,6 +147,14 @@ def _interleaved(name: str, values: Any, *, back: bool = False) -> Any:
     pairs = (SMALL.head_dim // 2, 2) if back else (2, SMALL.head_dim // 2)
     halves = values.reshape(heads, *pairs, values.shape[1])
     return halves.swapaxes(1, 2).reshape(values.shape)
+
+
+def with_adapters(runtime: AnyRuntime, folder: Path) -> AnyRuntime:
+    """The drawn ones, each in the slot of its number."""
+    assert runtime.adapters is not None
+    for slot, adapter in enumerate(draw_adapters(folder)):
+        runtime.adapters.install(slot, runtime.adapters.pack(adapter))
+    return runtime
 
 
 def last_logits(runtime: CpuRuntime, prompts: Sequence[tuple[tuple[int, ...], int]]) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from device_runtimes import rehearse
 from msgspec.structs import replace
 from small_llama import CONTEXT, write_small_llama
 from tiny_text import IM_END, tiny_tokenizer
@@ -19,6 +20,7 @@ from penstock.engine.types import Grammar, TokenRequest
 from penstock.models.sources import files_at
 from penstock.models.vocabulary import Vocabulary
 from penstock.runtime import CpuRuntime, start_runtime
+from penstock.runtime.gpu import GpuRuntime
 from penstock.text import Tokenizer
 from penstock.text.grammar import serialize, vocabulary_of
 
@@ -44,9 +46,18 @@ def start_model(folder: Path, **options: Any) -> CpuRuntime:
     return start_runtime(files_at(folder, "small-llama"), settings)
 
 
-def core_of(runtime: CpuRuntime, num_blocks: int | None = None, **options: Any) -> EngineCore:
+def rehearse_model(folder: Path, **options: Any) -> GpuRuntime:
+    """The same on what a GPU has, on CPU tensors."""
+    write_small_llama(folder, vocab=VOCAB)
+    return rehearse(folder, replace(_settings(folder), dtype="f32", cache_mb=4, **options))
+
+
+def core_of(
+    runtime: CpuRuntime | GpuRuntime, num_blocks: int | None = None, **options: Any
+) -> EngineCore:
     """An engine over `runtime`, of which it may use `num_blocks` blocks; `options` of settings."""
     if num_blocks is not None:
+        assert isinstance(runtime, CpuRuntime)
         fewer = replace(runtime.info, cache_blocks=num_blocks)
         runtime = CpuRuntime(runtime._rows, runtime._backend, fewer, "")
     return EngineCore.over(runtime, replace(_settings(Path(runtime.info.model_id)), **options))

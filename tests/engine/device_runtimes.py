@@ -11,6 +11,7 @@ import torch
 from penstock.config import EngineSettings
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.torch_ops import TorchOps
+from penstock.models.files import ModelFiles
 from penstock.models.loading import load_model
 from penstock.models.sources import files_at
 from penstock.runtime.gpu import GpuRuntime
@@ -22,17 +23,20 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 FREE_BYTES = 1 << 30
 
 
-def rehearsal_ops() -> TorchOps:
+def rehearsal_ops(settings: EngineSettings) -> TorchOps:
     if not INTERPRETED:
         return ReferenceOps()
     from penstock.kernels.triton import TritonOps
 
-    return TritonOps("cpu", torch.float32)
+    products = "invariant" if settings.deterministic else "measured"
+    return TritonOps("cpu", torch.float32, products=products)
 
 
-def rehearse(folder: Path, settings: EngineSettings) -> GpuRuntime:
+def rehearse(path: Path, settings: EngineSettings) -> GpuRuntime:
     """The runtime that a GPU would have, on the CPU."""
-    model = load_model(files_at(folder, folder.name), settings.dtype, float8="float8")
+    torch.set_num_threads(1)  # more only get into each other's way at these sizes
+    files = files_at(path, path.name) if path.is_dir() else ModelFiles(path.name, "gguf", path)
+    model = load_model(files, settings.dtype, float8="float8")
     sizes = sizes_up_to(settings.max_seqs)
     memory = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES, sizes)
-    return place(model, memory, settings, rehearsal_ops())
+    return place(model, memory, settings, rehearsal_ops(settings))

@@ -16,6 +16,7 @@ from adapter_bases import (
     last_logits,
     settings,
     start,
+    with_adapters,
     write_merged,
     write_quantized,
 )
@@ -40,13 +41,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "without a cache": {"no_kv_cache": True},
     "speculating": {"speculation": True},
 }
-
-
-def with_adapters(runtime: CpuRuntime, folder: Path) -> CpuRuntime:
-    assert runtime.adapters is not None
-    for slot, adapter in enumerate(draw_adapters(folder)):
-        runtime.adapters.install(slot, runtime.adapters.pack(adapter))
-    return runtime
 
 
 @pytest.fixture(scope="module")

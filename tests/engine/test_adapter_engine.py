@@ -14,7 +14,16 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
-from constrained import ROWS, core_of, regex, request, run, start_model, tokenizer_and_vocabulary
+from constrained import (
+    ROWS,
+    core_of,
+    regex,
+    rehearse_model,
+    request,
+    run,
+    start_model,
+    tokenizer_and_vocabulary,
+)
 from echo_engine import EchoCore, serving_echo
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -31,6 +40,7 @@ from penstock.engine.core import EngineCore
 from penstock.engine.local import LocalEngine
 from penstock.engine.types import AdapterSource, AdapterState, TokenChunk, TokenRequest
 from penstock.runtime import CpuRuntime
+from penstock.runtime.gpu import GpuRuntime
 
 LORA = LoraSettings(max_adapters=1, max_rank=8)  # two slots
 NAMES = ("a", "b", "c")
@@ -48,15 +58,18 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuRuntime]:
-    started = start_model(tmp_path_factory.mktemp("model") / "small", lora=LORA)
+@pytest.fixture(scope="module", params=[start_model, rehearse_model])
+def runtime(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CpuRuntime | GpuRuntime]:
+    """Of a CPU, and of a GPU, which plans steps ahead."""
+    started = request.param(tmp_path_factory.mktemp("model") / "small", lora=LORA)
     yield started
     started.close()
 
 
 @pytest.fixture
-def core(runtime: CpuRuntime) -> Iterator[EngineCore]:
+def core(runtime: CpuRuntime | GpuRuntime) -> Iterator[EngineCore]:
     one = core_of(runtime, lora=LORA)
     one.teach(VOCABULARY)
     yield one
@@ -64,7 +77,10 @@ def core(runtime: CpuRuntime) -> Iterator[EngineCore]:
 
 
 def empty(core: EngineCore) -> None:
-    """All slots free, for the next engine over the same runtime; one may be on its way still."""
+    """All slots free and no step in flight, for the next engine over the same runtime; an adapter
+    may be on its way still."""
+    while core.has_work:
+        core.step()
     for state in core.adapters():
         core.retire_adapter(state.generation)
     deadline = time.monotonic() + 30
@@ -152,7 +168,7 @@ def test_unloading_under_many_streams_lets_them_finish(
 
 
 def test_adapters_go_with_grammars_and_speculation(
-    runtime: CpuRuntime, core: EngineCore, folders: dict[str, Path]
+    runtime: CpuRuntime | GpuRuntime, core: EngineCore, folders: dict[str, Path]
 ) -> None:
     have(core, folders, "a")
     form = regex(r"the (king|thing) is [0-9]{1,3} years")
@@ -185,7 +201,7 @@ def test_an_engine_without_adapters_says_so(tmp_path: Path, folders: dict[str, P
 
 
 async def test_a_local_engine_loads_beside_its_requests(
-    runtime: CpuRuntime, folders: dict[str, Path], tmp_path: Path
+    runtime: CpuRuntime | GpuRuntime, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     own = start_model(tmp_path / "small", lora=LORA)
     engine = LocalEngine(core_of(own, lora=LORA))
@@ -270,7 +286,7 @@ async def test_loads_over_the_socket_are_answered_by_their_own_and_fail_with_the
 class Machine(RuleBasedStateMachine):
     """Loads, unloads and requests in any order, against a plain count of what should be there."""
 
-    runtime: CpuRuntime
+    runtime: CpuRuntime | GpuRuntime
     folders: dict[str, Path]
     truth: dict[str, list[int]]
 
@@ -360,7 +376,7 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("runs", [25, pytest.param(250, marks=pytest.mark.slow)])
 def test_loads_unloads_and_requests_in_any_order_leave_nothing(
-    runtime: CpuRuntime, folders: dict[str, Path], runs: int
+    runtime: CpuRuntime | GpuRuntime, folders: dict[str, Path], runs: int
 ) -> None:
     core = core_of(runtime, lora=LORA)
     have(core, folders, *NAMES)

@@ -11,7 +11,6 @@ from penstock.kernels.table import Ops
 from penstock.models.decoder import Decoder
 from penstock.models.low_rank import SLICES, linear_sizes
 from penstock.models.spec import DecoderSpec
-from penstock.runtime.memory import MemoryPlan
 
 
 class RuntimeAdapters(Protocol):
@@ -64,7 +63,7 @@ in use."""
 
 
 def slot_adapters(
-    decoder: Decoder[Any], ops: Ops[Any], memory: MemoryPlan, settings: EngineSettings
+    decoder: Decoder[Any], ops: Ops[Any], max_bytes: int, settings: EngineSettings
 ) -> SlotAdapters | None:
     """Slots for every linear layer of `decoder`; None where the settings have no adapters."""
     lora = settings.lora
@@ -73,7 +72,7 @@ def slot_adapters(
     spec = decoder.spec
     capacity = SLOTS_AN_ADAPTER * lora.max_adapters
     sizes = SlotSizes(capacity, lora.max_rank, linear_sizes(spec), decoder.adapter_store)
-    return SlotAdapters(spec, sizes, ops.adapter_slots(sizes), memory.adapter_bytes)
+    return SlotAdapters(spec, sizes, ops.adapter_slots(sizes), max_bytes)
 
 
 def factors_of(adapter: Adapter) -> list[LinearFactors]:

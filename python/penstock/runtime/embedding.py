@@ -99,7 +99,9 @@ class NativeEmbedding:
             embedder: Embedder[Any] = Embedder(model, self._ops, memory.context_tokens, progress)
             self._embedder = embedder
             if isinstance(embedder.body, Decoder):
-                self.adapters = slot_adapters(embedder.body, self._ops, memory, settings)
+                self.adapters = slot_adapters(
+                    embedder.body, self._ops, memory.adapter_bytes, settings
+                )
             if self.adapters is not None:
                 self._adapter_plan = self._record(memory, max_rows, self.adapters.slots)
             self._plan = self._record(memory, max_rows, None, self._adapter_plan)

@@ -23,7 +23,10 @@ from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.torch_ops import TorchOps
 from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.drawing import Drawing
-from penstock.runtime.gpu_graphs import CallAgain, Capturer, CudaCapturer, DecodeGraphs
+from penstock.runtime.gpu_adapters import DeviceAdapters
+from penstock.runtime.gpu_graphs import CallAgain, Capturer, CudaCapturer, DecodeGraphs, StepForm
+from penstock.runtime.gpu_groups import GroupWords
+from penstock.runtime.gpu_lane import Lane
 from penstock.runtime.gpu_link import Fetched, Link
 from penstock.runtime.gpu_model import DeviceModel
 from penstock.runtime.gpu_rows import DeviceRows
@@ -34,6 +37,10 @@ from penstock.scheduler import MAX_DRAFT
 from penstock.scheduler.types import Drawn, StepPlan, StepResult
 
 Results = tuple[torch.Tensor, "torch.Tensor | None"]  # logits, and tokens where it draws
+
+
+FREE = StepForm(draws=True)
+"""Of steps whose rows draw freely and have no adapters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +82,19 @@ class GpuRuntime:
         )
         most_rows = self._graphs.sizes[-1]
         max_blocks = -(-info.context_tokens // info.block_tokens)
+        self._adapters: DeviceAdapters | None = None
+        if model.adapters is not None:
+            lane = Lane(self._device, stream)
+            self._adapters = DeviceAdapters(model.adapters, lane, self._device)
         self._rows = RowTable(max_seqs, info.context_tokens, info.block_tokens)
         self._packer = StepPacker(
-            self._rows, max_seqs, most_rows, step_tokens, max_blocks, info.block_tokens
+            self._rows,
+            max_seqs,
+            most_rows,
+            step_tokens,
+            max_blocks,
+            info.block_tokens,
+            0 if self._adapters is None else self._adapters.capacity,
         )
         self._link = Link(self._device, self._packer.most_words)
         self._device_rows = DeviceRows(
@@ -105,28 +122,27 @@ class GpuRuntime:
         return self._report
 
     @property
-    def adapters(self) -> None:
-        """None: `start_gpu_runtime` refuses settings that ask for them."""
-        return None
+    def adapters(self) -> DeviceAdapters | None:
+        return self._adapters
 
     @property
-    def captured(self) -> list[tuple[int, bool]]:
-        """Sizes of the captured graphs, with or without the draw, in their order."""
+    def captured(self) -> list[tuple[int, StepForm]]:
+        """Sizes and forms of the captured graphs, in their order."""
         return self._graphs.captured
 
-    def warm(self, *rows: int) -> None:
+    def warm(self, *rows: int, form: StepForm = FREE) -> None:
         """Capture now what steps of so many decodes will need."""
         with self._launching():
             for count in rows:
-                self._graphs.make(self._graphs.size_for(count), draws=True)
+                self._graphs.make(self._graphs.size_for(count), form)
 
-    def replay_nobody(self, rows: int) -> None:
+    def replay_nobody(self, rows: int, form: StepForm = FREE) -> None:
         """Launch a step of `rows` decodes of nobody, captured before: what a step costs without
         its contexts."""
         size = self._graphs.size_for(rows)
         with self._launching():
-            self._clear(size)
-            self._graphs.replay(size, draws=True)
+            self._clear(size, form)
+            self._graphs.replay(size, form)
 
     def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
         """See `Runtime.submit`."""
@@ -135,6 +151,8 @@ class GpuRuntime:
         free = masks is None and not self._rows.adjusts(drawn)
         free &= not any(chunk.draft or chunk.num_scores for chunk in plan.chunks)
         with self._launching():
+            if self._adapters is not None:
+                self._adapters.await_slots(admit.adapter_slot for admit in plan.admissions)
             logits, tokens = self._launch(plan, draws=free and bool(drawn))
             if free:
                 self._flights.append(self._fly(plan, drawn, logits, tokens))
@@ -183,16 +201,18 @@ class GpuRuntime:
     def _launch(self, plan: StepPlan, *, draws: bool) -> Results:
         """Launch a step: its logits, and its tokens where the device draws them."""
         size = self._graphs.size_for(len(plan.chunks)) if is_decode(plan) else 0
+        form = StepForm(draws, self._packer.is_adapted(plan))
         if size:
-            self._graphs.make(size, draws)
+            self._graphs.make(size, form)
         packed = self._packer.pack(plan, self._link.staging(), size)
         self._device_rows.update(packed)
         if size:
-            return self._graphs.replay(size, draws)
+            return self._graphs.replay(size, form)
         return self._compute(packed, draws)
 
-    def _compute_decodes(self, size: int, draws: bool) -> Results:
-        return self._compute(Packed(0, size, size, size, size), draws, one_token=True)
+    def _compute_decodes(self, size: int, form: StepForm) -> Results:
+        packed = Packed(0, size, size, size, size, groups=self._groups_of(size, form))
+        return self._compute(packed, form.draws, one_token=True)
 
     def _compute(self, packed: Packed, draws: bool, *, one_token: bool = False) -> Results:
         """The step that was sent last."""
@@ -207,9 +227,13 @@ class GpuRuntime:
         self._device_rows.append(packed, slots, tokens)
         return logits, tokens
 
-    def _clear(self, size: int) -> None:
+    def _clear(self, size: int, form: StepForm) -> None:
         """Before a capture: the step is nobody's."""
-        self._device_rows.update(self._packer.pack_nobody(self._link.staging(), size))
+        groups = self._groups_of(size, form)
+        self._device_rows.update(self._packer.pack_nobody(self._link.staging(), size, groups))
+
+    def _groups_of(self, size: int, form: StepForm) -> GroupWords | None:
+        return self._packer.groups_of(size) if form.adapted else None
 
     def _wanted(self, plan: StepPlan) -> int:
         """Places of a step whose logits are wanted."""

@@ -8,6 +8,7 @@ what it left.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -27,6 +28,15 @@ def sizes_up_to(max_rows: int) -> tuple[int, ...]:
     return tuple(
         size for size, before in zip(sizes, [0, *sizes], strict=False) if before < max_rows
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StepForm:
+    """What a step of decodes does beside its forward pass: `draws`, or leaves that to the host;
+    `adapted`: rows may have adapters. One that is not has no trace of them."""
+
+    draws: bool
+    adapted: bool = False
 
 
 class Capturer(Protocol):
@@ -76,41 +86,41 @@ class CudaCapturer:
 class DecodeGraphs(Generic[T]):
     """The graphs of steps of up to `max_rows` rows, each captured when it is first wanted.
 
-    `compute(size, draws)`: the step of that size, with the draw or without. `clear(size)`: make the
-    inputs those of nobody, for the calls that a capture makes.
+    `compute(size, form)`: the step of that size and form. `clear(size, form)`: make its inputs
+    those of nobody, for the calls that a capture makes.
     """
 
     def __init__(
         self,
         capturer: Capturer,
         max_rows: int,
-        compute: Callable[[int, bool], T],
-        clear: Callable[[int], None],
+        compute: Callable[[int, StepForm], T],
+        clear: Callable[[int, StepForm], None],
     ) -> None:
         self.sizes = sizes_up_to(max_rows)
         self._capturer = capturer
         self._compute = compute
         self._clear = clear
-        self._graphs: dict[tuple[int, bool], Callable[[], T]] = {}
+        self._graphs: dict[tuple[int, StepForm], Callable[[], T]] = {}
 
     @property
-    def captured(self) -> list[tuple[int, bool]]:
-        """Sizes, with or without the draw, in the order in which they were captured."""
+    def captured(self) -> list[tuple[int, StepForm]]:
+        """Sizes and forms, in the order in which they were captured."""
         return list(self._graphs)
 
     def size_for(self, rows: int) -> int:
         """The least size that holds `rows` rows."""
         return next(size for size in self.sizes if size >= rows)
 
-    def make(self, size: int, draws: bool) -> None:
+    def make(self, size: int, form: StepForm) -> None:
         """Capture what a replay will need. The inputs are those of nobody afterwards."""
         for wanted in (self.sizes[-1], size):
-            if (wanted, draws) not in self._graphs:
-                self._clear(wanted)
-                self._graphs[wanted, draws] = self._capturer.capture(
-                    lambda wanted=wanted: self._compute(wanted, draws)  # type: ignore[misc]
+            if (wanted, form) not in self._graphs:
+                self._clear(wanted, form)
+                self._graphs[wanted, form] = self._capturer.capture(
+                    lambda wanted=wanted: self._compute(wanted, form)  # type: ignore[misc]
                 )
 
-    def replay(self, size: int, draws: bool) -> T:
-        """The results of a step, in memory that the next step of this size writes to."""
-        return self._graphs[size, draws]()
+    def replay(self, size: int, form: StepForm) -> T:
+        """The results of a step, in memory that the next step of this size and form writes to."""
+        return self._graphs[size, form]()

@@ -37,8 +37,6 @@ def start_gpu_runtime(
     where the device cannot serve or the model does not fit."""
     if not torch_serves():
         raise ModelError(f"device is {device}, and this build of torch sees no CUDA device")
-    if settings.lora is not None:
-        raise ModelError(f"device is {device}; LoRA adapters are served on a CPU only")
     torch.cuda.set_device(device)
     dtype = torch.float32 if settings.dtype == "f32" else torch.bfloat16
     # only where there is a GPU, as in `serving_ops`
@@ -90,6 +88,7 @@ def place(
     context = memory.context_tokens
     dtype = cache_dtype(settings, ops.dtype)
     placed = DeviceModel(model, ops, extents, dtype, rows, context, progress)
+    placed.make_slots(settings, memory.adapter_bytes)
     info = RuntimeInfo(
         model_id=model.model_id,
         fingerprint=model.fingerprint,

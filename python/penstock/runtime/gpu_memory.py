@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
+from penstock.models.low_rank import SLICES
 from penstock.models.spec import DecoderSpec
-from penstock.runtime.memory import MIB, CacheShape
+from penstock.runtime.adapters import SLOTS_AN_ADAPTER
+from penstock.runtime.memory import MIB, CacheShape, inner_bytes, lora_bytes
 from penstock.scheduler import MAX_DRAFT, step_token_budget
 
 SHARE = 0.92
@@ -24,7 +26,8 @@ GRAPH_BYTES = 12 * MIB
 """What the driver keeps for a captured step."""
 
 VARIANTS = 2
-"""A step is captured with its draw, and without where the host draws."""
+"""A step is captured with its draw, and without where the host draws; both without adapters, and
+with them where there are some."""
 
 ATTENTION_CHUNK, MOST_CHUNKS, TILE_ROWS = 256, 64, 16
 """Decode attention cuts a context into up to so many chunks, of no fewer tokens, whose parts it
@@ -34,7 +37,8 @@ keeps for a tile of so many queries."""
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
     """What an engine will take of a device. `step_tokens`: the largest step; `context_tokens`: the
-    longest sequence; `cache` has one block more than sequences may have."""
+    longest sequence; `cache` has one block more than sequences may have. `adapter_bytes`: what
+    adapters in use at the same time may take, beside the tables of their slots."""
 
     weight_bytes: int
     cache: CacheShape
@@ -43,11 +47,14 @@ class DevicePlan:
     row_bytes: int
     context_tokens: int
     step_tokens: int
+    adapter_bytes: int = 0
+    slot_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         steps = self.work_bytes + self.graph_bytes + self.row_bytes
-        return self.weight_bytes + self.cache.size_bytes + steps + FIXED_BYTES
+        weights = self.weight_bytes + self.adapter_bytes + self.slot_bytes
+        return weights + self.cache.size_bytes + steps + FIXED_BYTES
 
     def formula(self) -> str:
         """One line with every term in MiB."""
@@ -56,8 +63,12 @@ class DevicePlan:
             f"{cache.blocks} blocks x {cache.block_tokens} tokens x {cache.layers} layers x 2 x "
             f"{cache.kv_heads} heads x {cache.head_dim} x {cache.item_bytes} bytes"
         )
+        adapters = ""
+        if self.adapter_bytes:
+            adapters = f"{_mib(self.adapter_bytes)} adapters + {_mib(self.slot_bytes)} slots + "
         return (
-            f"{_mib(self.weight_bytes)} weights + {_mib(cache.size_bytes)} cache ({shape}) + "
+            f"{_mib(self.weight_bytes)} weights + {adapters}"
+            f"{_mib(cache.size_bytes)} cache ({shape}) + "
             f"{_mib(self.work_bytes)} work ({self.step_tokens} tokens a step) + "
             f"{_mib(self.graph_bytes)} graphs + {_mib(self.row_bytes)} rows + "
             f"{_mib(FIXED_BYTES)} fixed = {_mib(self.total_bytes)} MiB of the device"
@@ -82,7 +93,11 @@ def plan_device_memory(
         head_dim=spec.head_dim,
         item_bytes=cache_item_bytes(settings),
     )
-    bare = _sized(spec, weight_bytes, settings, one_block, wanted_context, graph_sizes)
+    bare = replace(
+        _sized(spec, weight_bytes, settings, one_block, wanted_context, graph_sizes),
+        adapter_bytes=lora_bytes(spec, settings, free_bytes),
+        slot_bytes=slot_bytes(spec, settings),
+    )
     usable = int(SHARE * free_bytes)
     left = usable - (bare.total_bytes - one_block.size_bytes)
     blocks = left // one_block.size_bytes
@@ -125,9 +140,12 @@ def _sized(
     kept = _attention_bytes(spec, largest, context, spec.heads // spec.kv_heads)
     mixed = _attention_bytes(spec, settings.max_seqs, context, TILE_ROWS)
     work = activation_bytes(spec, step_tokens, places, item) + kept + mixed
+    work += inner_bytes(settings, step_tokens)
     logits = 4 * spec.vocab * sum(graph_sizes)  # each keeps its own; what lies between is shared
     graphs = activation_bytes(spec, largest, largest, item)
-    graphs += VARIANTS * (logits + GRAPH_BYTES * len(graph_sizes))
+    graphs += inner_bytes(settings, largest)
+    variants = VARIANTS if settings.lora is None else 2 * VARIANTS
+    graphs += variants * (logits + GRAPH_BYTES * len(graph_sizes))
     max_blocks = -(-context // settings.block_tokens)
     rows = 4 * (3 * (largest + 1) * max_blocks + 8 * step_tokens) + 4 * context * spec.rope.rotated
     return DevicePlan(
@@ -139,6 +157,16 @@ def _sized(
         context_tokens=context,
         step_tokens=step_tokens,
     )
+
+
+def slot_bytes(spec: DecoderSpec, settings: EngineSettings) -> int:
+    """Of each slot and projection: where two factors lie, 8 bytes each, a rank, and a scale for
+    each of the largest rank."""
+    if settings.lora is None:
+        return 0
+    projections = len(spec.layers) * sum(map(len, SLICES))
+    slots = SLOTS_AN_ADAPTER * settings.lora.max_adapters
+    return slots * projections * (2 * 8 + 4 + 4 * settings.lora.max_rank)
 
 
 def activation_bytes(spec: DecoderSpec, tokens: int, places: int, item_bytes: int) -> int:

@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
+from penstock.config import EngineSettings
 from penstock.kernels.gpu_cache import CacheExtents, allocate_caches
 from penstock.kernels.table import StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.models.decoder import Decoder, Progress
 from penstock.models.loading import LoadedModel
 from penstock.models.spec import DecoderSpec
+from penstock.runtime.adapters import SlotAdapters, slot_adapters
 
 
 class DeviceModel:
@@ -36,12 +38,17 @@ class DeviceModel:
         if torch.device(ops.device).type == "cuda":
             torch.cuda.empty_cache()  # what packing left over: the cache is one large piece
         self._caches = allocate_caches(extents, cache_dtype, ops.device)
+        self.adapters: SlotAdapters | None = None
         self._work = None
         if ops.table["attention"].name in ("cuda", "triton"):
             from penstock.kernels.triton.attention_work import most_units
 
             units = most_units(max_rows, context_tokens)
             self._work = _Works(model.spec, ops.device, max_rows, units, extents.block_tokens)
+
+    def make_slots(self, settings: EngineSettings, max_bytes: int) -> None:
+        """Slots for what adapters the settings have, of up to `max_bytes`."""
+        self.adapters = slot_adapters(self._decoder, self._ops, max_bytes, settings)
 
     @property
     def weight_bytes(self) -> int:
@@ -57,11 +64,12 @@ class DeviceModel:
         memory is where it was the last time."""
         if self._work is not None:
             inputs = replace(inputs, work=self._work.prepare(inputs, one_token))
-        return self._decoder.forward(self._ops, inputs, self._caches).float()
+        slots = None if self.adapters is None else self.adapters.slots
+        return self._decoder.forward(self._ops, inputs, self._caches, slots).float()
 
     def close(self) -> None:
         self._caches = []
-        self._work = None
+        self.adapters = self._work = None
         del self._decoder
 
 

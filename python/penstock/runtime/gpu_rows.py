@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeAlias
 
 import torch
@@ -62,7 +63,11 @@ class DeviceRows:
         slots = self._slots.cut(packed.chunks, packed.tokens, packed.places, packed.drawing, blocks)
         upload = self._upload(packed)
         self._ops.prepare_step(self._state, upload, slots, packed.chunks, self._block_tokens)
-        return slots
+        if packed.groups is None:
+            return slots
+        tokens, sampled = packed.groups.read(self._link.words)
+        inputs = replace(slots.inputs, adapters=tokens, sampled_adapters=sampled)
+        return replace(slots, inputs=inputs)
 
     def append(self, packed: Packed, slots: Slots, tokens: torch.Tensor) -> None:
         """`tokens: [S]` drawn in the prepared step join their rows."""

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.kernels.rows import CHUNK_WORDS, RUN_WORDS, UPDATE_WORDS
+from penstock.runtime.gpu_groups import GroupWords
 from penstock.runtime.rows import RowTable
 from penstock.scheduler import MAX_DRAFT
 from penstock.scheduler.types import AppendBlocks, Chunk, StepPlan
@@ -23,8 +24,8 @@ Ints = npt.NDArray[np.int32]
 class Packed:
     """A step as packed: `num_words` words, of which none need to be sent where the device has them
     already. `chunks` with what fills them up, `tokens`, `places` whose logits are wanted, of which
-    `drawing` are drawn from; `blocks` of the longest context, 0: of any. For the rest
-    see `Upload`."""
+    `drawing` are drawn from; `blocks` of the longest context, 0: of any; `groups` None: no row has
+    an adapter. For the rest see `Upload`."""
 
     num_words: int
     chunks: int
@@ -37,6 +38,7 @@ class Packed:
     runs_at: int = 0
     num_runs: int = 0
     blocks: int = 0
+    groups: GroupWords | None = None
 
 
 def is_decode(plan: StepPlan) -> bool:
@@ -48,7 +50,8 @@ def is_decode(plan: StepPlan) -> bool:
 
 
 class StepPacker:
-    """Packs steps over `rows`. `max_chunks`: the most of a step, with what fills it up."""
+    """Packs steps over `rows`. `max_chunks`: the most of a step, with what fills it up; there are
+    `num_slots` slots for adapters."""
 
     def __init__(
         self,
@@ -58,8 +61,10 @@ class StepPacker:
         step_tokens: int,
         max_blocks: int,
         block_tokens: int,
+        num_slots: int = 0,
     ) -> None:
         self._rows = rows
+        self._num_slots = num_slots
         self._block_tokens = block_tokens
         self._scratch = max_seqs
         self._carried = np.zeros(max_seqs, bool)
@@ -70,9 +75,12 @@ class StepPacker:
         self._decode[:, 2] = 1
         self._decode[:, 3] = self._decode[:, 4] = np.arange(max_chunks)
         self._decode[:, 6] = -1
-        chunks_and_updates = max_chunks * CHUNK_WORDS + max_seqs * UPDATE_WORDS
+        most_tokens = max(step_tokens, max_chunks)
+        places = min(most_tokens, max_chunks + max_seqs + MAX_DRAFT)
+        chunks = self._group_words(max_chunks, most_tokens, places).end
+        updates = max_seqs * UPDATE_WORDS
         runs = (2 * max_seqs + MAX_DRAFT) * RUN_WORDS
-        self.most_words = chunks_and_updates + runs + max_seqs * max_blocks + step_tokens
+        self.most_words = chunks + updates + runs + max_seqs * max_blocks + step_tokens
 
     def pack(self, plan: StepPlan, words: Ints, fill_up_to: int = 0) -> Packed:
         """Pack a step into `words`. The table of rows has taken the plan in. A step of decodes gets
@@ -88,26 +96,57 @@ class StepPacker:
             count = max(len(rows), fill_up_to)
             sizes = (count, count, count, count)
             if not updates and not plan.blocks and self._sent == (rows, count):
-                return Packed(0, *sizes, blocks=blocks)
+                words_of_groups = self.groups_of(count) if self.is_adapted(plan) else None
+                return Packed(0, *sizes, blocks=blocks, groups=words_of_groups)
             sent, tokens = self._decodes(rows, count), np.empty(0, np.int32)
             self._sent = (rows, count)
         else:
             self._sent = ([], 0)
             sent, tokens, sizes = self._mixed(plan.chunks)
         self._carry(plan.chunks)
-        packed = self._write(words, sent, updates, plan.blocks, tokens, sizes)
+        groups = self._write_groups(words, plan, sizes)
+        packed = self._write(words, sent, updates, plan.blocks, tokens, sizes, groups)
         return replace(packed, blocks=blocks)
 
-    def pack_nobody(self, words: Ints, count: int) -> Packed:
-        """A step of `count` decodes of nobody."""
+    def pack_nobody(self, words: Ints, count: int, groups: GroupWords | None = None) -> Packed:
+        """A step of `count` decodes of nobody, which may have adapters."""
         self._sent = ([], 0)
         sent = self._decodes([], count)
         words[: sent.size] = sent.reshape(-1)
-        return Packed(sent.size, count, count, count, count)
+        end = sent.size
+        if groups is not None:
+            groups.write_nobody(words)
+            end = groups.end
+        return Packed(end, count, count, count, count, groups=groups)
+
+    def is_adapted(self, plan: StepPlan) -> bool:
+        """Whether any row of a step has an adapter."""
+        if not self._num_slots:
+            return False
+        slots = self._rows.adapter_slots([chunk.row for chunk in plan.chunks])
+        return bool(slots.max() >= 0)
+
+    def groups_of(self, count: int) -> GroupWords:
+        """Where the groups of a step of `count` decodes are."""
+        return self._group_words(count, count, count)
 
     def forget(self, plan: StepPlan) -> None:
         """What the step drew, the host drew: the device knows less of its rows."""
         self._carried[[chunk.row for chunk in plan.chunks]] = False
+
+    def _group_words(self, chunks: int, tokens: int, places: int) -> GroupWords:
+        return GroupWords(min(chunks, self._num_slots), chunks, tokens, places)
+
+    def _write_groups(
+        self, words: Ints, plan: StepPlan, sizes: tuple[int, int, int, int]
+    ) -> GroupWords | None:
+        """The groups of a step of these `sizes`, of which nobody may fill up the end."""
+        if not self.is_adapted(plan):
+            return None
+        groups = self._group_words(*sizes[:3])
+        slots = self._rows.adapter_slots([chunk.row for chunk in plan.chunks])
+        groups.write(words, plan.chunks, slots)
+        return groups
 
     def _longest(self, chunks: tuple[Chunk, ...]) -> int:
         """Blocks of the longest context."""
@@ -173,21 +212,23 @@ class StepPacker:
         blocks: tuple[AppendBlocks, ...],
         tokens: Ints,
         sizes: tuple[int, int, int, int],
+        groups: GroupWords | None,
     ) -> Packed:
         runs, given = self._runs(blocks)
-        updates_at = sent.size
+        updates_at = sent.size if groups is None else groups.end
         runs_at = updates_at + len(updates) * UPDATE_WORDS
         blocks_at = runs_at + runs.size
         tokens_at = blocks_at + len(given)
         runs[:, 3] += blocks_at
-        words[:updates_at] = sent.reshape(-1)
+        words[: sent.size] = sent.reshape(-1)
         if updates:
             words[updates_at:runs_at] = self._updates(updates).reshape(-1)
         words[runs_at:blocks_at] = runs.reshape(-1)
         words[blocks_at:tokens_at] = given
         end = tokens_at + len(tokens)
         words[tokens_at:end] = tokens
-        return Packed(end, *sizes, tokens_at, updates_at, len(updates), runs_at, len(runs))
+        places = (tokens_at, updates_at, len(updates), runs_at, len(runs))
+        return Packed(end, *sizes, *places, groups=groups)
 
     def _updates(self, rows: list[int]) -> Ints:
         known, last, temperature, top_k, top_p, min_p, seed = self._rows.facts(rows)

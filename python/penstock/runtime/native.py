@@ -44,7 +44,7 @@ class NativeBackend:
             self._decoder: Decoder[Any] = Decoder(
                 model.spec, model.weights, self._ops, memory.context_tokens, progress
             )
-            self.adapters = slot_adapters(self._decoder, self._ops, memory, settings)
+            self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
             max_rows = min(settings.max_seqs, memory.step_tokens)
             if self.adapters is not None:
                 self._adapter_plan = self._record(memory, max_rows, self.adapters.slots)

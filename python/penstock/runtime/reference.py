@@ -35,7 +35,7 @@ class ReferenceBackend:
         self._decoder: Decoder[torch.Tensor] = Decoder(
             model.spec, model.weights, self._ops, memory.context_tokens, progress
         )
-        self.adapters = slot_adapters(self._decoder, self._ops, memory, settings)
+        self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
         shape = memory.cache
         dtype = torch.float32 if shape.item_bytes == 4 else torch.float16
         self.caches = [

@@ -166,6 +166,10 @@ class RowTable:
         """The known tokens of `row` that follow `count` positions from `begin` on."""
         return self._tokens[row, begin + 1 : begin + 1 + count]
 
+    def adapter_slots(self, rows: list[int]) -> Ints:
+        """Of the adapter of each of `rows`, negative for none."""
+        return self._adapter_slots[rows]
+
     def facts(self, rows: list[int]) -> tuple[npt.NDArray[Any], ...]:
         """Of each of `rows`: known tokens, the last of them, temperature, top-k, top-p, min-p and
         seed."""

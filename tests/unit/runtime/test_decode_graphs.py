@@ -7,9 +7,11 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.runtime.gpu_graphs import SIZES, DecodeGraphs, sizes_up_to
+from penstock.runtime.gpu_graphs import SIZES, DecodeGraphs, StepForm, sizes_up_to
 
 T = TypeVar("T")
+FREE, STEERED = StepForm(draws=True), StepForm(draws=False)
+ADAPTED = StepForm(draws=True, adapted=True)
 
 
 class Recorder:
@@ -29,12 +31,12 @@ class Recorder:
 
         return replay
 
-    def _compute(self, size: int, draws: bool) -> tuple[int, bool]:
+    def _compute(self, size: int, form: StepForm) -> tuple[int, StepForm]:
         self.notes.append(f"computed {size}")
-        return size, draws
+        return size, form
 
-    def _clear(self, size: int) -> None:
-        self.notes.append(f"cleared {size}")
+    def _clear(self, size: int, form: StepForm) -> None:
+        self.notes.append(f"cleared {size}" + " with adapters" * form.adapted)
 
 
 @pytest.mark.parametrize(("rows", "size"), [(1, 1), (3, 4), (9, 12), (12, 12), (13, 16), (24, 24)])
@@ -52,19 +54,30 @@ def test_sizes_end_with_the_first_that_holds_all_rows() -> None:
 def test_the_largest_is_captured_first_and_each_once_over_rows_of_nobody() -> None:
     recorder = Recorder()
     for _ in range(2):
-        recorder.graphs.make(4, True)
+        recorder.graphs.make(4, FREE)
     assert recorder.notes == [
         *("cleared 24", "computed 24", "captured"),
         *("cleared 4", "computed 4", "captured"),
     ]
-    assert recorder.graphs.captured == [(24, True), (4, True)]
+    assert recorder.graphs.captured == [(24, FREE), (4, FREE)]
+
+
+def test_steps_with_adapters_have_graphs_of_their_own_when_there_are_some() -> None:
+    recorder = Recorder()
+    recorder.graphs.make(24, FREE)
+    recorder.notes.clear()
+    recorder.graphs.make(24, ADAPTED)
+    recorder.graphs.make(24, FREE)
+    assert recorder.notes == ["cleared 24 with adapters", "computed 24", "captured"]
+    assert recorder.graphs.replay(24, FREE) == (24, FREE)
+    assert recorder.graphs.replay(24, ADAPTED) == (24, ADAPTED)
 
 
 def test_a_replay_gives_the_results_of_its_own_capture() -> None:
     recorder = Recorder()
-    recorder.graphs.make(4, True)
-    recorder.graphs.make(4, False)
+    recorder.graphs.make(4, FREE)
+    recorder.graphs.make(4, STEERED)
     recorder.notes.clear()
-    assert recorder.graphs.replay(4, False) == (4, False)
-    assert recorder.graphs.replay(4, True) == (4, True)
+    assert recorder.graphs.replay(4, STEERED) == (4, STEERED)
+    assert recorder.graphs.replay(4, FREE) == (4, FREE)
     assert recorder.notes == ["replayed", "replayed"]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from penstock.base.errors import ModelError
-from penstock.config import EngineSettings
+from penstock.config import EngineSettings, LoraSettings
 from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
 from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_memory import DevicePlan, plan_device_memory
@@ -63,14 +63,33 @@ def test_what_does_not_fit_is_refused_with_the_numbers(
         plan(settings, free_gib * GIB)
 
 
+def test_adapters_have_their_share_before_the_cache() -> None:
+    lora = LoraSettings(max_adapters=16, max_rank=64, max_bytes=3 * GIB)
+    found = plan(msgspec.structs.replace(SETTINGS, lora=lora))
+    assert found.adapter_bytes == 3 * GIB
+    # of 32 slots and 7 projections of 32 layers: two places, a rank, 64 scales
+    assert found.slot_bytes == 32 * 7 * 32 * (16 + 4 + 64 * 4)
+    assert found.total_bytes <= 0.92 * 140 * GIB
+    fewer = plan().cache.blocks - found.cache.blocks
+    taken = 3 * GIB + found.slot_bytes + found.graph_bytes - plan().graph_bytes
+    assert fewer * 16 * 131072 == pytest.approx(taken, rel=0.02)
+    assert "3,072 adapters + " in found.formula()
+    small = LoraSettings(max_adapters=1, max_rank=8)
+    # 8 times inputs and outputs of all projections, in 16 bits
+    columns = 2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14336)
+    least = plan(msgspec.structs.replace(SETTINGS, lora=small))
+    assert least.adapter_bytes == 8 * 2 * 32 * columns
+
+
 def test_a_context_is_clamped_to_what_the_cache_holds() -> None:
     long = msgspec.structs.replace(SETTINGS, context_tokens=None, max_seqs=8)
     found = plan(long, 26 * GIB)
     assert found.context_tokens == (found.cache.blocks - 1) * 16 < 131072
 
 
-def test_the_formula_adds_up() -> None:
-    terms = plan().formula().split(" = ")
+@pytest.mark.parametrize("lora", [None, LoraSettings()])
+def test_the_formula_adds_up(lora: LoraSettings | None) -> None:
+    terms = plan(msgspec.structs.replace(SETTINGS, lora=lora)).formula().split(" = ")
     numbers = [int(part.split()[0].replace(",", "")) for part in terms[0].split(" + ")]
     total = int(terms[1].split()[0].replace(",", ""))
     assert total <= sum(numbers) <= total + len(numbers)

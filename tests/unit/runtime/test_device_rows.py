@@ -27,7 +27,7 @@ from penstock.runtime.rows import RowTable
 from penstock.scheduler import Scheduler
 from penstock.scheduler.types import Drawn, Scored, StepPlan, StepResult
 
-CONTEXT, BLOCK, ROWS, BLOCKS = 64, 4, 4, 40
+CONTEXT, BLOCK, ROWS, BLOCKS, SLOTS = 64, 4, 4, 40, 3
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -47,7 +47,7 @@ class Pair:
         self.host = RowTable(ROWS, CONTEXT, BLOCK)
         self.fill_up = fill_up
         tokens = CONTEXT * ROWS
-        self.packer = StepPacker(self.host, ROWS, 8, tokens, CONTEXT // BLOCK, BLOCK)
+        self.packer = StepPacker(self.host, ROWS, 8, tokens, CONTEXT // BLOCK, BLOCK, SLOTS)
         self.link = Link(torch.device("cpu"), self.packer.most_words)
         self.device = DeviceRows(
             device_ops(),
@@ -122,8 +122,28 @@ class Pair:
                 (slots.seed[:drawing], sampling.seed.view(np.int64)),
                 (slots.position[:drawing], sampling.position.view(np.int64)),
             ]
+        for got, groups in (
+            (ours.adapters, right.adapters),
+            (ours.sampled_adapters, right.sampled_adapters),
+        ):
+            assert (got is None) == (groups is None)
+            if got is not None and groups is not None:
+                pairs += self._defined(got, groups)
         for got, expected in pairs:
             assert got.numpy().tobytes() == np.ascontiguousarray(expected).tobytes()
+
+    def _defined(self, ours, right):  # type: ignore[no-untyped-def]
+        """What is defined of groups, which may be empty at the end."""
+        used = int((right.starts < right.starts[-1]).sum())
+        assert len(ours.slots) <= SLOTS and used <= len(ours.slots)
+        assert (ours.starts[used:] == int(right.starts[-1])).all()
+        for part in (ours.slots, ours.starts, ours.order):
+            assert part.data_ptr() % 16 == self.link.words.data_ptr() % 16
+        return [
+            (ours.slots[:used], right.slots[:used]),
+            (ours.starts[: used + 1], right.starts[: used + 1]),
+            (ours.order[: right.starts[-1]], right.order[: right.starts[-1]]),
+        ]
 
 
 REQUESTS = st.lists(
@@ -133,6 +153,7 @@ REQUESTS = st.lists(
         st.floats(0, 2, width=32),
         st.integers(0, 2**64 - 1),
         st.sampled_from([None, None, 0]),  # prompt_logprobs
+        st.sampled_from([-1, -1, *range(SLOTS)]),  # slot of the adapter
     ),
     min_size=1,
     max_size=7,
@@ -148,7 +169,7 @@ REQUESTS = st.lists(
     fill_up=st.sampled_from([0, 8]),
 )
 def test_a_step_on_the_device_has_the_bits_of_numpys(
-    requests: list[tuple[int, int, float, int, int | None]],
+    requests: list[tuple[int, int, float, int, int | None, int]],
     num_blocks: int,
     budget: int,
     speculation: bool,
@@ -163,7 +184,7 @@ def test_a_step_on_the_device_has_the_bits_of_numpys(
         speculation=speculation,
     )
     random = np.random.default_rng(len(requests))
-    for index, (prompt, new, temperature, seed, scores) in enumerate(requests):
+    for index, (prompt, new, temperature, seed, scores, slot) in enumerate(requests):
         scheduler.submit(
             str(index),
             token_ids=tuple((7 * index + random.integers(0, 3, prompt)).tolist()),
@@ -171,19 +192,30 @@ def test_a_step_on_the_device_has_the_bits_of_numpys(
             seed=seed,
             max_tokens=new,
             prompt_logprobs=scores,
+            adapter=str(slot),
+            adapter_slot=slot,
         )
     pair = Pair(fill_up)
     while (plan := scheduler.plan()) is not None:
         scheduler.commit(pair.step(plan, random), 0.01 + 0.001 * plan.num_tokens)
 
 
-def test_a_steady_decode_sends_nothing() -> None:
+@pytest.mark.parametrize("slots", [(-1, -1), (-1, 2)])
+def test_a_steady_decode_sends_nothing(slots: tuple[int, int]) -> None:
     scheduler = Scheduler(
         num_blocks=BLOCKS, block_tokens=BLOCK, context_tokens=CONTEXT, max_seqs=2, token_budget=16
     )
     for index in range(2):
         prompt, sampling = (5, 6, 7), Sampling()
-        scheduler.submit(str(index), token_ids=prompt, sampling=sampling, seed=1, max_tokens=13)
+        scheduler.submit(
+            str(index),
+            token_ids=prompt,
+            sampling=sampling,
+            seed=1,
+            max_tokens=13,
+            adapter=str(slots[index]),
+            adapter_slot=slots[index],
+        )
     pair, random = Pair(8), np.random.default_rng(0)
     while (plan := scheduler.plan()) is not None:
         scheduler.commit(pair.step(plan, random))
