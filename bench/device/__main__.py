@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.device import engine, invariance, machine, ops, peers, products, profile
+from bench.device import adapters, engine, invariance, machine, ops, peers, products, profile
 from bench.device.machine import Bench, open_bench
 from bench.device.record import Record
 
@@ -23,6 +23,7 @@ SECTIONS: dict[str, Section] = {
     "qwen3-0.6b": lambda bench, record, _: engine.measure(bench, record, "qwen3-0.6b"),
     "profile": lambda bench, record, _: profile.measure(bench, record, "qwen3-8b"),
     "invariance": lambda bench, record, _: invariance.measure(bench, record, "qwen3-0.6b"),
+    "adapters": lambda bench, record, _: adapters.measure(bench, record, "qwen3-8b"),
     "peers": lambda bench, record, _: peers.measure(bench, record, "qwen3-8b"),
 }
 

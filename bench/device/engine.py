@@ -7,7 +7,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,15 +115,30 @@ def engine_settings(sizes: Sizes, **changes: Any) -> EngineSettings:
     )
 
 
-def ask(core: EngineCore, sizes: Sizes, width: int, new: int, label: str = "") -> set[str]:
-    """Submit `width` greedy requests whose prompts differ from the first token on; their ids."""
+def ask(
+    core: EngineCore,
+    sizes: Sizes,
+    width: int,
+    new: int,
+    label: str = "",
+    adapters: Sequence[str] = (),
+) -> set[str]:
+    """Submit `width` greedy requests whose prompts differ from the first token on, the adapters in
+    turn; their ids."""
     vocab = core.info.vocab_size - 10
     ids = []
     for index in range(width):
         tokens = tuple((7919 * index + 31 * place) % vocab + 3 for place in range(sizes.prompt))
         ids.append(f"{label}{index}")
         core.submit(
-            TokenRequest(id=ids[-1], token_ids=tokens, sampling=GREEDY, seed=index, max_tokens=new)
+            TokenRequest(
+                id=ids[-1],
+                token_ids=tokens,
+                sampling=GREEDY,
+                seed=index,
+                max_tokens=new,
+                adapter=adapters[index % len(adapters)] if adapters else "",
+            )
         )
     return set(ids)
 

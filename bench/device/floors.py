@@ -16,6 +16,11 @@ def decode_s(shape: Shape, rows: int, context: float, limits: Ceilings) -> float
     )
 
 
+def adapters_s(shape: Shape, rank: int, adapters: int, limits: Ceilings) -> float:
+    """What so many adapters on all projections, in 16 bits, add to a step whose rows have them."""
+    return limits.floor_s(2 * adapters * rank * shape.adapter_columns)
+
+
 def prompt_s(shape: Shape, tokens: int, limits: Ceilings) -> float:
     """Products of `tokens` prompt tokens. Their attention is left out: some percent at 1k."""
     weights = 2 * shape.layers * shape.layer_weights

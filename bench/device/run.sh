@@ -14,10 +14,12 @@
 #   llama-8b    the same without whole runs (4 min)      qwen3-0.6b  the same in small (3 min)
 #   profile     kernels of decode steps, and the share of time in which the GPU idles (3 min)
 #   invariance  does an answer depend on its neighbours, and what does it cost that not (4 min)
+#   adapters    0, 8 and 16 LoRA adapters in a batch of 32, beside their bytes; steps while one is
+#               loaded (4 min)
 #   peers       transformers on the same checkpoint (4 min)
 #
 # With 10 minutes a command: first `build tests limits ops`, then `build qwen3-8b profile`, then
-# `build products llama-8b qwen3-0.6b` or `build invariance peers`. A machine that was kept warm has
+# `build products llama-8b qwen3-0.6b`, `build adapters invariance` or `build peers`. A machine that was kept warm has
 # its build still; a fresh one needs `build` again.
 #
 # No network is needed. Python packages that such a machine lacks travel as wheels in .whl/ at the
@@ -118,7 +120,7 @@ for section in "${SECTIONS[@]}"; do
         --continue-on-collection-errors tests/kernels tests/engine
       ;;
     limits) bench limits 90 ;;
-    ops | ops-triton | products | profile | peers | llama-8b | invariance | qwen3-0.6b) bench "$section" 270 ;;
+    ops | ops-triton | products | profile | adapters | peers | llama-8b | invariance | qwen3-0.6b) bench "$section" 270 ;;
     qwen3-8b | qwen3-8b-triton) bench "$section" 450 ;;
     *)
       echo "no section $section; see the head of $0" >&2

@@ -34,6 +34,13 @@ class Shape:
         return attention + 3 * self.width * self.ff
 
     @property
+    def adapter_columns(self) -> int:
+        """Inputs and outputs of all projections: the elements of an adapter of rank 1."""
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        attention = 2 * (self.width + q) + 2 * (self.width + kv)
+        return self.layers * (attention + 3 * (self.width + self.ff))
+
+    @property
     def head_weights(self) -> int:
         return self.vocab * self.width
 
