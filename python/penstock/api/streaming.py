@@ -158,7 +158,7 @@ class EventStream:
     def passed(self, choice: int, part: int, text: str) -> None:
         """The frames are out; only their numbers matter for those that follow."""
         if self._numbered is not None:
-            assert self._gate is not None
+            assert self._gate is not None and self._gate.number is not None
             self._numbered.go_on(self._gate.number)
 
     @property
