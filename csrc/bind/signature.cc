@@ -172,7 +172,7 @@ const std::vector<Signature>& table() {
           {"starts", read, i32, {"R+1"}, ""},
           {"slots", read, i32, {"R"}, ""},
           {"inner", write, f32, {"T", "H"}, ""}},
-         {"linear"},
+         {"linear", "threads"},
          {},
          ObjectKind::adapter_slots},
         {"rope_cache", rope_cache_tensors(), {"H", "K", "D"}, {}, ObjectKind::none, rope_refusal},

@@ -51,10 +51,15 @@ struct SliceBytes {
     size_t a, b, scale;
 };
 
+// The ranks of a panel of B.
+int64_t stored_ranks(AdapterStore store, int64_t rank) {
+    return store == AdapterStore::i8 ? padded_to(rank, 2) : rank;
+}
+
 SliceBytes bytes_of(AdapterStore store, int64_t rank, int64_t depth, int64_t rows) {
     const auto item = static_cast<size_t>(store_bytes(store));
     return {line_bytes(padded_rank(rank) * padded_to(depth, kAdapterTile), item),
-            line_bytes(rank * padded_to(rows, kAdapterPanel), item),
+            line_bytes(stored_ranks(store, rank) * padded_to(rows, kAdapterPanel), item),
             line_bytes(padded_rank(rank), sizeof(float))};
 }
 
@@ -64,6 +69,14 @@ int64_t place_in_a(int64_t r, int64_t k, int64_t depth) {
     const int64_t tiles = padded_to(depth, kAdapterTile) / kAdapterTile;
     return ((block * tiles + tile) * kAdapterRanks + r % kAdapterRanks) * kAdapterTile +
            k % kAdapterTile;
+}
+
+// Where B's element (n, r) lies.
+int64_t place_in_b(AdapterStore store, int64_t n, int64_t r, int64_t rank) {
+    const int64_t panel = n / kAdapterPanel * stored_ranks(store, rank) * kAdapterPanel;
+    const int64_t lane = n % kAdapterPanel;
+    return store == AdapterStore::i8 ? panel + (r / 2 * kAdapterPanel + lane) * 2 + r % 2
+                                     : panel + r * kAdapterPanel + lane;
 }
 
 void fill(AdapterStore store, const AdapterFactors& factors, int64_t depth, int64_t rows, void* a,
@@ -77,9 +90,7 @@ void fill(AdapterStore store, const AdapterFactors& factors, int64_t depth, int6
         }
         const float b_unit = unit_of(store, largest_of(factors.b + r, rows, rank));
         for (int64_t n = 0; n < rows; ++n) {
-            const int64_t panel = n / kAdapterPanel, lane = n % kAdapterPanel;
-            put(store, b, (panel * rank + r) * kAdapterPanel + lane,
-                factors.b[n * rank + r] / b_unit);
+            put(store, b, place_in_b(store, n, r, rank), factors.b[n * rank + r] / b_unit);
         }
         scale[r] = a_unit * b_unit;
     }

@@ -6,7 +6,7 @@
 // product `scale[r]` multiplies (A x)[r].
 //
 //   A  blocks of 8 ranks, in tiles of 32 k, [8][32] each; zeros past R and past K
-//   B  panels of 32 outputs, [R][32] each; zeros past N
+//   B  panels of 32 outputs, [R][32] each, or in 8 bits [R / 2][32][2]; zeros past N and past R
 //
 // Both are read forwards, once for all rows of a group. Of a linear layer all A lie before all B.
 // Stored as f32 (scale 1), as f16 (scales are powers of two: the largest of a row lies in 1..2) or

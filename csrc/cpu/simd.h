@@ -19,7 +19,7 @@
 //
 //   a + b, a - b, a * b, a / b, -a           F32; +, -, &, |, ^ on I32
 //   fma(a, b, c) = a * b + c                 fnma(a, b, c) = c - a * b; rounded once
-//   min, max                                 the second operand where either is NaN
+//   min, max                                 the second operand where either is NaN; max on I32
 //   abs, sqrt, round_even                    F32
 //   to_int(F32) -> I32                       half to even; to_float(I32) -> F32
 //   as_int(F32), as_float(I32)               the same bits

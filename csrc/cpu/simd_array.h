@@ -191,6 +191,9 @@ PENSTOCK_INLINE I32 operator|(I32 a, I32 b) {
 PENSTOCK_INLINE I32 operator^(I32 a, I32 b) {
     return each_lane<I32>([&](int i) { return a.v[i] ^ b.v[i]; });
 }
+PENSTOCK_INLINE I32 max(I32 a, I32 b) {
+    return each_lane<I32>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
 template <int n>
 PENSTOCK_INLINE I32 shift_left(I32 a) {
     return each_lane<I32>([&](int i) { return static_cast<int32_t>(lane(a, i) << n); });

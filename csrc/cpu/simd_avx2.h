@@ -193,6 +193,9 @@ PENSTOCK_INLINE I32 operator|(I32 a, I32 b) {
 PENSTOCK_INLINE I32 operator^(I32 a, I32 b) {
     return {_mm256_xor_si256(a.v, b.v)};
 }
+PENSTOCK_INLINE I32 max(I32 a, I32 b) {
+    return {_mm256_max_epi32(a.v, b.v)};
+}
 template <int n>
 PENSTOCK_INLINE I32 shift_left(I32 a) {
     return {_mm256_slli_epi32(a.v, n)};

@@ -177,6 +177,9 @@ PENSTOCK_INLINE I32 operator|(I32 a, I32 b) {
 PENSTOCK_INLINE I32 operator^(I32 a, I32 b) {
     return {_mm512_xor_si512(a.v, b.v)};
 }
+PENSTOCK_INLINE I32 max(I32 a, I32 b) {
+    return {_mm512_max_epi32(a.v, b.v)};
+}
 template <int n>
 PENSTOCK_INLINE I32 shift_left(I32 a) {
     return {_mm512_slli_epi32(a.v, n)};

@@ -101,7 +101,8 @@ class SinkOps(Generic[Tensor]):
     ) -> Tensor:
         inner = self._sink.empty(x, slots.table.inner_columns(linear))
         tensors = [x, y, rows.order, rows.starts, rows.slots, inner]
-        self._sink.call("lora", tensors, [linear], weight=slots.table)
+        integers = [linear, self._sink.pool.threads]
+        self._sink.call("lora", tensors, integers, weight=slots.table)
         return y
 
     def rope_cache(

@@ -249,4 +249,4 @@ def lora(
     return y
 
 
-LORA.register(Impl("triton", lora, why_not, pack=TritonSlots, invariant_kinds=("float",)))
+LORA.register(Impl("triton", lora, why_not, pack=TritonSlots, invariant_kinds=("float", "i8")))

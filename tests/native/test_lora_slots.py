@@ -95,6 +95,52 @@ def test_stored_factors_are_near_the_given_ones(store: Any, error: float, scale:
     assert np.sqrt(((y - truth) ** 2).mean() / (truth**2).mean()) < error
 
 
+@pytest.mark.parametrize("store", ["f32", "f16", "i8"])
+def test_bits_do_not_depend_on_the_number_of_threads(store: Any) -> None:
+    """With few threads a block of rows is one task; with many both products are cut."""
+    random = np.random.default_rng(6)
+    given = random.standard_normal((21, WIDTH)).astype(np.float32)
+    mixed = rows(ints(0, 1, 2), random.permutation(21).astype(np.int32), ints(0, 3, 20, 20))
+
+    def run(threads: int) -> Any:
+        own = load_ops("native", pool=native.ThreadPool(threads))
+        slots = own.adapter_slots(replace(SIZES, store=store))
+        for slot, rank in ((0, 5), (1, 8)):
+            slots.install(slot, slots.pack([factors(slot, rank)]))
+        return own.lora(given, np.ones((21, OUT), np.float32), slots, 0, mixed)
+
+    assert (run(1) == run(2)).all() and (run(1) == run(16)).all()
+
+
+def test_products_of_8_bits_do_not_overflow() -> None:
+    """Every number is the largest that its format has: long sums are cut before they wrap."""
+    width, rank, out = 20_000, 1500, 8
+    own = ops()
+    slots = own.adapter_slots(SlotSizes(1, rank, ((width, (out,)),), "i8"))
+    a, b = np.ones((rank, width), np.float32), np.ones((out, rank), np.float32)
+    slots.install(0, slots.pack([(LowRank(a, b),)]))
+    x, y = np.ones((1, width), np.float32), np.zeros((1, out), np.float32)
+    own.lora(x, y, slots, 0, rows(ints(0), ints(0), ints(0, 1)))
+    np.testing.assert_allclose(y, width * rank, rtol=1e-6)
+
+
+@pytest.mark.parametrize("store", ["f32", "i8"])
+@pytest.mark.parametrize("spoiled", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_not_finite_shows_and_leaves_others_alone(store: Any, spoiled: float) -> None:
+    own = ops()
+    slots = own.adapter_slots(replace(SIZES, store=store))
+    slots.install(0, slots.pack([factors(7)]))
+    x = np.random.default_rng(8).standard_normal((3, WIDTH)).astype(np.float32)
+    clean = own.lora(
+        x, np.ones((3, OUT), np.float32), slots, 0, rows(ints(0), ints(0, 1, 2), ints(0, 3))
+    )
+    x[1, 3] = spoiled
+    y = own.lora(
+        x, np.ones((3, OUT), np.float32), slots, 0, rows(ints(0), ints(0, 1, 2), ints(0, 3))
+    )
+    assert not np.isfinite(y[1]).any() and (y[[0, 2]] == clean[[0, 2]]).all()
+
+
 def test_a_plan_follows_what_is_installed_after_it_was_recorded() -> None:
     own = ops()
     slots = own.adapter_slots(SIZES)
