@@ -55,7 +55,7 @@ from penstock.engine.adapter_host import AdapterHost, LoadOrder, host_adapters
 from penstock.engine.local import LocalEngine
 from penstock.generation.embeddings import MAX_INPUTS
 from penstock.models.files import ModelFiles
-from penstock.models.hub_access import HubAccess
+from penstock.models.hub_access import hub_of
 from penstock.models.sources import resolve_model
 
 if TYPE_CHECKING:
@@ -380,7 +380,7 @@ async def _start(settings: EngineSettings) -> Host:
 
     try:
         loop = await asyncio.to_thread(load_loop, await files, engine, settings.tool_syntax, live)
-        adapters = host_adapters(settings.lora, read_environment().home, engine, live)
+        adapters = host_adapters(settings.lora, read_environment(), engine, live)
         if adapters is not None:
             await adapters.preload()
     except BaseException:
@@ -391,8 +391,7 @@ async def _start(settings: EngineSettings) -> Host:
 
 def _find_files(settings: EngineSettings) -> ModelFiles:
     environment = read_environment()
-    hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
-    return resolve_model(settings.model, environment.home, hub)
+    return resolve_model(settings.model, environment.home, hub_of(environment))
 
 
 def _unless_failed(event: Event) -> Event:

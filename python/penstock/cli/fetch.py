@@ -53,10 +53,9 @@ def fetch_model(name: str) -> ModelFiles:
 
 def hub_access() -> HubAccess:
     """The hub as the environment names it."""
-    from penstock.models.hub_access import HubAccess
+    from penstock.models.hub_access import hub_of
 
-    environment = read_environment()
-    return HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
+    return hub_of(read_environment())
 
 
 class _Bars:

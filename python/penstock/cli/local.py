@@ -34,7 +34,7 @@ def local_model(settings: EngineSettings) -> Iterator[tuple[asyncio.AbstractEven
     try:
         engine = loop.run_until_complete(LocalEngine.start(settings))
         live = LiveAdapters(limits=settings.lora)
-        adapters = host_adapters(settings.lora, read_environment().home, engine, live)
+        adapters = host_adapters(settings.lora, read_environment(), engine, live)
         try:
             if adapters is not None:
                 loop.run_until_complete(adapters.preload())

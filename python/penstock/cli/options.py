@@ -169,10 +169,10 @@ LORA_OPTIONS: Final = (
         "lora",
         ("--lora", "--lora-modules"),
         list[str],
-        "An adapter to load at the start. Repeatable.",
+        "An adapter to load at the start: a PEFT folder, or a hub id (owner/name). Repeatable.",
         LORA_PANEL,
         "none",
-        "ALIAS=PATH",
+        "ALIAS=SOURCE",
     ),
     SettingOption(
         "lora_max_adapters",

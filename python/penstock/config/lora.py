@@ -78,7 +78,7 @@ def _listed(value: Any) -> Sequence[Any]:
 
 
 def _source(value: Any) -> LoraSource:
-    """ALIAS=PATH, or a table (JSON on the command line) with alias, source and pinned."""
+    """ALIAS=SOURCE, or a table (JSON on the command line) with alias, source and pinned."""
     if isinstance(value, str) and not value.lstrip().startswith("{"):
         alias, _, folder = value.partition("=")
         value = {"alias": alias, "source": folder}
@@ -88,7 +88,7 @@ def _source(value: Any) -> LoraSource:
         found = msgspec.convert(value, LoraSource)
     except msgspec.DecodeError as error:
         raise SettingsError(
-            "lora must be ALIAS=PATH, or an object with alias, source and pinned:"
+            "lora must be ALIAS=SOURCE, or an object with alias, source and pinned:"
             f" {str(error).replace('`', chr(39))}"
         ) from None
     return msgspec.structs.replace(found, alias=found.alias.strip())

@@ -38,7 +38,8 @@ ToolSyntaxName = Literal[
 
 class LoraSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An adapter that is loaded before the model serves: `alias`, what requests call it; `source`,
-    its folder. A `pinned` one stays in the engine's memory whatever else is used."""
+    its folder, or its id on the model hub. A `pinned` one stays in the engine's memory whatever
+    else is used."""
 
     alias: str
     source: str

@@ -17,20 +17,23 @@ from typing import Protocol
 import msgspec
 
 from penstock.adapters.errors import STATUS_OF, AdapterRefused
+from penstock.adapters.hub_source import find_adapter
 from penstock.adapters.live import LiveAdapters
 from penstock.adapters.registry import AdapterRegistry, Load, LoadedAdapter
 from penstock.adapters.shelf import Shelf
 from penstock.adapters.snapshot import take_snapshot
 from penstock.base.errors import EngineFault, ModelError, ServiceError, Unavailable
-from penstock.config import LoraSettings
+from penstock.config import Environment, LoraSettings
 from penstock.engine.types import AdapterSource, AdapterState
+from penstock.models.hub_access import HubAccess, hub_of
 
 log = logging.getLogger(__name__)
 
 
 class LoadOrder(msgspec.Struct, frozen=True):
-    """What is to be loaded. `root`: whether the folder must lie under the configured one. `replace`
-    and `expected` as of `AdapterRegistry.begin`."""
+    """What is to be loaded. `rooted`: by a client, whose folder must lie under the configured root;
+    else `folder` may be an id of the model hub. `replace` and `expected` as of
+    `AdapterRegistry.begin`."""
 
     alias: str
     folder: str
@@ -56,8 +59,8 @@ class AdapterEngine(Protocol):
 
 
 class AdapterHost:
-    """`changed` is called after each change of the aliases. `root`: see LoadOrder. All methods are
-    called from one asyncio loop."""
+    """`changed` is called after each change of the aliases. `root`: see LoadOrder. `hub`: where
+    what an operator names is looked for. All methods are called from one asyncio loop."""
 
     def __init__(
         self,
@@ -65,11 +68,13 @@ class AdapterHost:
         home: Path,
         *,
         root: Path | None = None,
+        hub: HubAccess | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._home = home
         self._root = root
+        self._hub = hub or HubAccess()
         self._changed = changed
         self._registry = AdapterRegistry(settings.max_adapters)
         self._sources: dict[str, AdapterSource] = {}
@@ -158,9 +163,11 @@ class AdapterHost:
     async def _prepare(self, load: Load, order: LoadOrder) -> AdapterSource:
         """The generation of an order's files, held in the registry and on the shelf."""
         shelf = await self._open_shelf()
-        root = self._root if order.rooted else None
+        folder, root = order.folder, self._root
+        if not order.rooted:
+            folder, root = await asyncio.to_thread(self._find, folder), None
         snapshot = await asyncio.to_thread(
-            take_snapshot, order.folder, root, shelf.folder, self._settings.max_bytes
+            take_snapshot, folder, root, shelf.folder, self._settings.max_bytes
         )
         try:
             self._registry.hold(load, snapshot.generation)
@@ -168,10 +175,13 @@ class AdapterHost:
             await asyncio.to_thread(shelf.discard, snapshot)
             raise
         async with self._filing:
-            folder = await asyncio.to_thread(shelf.put, snapshot)
-        source = AdapterSource(snapshot.generation, str(folder), order.pinned)
+            place = await asyncio.to_thread(shelf.put, snapshot)
+        source = AdapterSource(snapshot.generation, str(place), order.pinned)
         self._sources[source.generation] = source
         return source
+
+    def _find(self, source: str) -> str:
+        return find_adapter(source, self._home, self._hub)
 
     async def _retire(self) -> None:
         if self._engine is None:
@@ -222,13 +232,19 @@ class AdapterHost:
 
 
 def host_adapters(
-    settings: LoraSettings | None, home: Path, engine: AdapterEngine, live: LiveAdapters
+    settings: LoraSettings | None,
+    environment: Environment,
+    engine: AdapterEngine,
+    live: LiveAdapters,
 ) -> AdapterHost | None:
     """A host for an engine in this process, which tells `live` of every change; None where
     `settings` ask for none."""
     if settings is None:
         return None
-    host = AdapterHost(settings, home, changed=lambda: live.apply(host.adapters))
+    hub = hub_of(environment)
+    host = AdapterHost(
+        settings, environment.home, hub=hub, changed=lambda: live.apply(host.adapters)
+    )
     host.attach(engine)
     live.apply(())
     return host

@@ -191,9 +191,7 @@ class _Member:
             # Imported here: the engine of a server without adapters is spawned the sooner.
             from penstock.engine.model_adapters import ModelAdapters
 
-            adapters = ModelAdapters(
-                settings.lora, environment.home, environment.lora_root, changed
-            )
+            adapters = ModelAdapters(settings.lora, environment, changed)
             self.adapters = adapters
             self.supervisor = EngineSupervisor(
                 settings, adapters=adapters.host.sources, restarted=adapters.settle_soon

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.config import LoraSettings
+from penstock.config import Environment, LoraSettings
 from penstock.engine.adapter_host import AdapterHost
+from penstock.models.hub_access import hub_of
 
 if TYPE_CHECKING:
     from penstock.engine.client import EngineClient
@@ -20,9 +20,15 @@ class ModelAdapters:
     that no request can come before them."""
 
     def __init__(
-        self, settings: LoraSettings, home: Path, root: Path | None, changed: Callable[[], None]
+        self, settings: LoraSettings, environment: Environment, changed: Callable[[], None]
     ) -> None:
-        self.host = AdapterHost(settings, home, root=root, changed=changed)
+        self.host = AdapterHost(
+            settings,
+            environment.home,
+            root=environment.lora_root,
+            hub=hub_of(environment),
+            changed=changed,
+        )
         self._preloaded = False
         self._client: EngineClient | None = None
         self._settling: asyncio.Task[None] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -51,18 +52,39 @@ def fetch_repository(
 
     They are checked against the hub's hashes, a single file against `sha256` if given.
     Raises ModelError where the hub does not answer or has no such files."""
+    if file is None:
+        fetch_files(access, repository, revision, FOLDER_FILES, ("config.json",), target, progress)
+        return
+    names = re.compile(re.escape(file))
+    fetch_files(access, repository, revision, names, (file,), target, progress, sha256)
+
+
+def fetch_files(
+    access: HubAccess,
+    repository: str,
+    revision: str,
+    names: re.Pattern[str],
+    needed: Sequence[str],
+    target: Path,
+    progress: DownloadProgress = no_progress,
+    sha256: str | None = None,
+) -> None:
+    """Download the files of the repository's top folder that `names` matches into `target`, and
+    check them against the hub's hashes, or all against `sha256`. Raises ModelError where the hub
+    does not answer, or has not all that are `needed`."""
     if access.offline:
         raise ModelError(f"{repository} has not been fetched, and the hub is switched off")
     headers = {"authorization": f"Bearer {access.token}"} if access.token else {}
     with httpx.Client(headers=headers, timeout=TIMEOUT, follow_redirects=True) as client:
         entries = _listing(client, access, repository, revision)
-        wanted = [e for e in entries if _is_wanted(e, file)]
-        if not wanted or (file is None and not any(e.path == "config.json" for e in wanted)):
-            what = file or "config.json and safetensors files"
+        wanted = [e for e in entries if _is_wanted(e, names)]
+        missing = set(needed).difference(entry.path for entry in wanted)
+        if missing:
+            what = " and ".join(sorted(missing))
             raise ModelError(f"{access.endpoint}/{repository}: {what} not found at {revision}")
         for entry in wanted:
             url = f"{access.endpoint}/{repository}/resolve/{revision}/{entry.path}"
-            digest = Digest("sha256", sha256) if sha256 and file else _digest(entry)
+            digest = Digest("sha256", sha256) if sha256 else _digest(entry)
             download(client, url, target / entry.path, digest, progress)
 
 
@@ -91,10 +113,9 @@ def _listing(
         raise ModelError(f"{url}: not a listing of files: {error}") from None
 
 
-def _is_wanted(entry: _Entry, file: str | None) -> bool:
-    if entry.type != "file" or not PLAIN_NAME.fullmatch(entry.path):
-        return False
-    return entry.path == file if file is not None else bool(FOLDER_FILES.fullmatch(entry.path))
+def _is_wanted(entry: _Entry, names: re.Pattern[str]) -> bool:
+    plain = entry.type == "file" and PLAIN_NAME.fullmatch(entry.path)
+    return bool(plain and names.fullmatch(entry.path))
 
 
 def _digest(entry: _Entry) -> Digest:

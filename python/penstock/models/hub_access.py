@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.config import Environment
+
 COMMIT = re.compile(r"[0-9a-f]{4,64}")
 
 
@@ -18,6 +20,11 @@ class HubAccess:
     token: str | None = None
     cache: Path | None = None
     offline: bool = False
+
+
+def hub_of(environment: Environment) -> HubAccess:
+    """The hub as the environment names it."""
+    return HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
 
 
 def cached_snapshot(access: HubAccess, repository: str) -> Path | None:

@@ -12,7 +12,7 @@ from penstock.base.host import available_bytes
 from penstock.config import EngineSettings, Environment, read_environment
 from penstock.models.decoder import Progress
 from penstock.models.files import ModelFiles
-from penstock.models.hub_access import HubAccess
+from penstock.models.hub_access import hub_of
 from penstock.models.loading import LoadedModel, load_embedder, load_model
 from penstock.models.sources import resolve_model
 from penstock.models.spec import DecoderSpec
@@ -51,9 +51,8 @@ def find_files(
     """The files of the model that `settings` names, and the bytes of memory that there are for it,
     at most `limit_bytes`. Raises ModelError."""
     environment = environment or read_environment()
-    hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
     bounds = [size for size in (available_bytes(), limit_bytes) if size is not None]
-    files = resolve_model(settings.model, environment.home, hub)
+    files = resolve_model(settings.model, environment.home, hub_of(environment))
     return files, min(bounds, default=None)
 
 

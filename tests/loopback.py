@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +48,19 @@ def serving(files: Files) -> Iterator[Files]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def publish(hub: Files, repository: str, content: dict[str, bytes], revision: str = "main") -> None:
+    """A repository as the hub lists it: large files by SHA-256, small ones as git blobs."""
+    listing = []
+    for name, data in content.items():
+        blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+        entry = {"type": "file", "path": name, "size": len(data), "oid": blob}
+        if name.endswith((".safetensors", ".gguf")):
+            entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data)}
+        listing.append(entry)
+        hub.add(f"/{repository}/resolve/{revision}/{name}", data)
+    hub.add(f"/api/models/{repository}/tree/{revision}", json.dumps(listing).encode())
 
 
 class _Handler(BaseHTTPRequestHandler):

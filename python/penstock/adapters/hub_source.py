@@ -1,0 +1,47 @@
+"""Where an adapter that an operator names lies: a folder, or `owner/name` of the model hub."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from penstock.adapters.errors import AdapterRefused
+from penstock.adapters.peft_config import CONFIG_NAME, WEIGHTS_NAME
+from penstock.base.errors import ModelError
+from penstock.models.cache import fetch_into_cache
+from penstock.models.hub_access import HubAccess, cached_snapshot
+
+HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+FILES: Final = (CONFIG_NAME, WEIGHTS_NAME)
+
+
+def find_adapter(source: str, home: Path, hub: HubAccess) -> str:
+    """The folder that `source` means. One of the hub is fetched into `home/models`, once: what is
+    there, or in the hub's own cache, is found again without the network.
+
+    Raises AdapterRefused `adapter_path_not_found` where neither disk nor hub has it."""
+    if Path(source).expanduser().exists():
+        return str(Path(source).expanduser())
+    if HUB_ID.fullmatch(source) is None or ".." in source:
+        raise _not_found(f"{source!r} is no folder, and no hub id (owner/name)")
+    snapshot = cached_snapshot(hub, source)
+    if snapshot is not None and all((snapshot / name).exists() for name in FILES):
+        return str(snapshot)
+    slot = f"adapter--{source.replace('/', '--')}"
+    try:
+        return str(fetch_into_cache(home, slot, lambda partial: _fetch(hub, source, partial)))
+    except ModelError as error:
+        raise _not_found(f"{source} is no folder here, and as a hub id: {error}") from None
+
+
+def _fetch(hub: HubAccess, repository: str, partial: Path) -> None:
+    # Imported here: what is on disk needs no HTTP client, which takes a tenth of a second.
+    from penstock.models.hub import fetch_files
+
+    names = re.compile("|".join(map(re.escape, FILES)))
+    fetch_files(hub, repository, "main", names, FILES, partial)
+
+
+def _not_found(why: str) -> AdapterRefused:
+    return AdapterRefused("adapter_path_not_found", why, field="lora_path")

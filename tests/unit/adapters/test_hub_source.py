@@ -1,0 +1,165 @@
+"""An adapter that an operator names by its hub id: fetched once, checked, loaded as a folder is; or
+an error that says what was looked for where."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from loopback import Files, publish, serving
+from lora_folders import write_adapter
+from scripted_engine import ScriptedEngine
+
+from penstock.adapters.errors import AdapterRefused
+from penstock.adapters.hub_source import find_adapter
+from penstock.adapters.registry import LoadedAdapter
+from penstock.base.errors import ModelError
+from penstock.config import LoraSettings, LoraSource
+from penstock.engine.adapter_host import AdapterHost, LoadOrder
+from penstock.models.hub_access import HubAccess
+
+NAMES = ("adapter_config.json", "adapter_model.safetensors")
+
+
+@pytest.fixture
+def hub() -> Iterator[Files]:
+    with serving(Files()) as files:
+        yield files
+
+
+@pytest.fixture
+def content(tmp_path: Path) -> dict[str, bytes]:
+    """What a repository of an adapter holds."""
+    folder = write_adapter(tmp_path / "written")
+    files = {name: (folder / name).read_bytes() for name in NAMES}
+    shutil.rmtree(folder)
+    return {**files, "README.md": b"a card", "adapter_model.bin": b"a pickle"}
+
+
+def preload(home: Path, hub: HubAccess, source: str) -> tuple[LoadedAdapter, ...]:
+    """The adapters that a host has after it has preloaded `source`."""
+
+    async def run() -> tuple[LoadedAdapter, ...]:
+        lora = LoraSettings(preload=(LoraSource("style", source),))
+        host = AdapterHost(lora, home, hub=hub)
+        host.attach(ScriptedEngine([1]))
+        try:
+            await host.preload()
+            return host.adapters
+        finally:
+            await host.close()
+
+    return asyncio.run(run())
+
+
+def test_its_two_files_are_fetched_once_and_found_again_offline(
+    hub: Files, tmp_path: Path, content: dict[str, bytes]
+) -> None:
+    publish(hub, "who/style", content)
+    (adapter,) = preload(tmp_path, HubAccess(hub.url, token="secret"), "who/style")
+    assert (adapter.alias, adapter.source) == ("style", "who/style")
+    asked = [path.rpartition("/")[2] for path, _ in hub.requests]
+    assert sorted(asked) == sorted(["main", *NAMES])
+    assert set(hub.authorizations) == {"Bearer secret"}
+    hub.requests.clear()
+    assert preload(tmp_path, HubAccess(hub.url, offline=True), "who/style") == (adapter,)
+    assert hub.requests == []
+
+
+def test_it_is_the_generation_of_the_same_files_in_a_folder(
+    hub: Files, tmp_path: Path, content: dict[str, bytes]
+) -> None:
+    publish(hub, "who/style", content)
+    (fetched,) = preload(tmp_path / "home", HubAccess(hub.url), "who/style")
+    (local,) = preload(tmp_path / "home", HubAccess(offline=True), str(write_adapter(tmp_path)))
+    assert fetched.generation == local.generation
+
+
+def test_a_folder_comes_before_the_hub(
+    tmp_path: Path, hub: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_adapter(tmp_path / "who" / "style")
+    assert find_adapter("who/style", tmp_path, HubAccess(hub.url)) == "who/style"
+    assert hub.requests == []
+
+
+def test_a_snapshot_in_the_hubs_own_cache_is_used_when_complete(
+    tmp_path: Path, hub: Files, content: dict[str, bytes]
+) -> None:
+    root = tmp_path / "cache" / "models--who--style"
+    snapshot = root / "snapshots" / "abc123"
+    snapshot.mkdir(parents=True)
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text("abc123")
+    access = HubAccess(hub.url, cache=tmp_path / "cache")
+    (snapshot / NAMES[0]).write_bytes(content[NAMES[0]])
+    with pytest.raises(AdapterRefused, match="HTTP 404"):
+        find_adapter("who/style", tmp_path, access)
+    blob = tmp_path / "blob"  # as the hub's clients lay it out
+    blob.write_bytes(content[NAMES[1]])
+    (snapshot / NAMES[1]).symlink_to(blob)
+    assert find_adapter("who/style", tmp_path, access) == str(snapshot)
+    assert len(preload(tmp_path, access, "who/style")) == 1
+
+
+@pytest.mark.parametrize("spoiled", NAMES)
+def test_content_of_another_hash_is_refused(
+    hub: Files, tmp_path: Path, content: dict[str, bytes], spoiled: str
+) -> None:
+    publish(hub, "who/style", content)
+    hub.add(f"/who/style/resolve/main/{spoiled}", b"x" * len(content[spoiled]))
+    with pytest.raises(ModelError, match=f"lora style: .*{spoiled}: the sha.* is wrong"):
+        preload(tmp_path, HubAccess(hub.url), "who/style")
+
+
+@pytest.mark.parametrize("missing", NAMES)
+def test_a_repository_without_one_of_the_files_is_refused(
+    hub: Files, tmp_path: Path, content: dict[str, bytes], missing: str
+) -> None:
+    publish(hub, "who/style", {name: data for name, data in content.items() if name != missing})
+    with pytest.raises(ModelError, match=f"who/style: {missing} not found at main"):
+        preload(tmp_path, HubAccess(hub.url), "who/style")
+
+
+def test_what_was_fetched_is_checked_as_a_folder_is(hub: Files, tmp_path: Path) -> None:
+    folder = write_adapter(tmp_path / "written", config={"use_dora": True})
+    publish(hub, "who/style", {name: (folder / name).read_bytes() for name in NAMES})
+    with pytest.raises(ModelError, match=r"lora style: .*DoRA"):
+        preload(tmp_path, HubAccess(hub.url), "who/style")
+
+
+def test_a_hub_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    with serving(Files()) as gone:
+        url = gone.url
+    with pytest.raises(ModelError, match=f"who/style is no folder here.* {url} does not answer"):
+        preload(tmp_path, HubAccess(url), "who/style")
+
+
+@pytest.mark.parametrize("source", ["nothing", "a/b/c", "a/..", "../a", "/x/y", ""])
+def test_a_source_that_is_neither_asks_nothing(hub: Files, tmp_path: Path, source: str) -> None:
+    with pytest.raises(AdapterRefused):
+        find_adapter(source or " ", tmp_path, HubAccess(hub.url))
+    assert hub.requests == []
+
+
+def test_a_client_cannot_have_something_fetched(
+    hub: Files, tmp_path: Path, content: dict[str, bytes]
+) -> None:
+    publish(hub, "who/style", content)
+
+    async def load() -> None:
+        host = AdapterHost(LoraSettings(), tmp_path, root=tmp_path, hub=HubAccess(hub.url))
+        host.attach(ScriptedEngine([1]))
+        try:
+            await host.load(LoadOrder("style", "who/style"))
+        finally:
+            await host.close()
+
+    with pytest.raises(AdapterRefused) as refused:
+        asyncio.run(load())
+    assert refused.value.code == "adapter_path_not_found"
+    assert hub.requests == []
