@@ -8,8 +8,9 @@ says how fast the core was before and after.
 
 `requests`: answers of 32 tokens, not streamed, each connection asking again at once. `streams-R`:
 128 streams that are offered R tokens/s together, a token for each of them every engine step;
-`tokens_per_frame` says how far the server joined them; latency is from the engine's step to the
-client.
+`tokens_per_frame` says how far the server joined them; `added` latency is from the engine's step to
+the client's read; `server`, the part of it from the engine's `send` to that of the server: both
+times of the same clock, without what engine and client take for themselves.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ REPORT_EVERY = 10_000
 _CONTENT = re.compile(rb'"content":"( [^"]*)"')
 
 Row = dict[str, float]
+Stamps = tuple["array.array[float]", "array.array[float]"]
 
 
 def main() -> None:
@@ -164,21 +166,25 @@ def _check(done: Sequence[Exchange]) -> None:
 
 
 def _stream_row(
-    done: Sequence[Exchange], cpu_s: float, stamps: array.array[float], places: dict[str, int]
+    done: Sequence[Exchange], cpu_s: float, stamps: Stamps, places: dict[str, int]
 ) -> Row:
     """Of one rate. What came within the first and the last answer's end is what counts as speed."""
+    made_s, sent_s = stamps
     latencies: list[float] = []
+    within: list[float] = []
     frames = 0
     for exchange in done:
         seen: list[int] = []
-        for time_s, data in exchange.pieces:
-            found = _CONTENT.findall(data)
+        for piece in exchange.pieces:
+            found = _CONTENT.findall(piece.data)
             frames += len(found)
             for content in found:
                 for word in content.decode().split(" ")[1:]:
                     place = places[f" {word}"]
                     seen.append(place)
-                    latencies.append(time_s - _step_s(place, time_s, stamps, len(places)))
+                    step = _step(place, piece.read_s, made_s, len(places))
+                    latencies.append(piece.read_s - made_s[step])
+                    within.append(piece.arrived_s - sent_s[step])
         expected = [(seen[0] + k) % len(places) for k in range(len(seen))]
         complete = b'"completion_tokens":%d,' % len(seen) in exchange.answer
         assert seen == expected and complete, "a stream lost, doubled or reordered a token"
@@ -192,13 +198,15 @@ def _stream_row(
         "tokens_per_frame": round(tokens / frames, 2),
         "added_p50_ms": round(1e3 * percentile(latencies, 0.5), 3),
         "added_p99_ms": round(1e3 * percentile(latencies, 0.99), 3),
+        "server_p50_ms": round(1e3 * percentile(within, 0.5), 3),
+        "server_p99_ms": round(1e3 * percentile(within, 0.99), 3),
     }
 
 
-def _step_s(place: int, time_s: float, stamps: array.array[float], count: int) -> float:
-    """When the engine made the token: its latest step with this word before it came."""
-    last = bisect_right(stamps, time_s) - 1
-    return stamps[last - (last - place) % count]
+def _step(place: int, time_s: float, made_s: array.array[float], count: int) -> int:
+    """In which step the engine made the token: the latest with this word before it came."""
+    last = bisect_right(made_s, time_s) - 1
+    return last - (last - place) % count
 
 
 if __name__ == "__main__":

@@ -101,11 +101,13 @@ class ApiServer:
     def pid(self) -> int:
         return self._api.pid
 
-    def stamps(self) -> array.array[float]:
-        """The times of all steps; ends the engine."""
+    def stamps(self) -> tuple[array.array[float], array.array[float]]:
+        """The times of all steps, and those at which they had been sent; ends the engine."""
         _input(self._engine).close()
         self._engine.wait(30)
-        return array.array("d", self._stamps.read_bytes())
+        both = array.array("d", self._stamps.read_bytes())
+        steps = len(both) // 2
+        return both[:steps], both[steps:]
 
     def _start(
         self, module: str, *arguments: str, core: int, pass_fd: int | None = None

@@ -10,16 +10,30 @@ import gc
 import re
 import select
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 CHUNKED_END = b"\r\n0\r\n\r\n"
 RECEIVE_BYTES = 256 * 1024
 NAP_S = 0.0001
 """The client looks only so often: else each piece would wake it up, on the server's CPU time. What
 it measures is late by as much at the most."""
+SO_TIMESTAMPNS = 35  # Linux's; Python has no name for it
+STAMP = struct.Struct("qq")
+STAMP_ROOM_BYTES = socket.CMSG_SPACE(STAMP.size)
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+
+
+class Piece(NamedTuple):
+    """What one read brought. `arrived_s`: when the system had the last of it, which on loopback is
+    in the course of the server's `send`."""
+
+    read_s: float
+    arrived_s: float
+    data: bytes
 
 
 @dataclass(slots=True)
@@ -27,19 +41,19 @@ class Exchange:
     """One request and its answer. Times are `time.monotonic()`, as the engine's stamps are."""
 
     began_s: float
-    pieces: list[tuple[float, bytes]] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
 
     @property
     def ended_s(self) -> float:
-        return self.pieces[-1][0]
+        return self.pieces[-1].read_s
 
     @property
     def answer(self) -> bytes:
-        return b"".join(data for _, data in self.pieces)
+        return b"".join(piece.data for piece in self.pieces)
 
     @property
     def ok(self) -> bool:
-        return self.pieces[0][1].startswith(b"HTTP/1.1 200")
+        return self.pieces[0].data.startswith(b"HTTP/1.1 200")
 
 
 class _Connection:
@@ -48,6 +62,8 @@ class _Connection:
     def __init__(self, address: tuple[str, int]) -> None:
         self.sock = socket.create_connection(address)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        self._wall_s = time.time() - time.monotonic()
         self.exchange = Exchange(0.0)
         self._tail = b""
         self._left: int | None = None  # bytes of a body whose length is known
@@ -60,10 +76,12 @@ class _Connection:
 
     def take(self) -> bool:
         """Receive what is there; whether the answer is complete now."""
-        data = self.sock.recv(RECEIVE_BYTES)
+        data, told, _, _ = self.sock.recvmsg(RECEIVE_BYTES, STAMP_ROOM_BYTES)
         if not data:
             raise ConnectionError("the server closed the connection within an answer")
-        self.exchange.pieces.append((time.monotonic(), data))
+        seconds, nanoseconds = STAMP.unpack(told[0][2])
+        arrived_s = seconds - self._wall_s + nanoseconds / 1e9
+        self.exchange.pieces.append(Piece(time.monotonic(), arrived_s, data))
         if not self._in_head and self._left is None:
             if len(data) >= len(CHUNKED_END):
                 self._tail = data[-len(CHUNKED_END) :]

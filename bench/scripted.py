@@ -2,7 +2,8 @@
 
 The real socket server of the engine (`engine.server`) over a core whose tokens are written down: a
 step gives every open request one token, the same for all of them, so that the engine takes next to
-nothing of what is measured. Step times go to STAMPS when standard input ends.
+nothing of what is measured. When standard input ends, the times of all steps go to STAMPS, and
+after them those at which their frames had been sent.
 """
 
 from __future__ import annotations
@@ -12,13 +13,20 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from penstock.engine.server import EngineServer
-from penstock.engine.types import EngineGauges, EngineInfo, TokenChunk, TokenDelta, TokenRequest
+from penstock.engine.types import (
+    EmbedChunk,
+    EngineGauges,
+    EngineInfo,
+    TokenChunk,
+    TokenDelta,
+    TokenRequest,
+)
 from penstock.models.vocabulary import Vocabulary
 
 
@@ -38,7 +46,8 @@ class ScriptedCore:
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.stamps = array.array("d")
+        self.made_s = array.array("d")
+        self.sent_s = array.array("d")
         self.info = EngineInfo(
             model_id=script.model_id,
             context_tokens=script.context_tokens,
@@ -73,8 +82,8 @@ class ScriptedCore:
         """Wait until the step is due; a token for each open request."""
         self._pace()
         now = time.monotonic()
-        tokens = self._tokens[len(self.stamps) % len(self._tokens)]
-        self.stamps.append(now)
+        tokens = self._tokens[len(self.made_s) % len(self._tokens)]
+        self.made_s.append(now)
         chunks = []
         for request_id, left in list(self._open.items()):
             self._open[request_id] = left - 1
@@ -95,13 +104,23 @@ class ScriptedCore:
             time.sleep(self._next_s - now)
 
 
+class _StampedServer(EngineServer):
+    """Notes when a step has been sent."""
+
+    _core: ScriptedCore
+
+    def _deliver(self, chunks: Sequence[TokenChunk | EmbedChunk]) -> None:
+        super()._deliver(chunks)
+        self._core.sent_s.append(time.monotonic())
+
+
 def main(socket_path: str, stamps: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     core = ScriptedCore(msgspec.json.decode(sys.stdin.buffer.readline(), type=Script))
-    server = EngineServer(core, socket_path)
+    server = _StampedServer(core, socket_path)
     threading.Thread(target=_obey, args=(core, server), daemon=True).start()
     server.run()
-    stamps.write_bytes(core.stamps.tobytes())
+    stamps.write_bytes((core.made_s + core.sent_s).tobytes())
 
 
 def _obey(core: ScriptedCore, server: EngineServer) -> None:
