@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 READ_INTERVAL_S: Final = 0.1
+RETRY_INTERVAL_S: Final = 0.5
 # How long the last events may come after the status that they tell of.
 END_TIMEOUT_S: Final = 2.0
 FRAME_END: Final = b"\n\n"
@@ -65,6 +66,13 @@ class StreamLog:
                 return
             self._number = chunk.following
             self._waiting = self._waiting[len(frames) :]
+
+    async def finish(self) -> None:
+        """Write down all that waits, however long that takes: nothing comes after it that would."""
+        await self.flush()
+        while self._waiting:
+            await asyncio.sleep(RETRY_INTERVAL_S)
+            await self.flush()
 
 
 async def replayed(

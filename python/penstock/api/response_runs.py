@@ -253,7 +253,7 @@ class ResponseRuns:
             self._logs.discard(stream)
             if last is not None:
                 stream.add(last)
-            await stream.flush()
+            await stream.finish()
 
     async def _stop(self, id: str) -> bool:
         """Whether it was a background response of this process, which has stopped now."""

@@ -23,7 +23,7 @@ from responses_serving import (
 from stores import MovableClock
 from test_background_responses import Gated, orphan, two_processes, until_status
 
-from penstock.base.errors import EngineFault
+from penstock.base.errors import EngineFault, Unavailable
 from penstock.store.records import EventChunk
 
 pytestmark = pytest.mark.usefixtures("each_database")
@@ -164,3 +164,20 @@ async def test_events_go_with_their_response():
         await store.sweep.run()
         assert await store.response_events.read("resp_gone", 0) == []
         assert await store.response_events.read(id, 0)
+
+
+async def test_a_stream_whose_end_could_not_be_written_at_once_is_whole(monkeypatch):
+    monkeypatch.setattr("penstock.api.response_log.RETRY_INTERVAL_S", 0.001)
+    async with a_store() as store, answering(store=store) as server:
+        append = store.response_events.append
+        failures = [Unavailable("locked"), Unavailable("locked")]
+
+        async def locked_at_the_end(id, chunk):
+            if chunk.first > 0 and failures:
+                raise failures.pop()
+            await append(id, chunk)
+
+        monkeypatch.setattr(store.response_events, "append", locked_at_the_end)
+        events = await stream(server, **STREAMED)
+        assert await again(server, events[0]["response"]["id"]) == events
+        assert not failures
