@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import torch
 
 from penstock.kernels.cuda.library import Declined, Library, find_library, open_library
 from penstock.kernels.cuda.ops import register
+from penstock.kernels.cuda.trial import declined as declined_kernels
 from penstock.kernels.triton import TritonOps
 
 __all__ = ["CudaOps", "Declined", "Library", "find_library", "open_library"]
@@ -20,7 +24,15 @@ class CudaOps(TritonOps):
         device: str = "cuda",
         dtype: torch.dtype = torch.bfloat16,
         library: Library | Declined | None = None,
+        declined: Mapping[str, str] | None = None,
+        trials: Path | None = None,
     ) -> None:
-        """`library`: the installed one for this torch where it is None."""
-        register(find_library(torch.version.cuda) if library is None else library)
+        """`library`: the installed one for this torch where it is None. `declined`: why which of
+        its kernels are not used; where both are None they are tried on `device` first, and what is
+        found is kept in the folder `trials`."""
+        if library is None:
+            library = find_library(torch.version.cuda)
+            if declined is None and isinstance(library, Library):
+                declined = declined_kernels(library.path, device, trials)
+        register(library, declined or {})
         super().__init__(device, dtype, frozenset({"cuda", "triton", "reference"}))

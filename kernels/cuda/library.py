@@ -42,7 +42,8 @@ class Declined:
 class Library:
     """A loaded library of the right ABI. `emulated`: it runs on the CPU, over CPU tensors."""
 
-    def __init__(self, loaded: ctypes.CDLL) -> None:
+    def __init__(self, path: Path, loaded: ctypes.CDLL) -> None:
+        self.path = path
         self._functions: dict[str, Any] = {}
         for name, arguments in _SIGNATURES.items():
             function = getattr(loaded, f"penstock_cuda_{name}")
@@ -71,7 +72,7 @@ def open_library(path: Path) -> Library | Declined:
         return Declined(f"the CUDA library cannot be loaded ({error})")
     if number != ABI:
         return Declined(f"the CUDA library has ABI {number}, not {ABI}: install the same release")
-    return Library(loaded)
+    return Library(path, loaded)
 
 
 def find_library(cuda_version: str | None) -> Library | Declined:

@@ -7,7 +7,7 @@ goes to Triton by its shape alone, so the choice is the same in every step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
@@ -34,29 +34,36 @@ from penstock.kernels.triton.linear_choice import capability_of, choose
 from penstock.kernels.triton.packed import PackedDense
 from penstock.kernels.triton.sampling_operands import draw_tensors
 
+_ATTENTIONS = ("decode_attention", "prompt_attention")  # of short chunks, and of the others
 _QUERIES = 16  # rows of a decode tile
 _STREAMED_TOKENS = 64
 _WIDEST_ROW = 32768
 _PROGRAMS_AN_SM = 2  # of decode attention, by its registers
 
 
-def register(library: Library | Declined) -> None:
-    """Let the ops have the library's implementations, or the reason why there are none."""
-    why_not = partial(_why_not, library)
-    for op, call, pack in (
-        (RMS_NORM, _rms_norm, None),
-        (ADD_RMS_NORM, _add_rms_norm, None),
-        (ROPE_CACHE, _rope_cache, None),
-        (ATTENTION, _attention, None),
-        (LINEAR, _linear, triton_linear.pack_linear),
-        (SAMPLE, _sample, None),
+def register(library: Library | Declined, declined: Mapping[str, str] | None = None) -> None:
+    """Let the ops have the library's implementations, or the reason why there are none.
+    `declined`: why which of its kernels are not to be used."""
+    declined = declined or {}
+    for op, call, pack, kernels in (
+        (RMS_NORM, _rms_norm, None, ("rms_norm",)),
+        (ADD_RMS_NORM, _add_rms_norm, None, ("rms_norm",)),
+        (ROPE_CACHE, _rope_cache, None, ("rope_cache",)),
+        (ATTENTION, partial(_attention, declined), None, _ATTENTIONS),
+        (LINEAR, _linear, triton_linear.pack_linear, ("linear",)),
+        (SAMPLE, _sample, None, ("sample",)),
     ):
+        reasons = [declined[kernel] for kernel in kernels if kernel in declined]
+        reason = reasons[0] if len(reasons) == len(kernels) else None
+        why_not = partial(_why_not, library, reason)
         op.register(Impl("cuda", partial(call, library), why_not, pack))
 
 
-def _why_not(library: Library | Declined, machine: Machine) -> str | None:
+def _why_not(library: Library | Declined, declined: str | None, machine: Machine) -> str | None:
     if isinstance(library, Declined):
         return library.reason
+    if declined is not None:
+        return declined
     if library.emulated:
         return None if machine.device == "cpu" else "the library is emulated, for the CPU"
     if machine.device != "cuda":
@@ -119,6 +126,7 @@ def _cache_served(x: torch.Tensor, cache: LayerCache[torch.Tensor]) -> bool:
 
 
 def _attention(
+    declined: Mapping[str, str],
     library: Library,
     q: torch.Tensor,
     inputs: StepInputs[torch.Tensor],
@@ -129,9 +137,9 @@ def _attention(
 ) -> torch.Tensor:
     decode: Callable[..., None] = decode_attention
     prompt: Callable[..., None] = triton_attention.long_chunks
-    if _decode_served(q, cache, heads):
+    if "decode_attention" not in declined and _decode_served(q, cache, heads):
         decode = partial(_decode, library)
-    if _prompt_served(library, q, cache, heads):
+    if "prompt_attention" not in declined and _prompt_served(library, q, cache, heads):
         prompt = partial(_prompt, library)
     return triton_attention.attention(q, inputs, cache, heads, scale, window, decode, prompt)
 

@@ -6,13 +6,11 @@ csrc/cuda/emulated.h.
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from emulating import emulated_library
 from interpreting import Ask, interpreting
 
 from penstock.kernels.op import Case, Op
@@ -20,7 +18,6 @@ from penstock.kernels.ops import all_ops
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
-_SOURCES = Path(__file__).parents[2] / "csrc"
 _CASES = [
     pytest.param(op, case, id=f"{op.name}-{case.name}")
     for op in all_ops()
@@ -57,25 +54,7 @@ _PROMPT_CASES = [param for param in _CASES if param.id in _PROMPTS]
 
 @pytest.fixture(scope="module")
 def library(request: pytest.FixtureRequest) -> Path:
-    """The emulated library, built when its sources have changed."""
-    if shutil.which("g++") is None:
-        pytest.skip("there is no g++")
-    assert request.config.cache is not None
-    units = sorted(_SOURCES.glob("cuda/**/*.cu"))
-    read = [*units, *sorted(_SOURCES.glob("cuda/**/*.[ch]*"))]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in read)).hexdigest()
-    built = request.config.cache.mkdir("emulated_cuda") / f"{digest[:16]}.so"
-    if not built.exists():
-        fresh = built.with_suffix(".partial")
-        command = [
-            *("g++", "-std=c++20", "-O1", "-fPIC", "-shared", "-DPENSTOCK_EMULATED"),
-            *("-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", f"-I{_SOURCES}"),
-            *("-o", str(fresh), "-x", "c++"),
-        ]
-        emulation = sorted(_SOURCES.glob("cuda/emulated*.cc"))
-        subprocess.run([*command, *map(str, [*emulation, *units])], check=True)
-        fresh.rename(built)
-    return built
+    return emulated_library(request.config)
 
 
 @pytest.fixture(scope="module")

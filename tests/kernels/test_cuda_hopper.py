@@ -4,15 +4,14 @@ ones."""
 from __future__ import annotations
 
 import ctypes
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from emulating import compile_emulated
 
-_SOURCES = Path(__file__).parents[2] / "csrc"
 _PROBE = Path(__file__).with_name("hopper_probe.cu")
 _NOTHING, _WAIT_FOR_COPY, _WAIT_FOR_PRODUCTS, _EXPECTED_BYTES, _READER, _LATER_PHASE = range(6)
 
@@ -20,15 +19,8 @@ _NOTHING, _WAIT_FOR_COPY, _WAIT_FOR_PRODUCTS, _EXPECTED_BYTES, _READER, _LATER_P
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The probe's library."""
-    if shutil.which("g++") is None:
-        pytest.skip("there is no g++")
     built = tmp_path_factory.mktemp("hopper") / "probe.so"
-    command = [
-        *("g++", "-std=c++20", "-O1", "-fPIC", "-shared", "-DPENSTOCK_EMULATED"),
-        *("-Wno-unknown-pragmas", f"-I{_SOURCES}", "-o", str(built), "-x", "c++"),
-        *map(str, [*sorted(_SOURCES.glob("cuda/emulated*.cc")), _PROBE]),
-    ]
-    subprocess.run(command, check=True)
+    compile_emulated([_PROBE], built)
     return built
 
 

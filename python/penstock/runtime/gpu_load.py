@@ -7,7 +7,7 @@ import logging
 import torch
 
 from penstock.base.errors import ModelError
-from penstock.config import EngineSettings
+from penstock.config import EngineSettings, read_environment
 from penstock.kernels.gpu_cache import CacheExtents
 from penstock.kernels.torch_ops import TorchOps
 from penstock.models.decoder import Progress
@@ -57,8 +57,8 @@ def start_gpu_runtime(
 
 
 def serving_ops(settings: EngineSettings, device: str, dtype: torch.dtype) -> TorchOps:
-    """The CUDA library where it is installed, and Triton; Triton alone where that is asked for, and
-    for answers that do not depend on their neighbours."""
+    """The CUDA library where it is installed and computes rightly, and Triton; Triton alone where
+    that is asked for, and for answers that do not depend on their neighbours."""
     # only where there is a GPU: Triton takes a second to import
     from penstock.kernels.cuda import CudaOps
     from penstock.kernels.triton import TritonOps
@@ -67,7 +67,7 @@ def serving_ops(settings: EngineSettings, device: str, dtype: torch.dtype) -> To
         return TritonOps(device, dtype, products="invariant")
     if settings.kernels == "triton":
         return TritonOps(device, dtype)
-    return CudaOps(device, dtype)
+    return CudaOps(device, dtype, trials=read_environment().home / "trials")
 
 
 def place(

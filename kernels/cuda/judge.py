@@ -1,0 +1,81 @@
+"""Tries kernels of the CUDA library on small cases and says a line of each: its name, and what is
+wrong with it.
+
+Started by `cuda/trial.py`: python -m penstock.kernels.cuda.judge LIBRARY DEVICE NAMES WITHOUT,
+names separated by commas; those of WITHOUT are not used.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from penstock.kernels.cuda import CudaOps, Declined, open_library
+from penstock.kernels.cuda.launcher import serve_installed
+from penstock.kernels.draw import map_tensors
+from penstock.kernels.op import Case, Op
+from penstock.kernels.ops import all_ops
+from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.served import as_served
+from penstock.kernels.torch_ops import TorchOps
+
+# Of each kernel, cases that it computes wherever the library serves.
+_CASES = {
+    "rms_norm": (("rms_norm", "T2-W1536"), ("add_rms_norm", "T3-W576")),
+    "linear": (("linear", "bf16-T18-K64-N48"),),
+    "rope_cache": (("rope_cache", "head-norm"), ("rope_cache", "mixed-9x3x64")),
+    "sample": (("sample", "mixed"),),
+    "decode_attention": (("attention", "decode-f16"), ("attention", "decode-long-window")),
+    "prompt_attention": (("attention", "prompt-f16"), ("attention", "prompt-window-f16")),
+}
+
+
+def complaint(kernel: str, ops: TorchOps) -> str:
+    """What is wrong with the first case of a kernel that is not right, "" where all are."""
+    by_name = {op.name: op for op in all_ops()}
+    for op_name, case_name in _CASES[kernel]:
+        op = by_name[op_name]
+        case = next(case for case in op.cases if case.name == case_name)
+        try:
+            wrong = _wrong_results(op, case, ops)
+        except RuntimeError as error:
+            return f"{op_name} {case_name}: {str(error).splitlines()[0]}"
+        if wrong:
+            return f"{op_name} {case_name}: {wrong} of its results differ from the reference"
+    return ""
+
+
+def _wrong_results(op: Op, case: Case, ops: TorchOps) -> int:
+    inputs = as_served(case.draw(0), torch.bfloat16)
+    exact = map_tensors(inputs, lambda t: t.double() if t.is_floating_point() else t.clone())
+    truth = op.invoke(ReferenceOps(torch.float64), exact)
+    given = map_tensors(inputs, lambda t: t.clone().to(ops.device))
+    got = [result.cpu() for result in op.invoke(ops, given)]
+    return sum(not _agree(ours, theirs) for ours, theirs in zip(got, truth, strict=True))
+
+
+def _agree(ours: torch.Tensor, truth: torch.Tensor) -> bool:
+    """Up to the rounding of bfloat16: terms of a sum are rounded, so its error is of their size."""
+    if not ours.is_floating_point():
+        return torch.equal(ours, truth.to(ours.dtype))
+    size = max(1.0, float(truth.nan_to_num(posinf=0, neginf=0).square().mean().sqrt()))
+    close = torch.isclose(ours.double(), truth, rtol=2e-2, atol=2e-2 * size, equal_nan=True)
+    return bool(close.all())
+
+
+def main(library: str, device: str, names: str, without: str) -> None:
+    declined = dict.fromkeys(filter(None, without.split(",")), "not used")
+    opened = open_library(Path(library))
+    if isinstance(opened, Declined):
+        sys.exit(opened.reason)
+    if device.startswith("cuda"):
+        serve_installed(device)
+    ops = CudaOps(device, torch.bfloat16, opened, declined)
+    for name in names.split(","):
+        print(name, complaint(name, ops), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

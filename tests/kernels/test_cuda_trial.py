@@ -1,0 +1,110 @@
+"""What the trial of the CUDA library's kernels declines, over the emulated library, with kernels in
+front of it that are wrong on purpose."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from emulating import emulated_library
+
+pytest.importorskip("triton", reason="Triton has no build for this platform")
+
+from penstock.kernels.cuda import find_library, open_library, trial
+from penstock.kernels.cuda.library import Library
+from penstock.kernels.cuda.ops import register
+from penstock.kernels.op import KernelTable, Machine
+from penstock.kernels.ops import all_ops
+
+# Writes nothing, fails, ends its process, never ends.
+_WRONG = """
+#include <stdlib.h>
+int penstock_cuda_rms_norm(void) { return 0; }
+int penstock_cuda_linear(void) { return -1; }
+int penstock_cuda_sample(void) { exit(3); }
+int penstock_cuda_prompt_attention(void) { for (;;) ; }
+"""
+
+
+@pytest.fixture(scope="module")
+def wrong(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library of which only the other kernels are the emulated one's."""
+    right = emulated_library(request.config)
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    folder = tmp_path_factory.mktemp("wrong")
+    (folder / "wrong.c").write_text(_WRONG)
+    command = [compiler, "-shared", "-fPIC", "-Wl,--no-as-needed", "-o", str(folder / "wrong.so")]
+    subprocess.run([*command, str(folder / "wrong.c"), str(right)], check=True)
+    return folder / "wrong.so"
+
+
+@pytest.fixture(scope="module")
+def verdict(wrong: Path) -> dict[str, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        patch.setattr(trial, "KERNELS", ("rms_norm", "linear", "sample", "rope_cache"))
+        return trial.declined(wrong, "cpu")
+
+
+def test_what_computes_wrongly_fails_or_ends_the_process_is_declined(
+    verdict: dict[str, str],
+) -> None:
+    assert verdict == {
+        "rms_norm": "rms_norm T2-W1536: 1 of its results differ from the reference",
+        "linear": "linear bf16-T18-K64-N48: linear: extents that the kernel does not serve",
+        "sample": "the process that tried it ended with 3",
+    }
+
+
+def test_what_does_not_end_is_declined(wrong: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(trial, "KERNELS", ("prompt_attention",))
+    monkeypatch.setattr(trial, "TIMEOUT_S", 2.0)
+    assert trial.declined(wrong, "cpu") == {"prompt_attention": "it did not end within 2 s"}
+
+
+def test_what_is_declined_is_served_by_triton_and_says_why(
+    wrong: Path, verdict: dict[str, str]
+) -> None:
+    library = open_library(wrong)
+    assert isinstance(library, Library)
+    register(library, verdict)
+    machine = Machine("cpu", interpreted=True)
+    table = KernelTable(all_ops(), machine, frozenset({"cuda", "triton", "reference"}))
+    register(find_library(None))
+    served = {name: table[name].name for name in ("rms_norm", "linear", "sample", "rope_cache")}
+    triton = dict.fromkeys(("rms_norm", "linear", "sample"), "triton")
+    assert served == triton | {"rope_cache": "cuda"}
+    assert table["attention"].name == "cuda"  # of short chunks still
+    (line,) = [line for line in table.explain() if line.startswith("linear:")]
+    assert verdict["linear"] in line
+
+
+def test_a_verdict_that_is_kept_is_not_asked_for_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    library = tmp_path / "library.so"
+    library.write_bytes(b"cannot be tried")
+    kept = trial._digest(library, "cpu")
+    (tmp_path / f"{kept}.json").write_text(json.dumps({"sample": "draws at random"}))
+    with caplog.at_level(logging.WARNING):
+        assert trial.declined(library, "cpu", tmp_path) == {"sample": "draws at random"}
+    assert "the CUDA library's sample is not used: draws at random" in caplog.text
+
+
+def test_a_library_that_cannot_be_tried_is_declined_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(trial, "KERNELS", ("rms_norm",))
+    library = tmp_path / "library.so"
+    library.write_bytes(b"no library")
+    verdict = trial.declined(library, "cpu", tmp_path)
+    assert list(verdict) == ["rms_norm"] and "ended with" in verdict["rms_norm"]
+    assert [json.loads(path.read_text()) for path in tmp_path.glob("*.json")] == [verdict]
