@@ -9,6 +9,9 @@ import torch
 from penstock.kernels.draw import map_tensors
 from penstock.kernels.gpu_cache import token_major
 from penstock.kernels.op import Inputs
+from penstock.kernels.table import LayerCache
+
+_LARGEST = 448.0  # of float8_e4m3fn
 
 _ACTIVATIONS = frozenset({"x", "residual", "qkv", "q", "gate_up"})
 
@@ -23,3 +26,16 @@ def as_served(inputs: Inputs, dtype: torch.dtype | None = None) -> dict[str, Any
         for name in served.keys() & (_ACTIVATIONS | {"cache"}):
             served[name] = map_tensors(served[name], lambda tensor: tensor.to(dtype))
     return served
+
+
+def in_eight_bits(
+    drawn: LayerCache[torch.Tensor],
+) -> tuple[LayerCache[torch.Tensor], LayerCache[torch.Tensor]]:
+    """A cache in eight bits, with a scale for each head, as it lies on a GPU; and what it means, in
+    float64. What nobody wrote is 0."""
+    scales = 0.5 ** torch.arange(4, 4 + drawn.keys.shape[1])
+    spread = scales[:, None, None]
+    parts = [part.float().nan_to_num() / spread for part in (drawn.keys, drawn.values)]
+    held = [part.clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn) for part in parts]
+    meant = LayerCache(*(part.double() * spread for part in held))
+    return token_major(LayerCache(*held, scales, scales.clone())), meant

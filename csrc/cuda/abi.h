@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#define PENSTOCK_CUDA_ABI 2
+#define PENSTOCK_CUDA_ABI 3
 
 #if defined(__GNUC__)
 #define PENSTOCK_EXPORT extern "C" __attribute__((visibility("default")))
@@ -27,12 +27,14 @@ PENSTOCK_EXPORT int penstock_cuda_rms_norm(void* out, void* total, const void* x
 
 // Normalise (where the weights [dim] float32 are not null) and rotate q and k, store k and v.
 // qkv [tokens, (H + 2 K) * dim], out [tokens, H * dim], rope [positions, rotated] float32; a slot
-// below 0 is not stored. Caches bfloat16, strides in elements from a block to the next.
+// below 0 is not stored. Caches bfloat16, or e4m3 where there are scales [kv_heads] (an element times
+// its head's scale is meant); strides in elements from a block to the next.
 // dim <= 256 and even, rotated % 4 == 0.
 PENSTOCK_EXPORT int penstock_cuda_rope_cache(void* out, void* keys, void* values, const void* qkv,
                                              const float* rope, const int32_t* positions,
                                              const int32_t* slots, const float* q_weight,
-                                             const float* k_weight, float eps, int tokens,
+                                             const float* k_weight, const float* key_scales,
+                                             const float* value_scales, float eps, int tokens,
                                              int q_heads, int kv_heads, int dim, int rotated,
                                              int block_tokens, int64_t key_stride,
                                              int64_t value_stride, void* stream);
@@ -40,9 +42,11 @@ PENSTOCK_EXPORT int penstock_cuda_rope_cache(void* out, void* keys, void* values
 // The units of one persistent launch: see kernels/triton/attention_work.py, which lists them, and
 // csrc/cuda/attention/decode_attention.cuh. dim 64 or 128, `lanes` (query heads of a KV head, times
 // the most tokens of a row) up to 16, block_tokens a power of two from 16 on.
+// Caches as above.
 PENSTOCK_EXPORT int penstock_cuda_decode_attention(
-    void* out, const void* q, const void* keys, const void* values, const int32_t* starts,
-    const int32_t* contexts, const int32_t* tables, const int32_t* units, const int32_t* unit_count,
+    void* out, const void* q, const void* keys, const void* values, const float* key_scales,
+    const float* value_scales, const int32_t* starts, const int32_t* contexts,
+    const int32_t* tables, const int32_t* units, const int32_t* unit_count,
     float* parts, float* stats, int32_t* arrived, int table_width, int64_t key_stride,
     int64_t value_stride, float log2_scale, int window, int lanes, int q_heads, int kv_heads,
     int dim, int block_tokens, int programs, void* stream);

@@ -20,6 +20,11 @@ struct Bf16 {
     uint16_t bits;
 };
 
+// An 8-bit float of a cache: 1 bit sign, 4 exponent, 3 mantissa, no infinity.
+struct E4m3 {
+    uint8_t bits;
+};
+
 // 16 bytes: eight bfloat16.
 struct alignas(16) Words4 {
     uint32_t word[4];
@@ -112,15 +117,6 @@ __device__ __forceinline__ Words4 stream16(const void* address) {
 #endif
 }
 
-// What another block wrote during this launch, from the cache that all share.
-__device__ __forceinline__ float load_shared_cache(const float* address) {
-#ifdef PENSTOCK_EMULATED
-    return *address;
-#else
-    return __ldcg(address);
-#endif
-}
-
 // Bytes of (first, second) at the places that the digits of `selector` name, as PRMT does.
 __device__ __forceinline__ uint32_t permute_bytes(uint32_t first, uint32_t second,
                                                   uint32_t selector) {
@@ -134,6 +130,68 @@ __device__ __forceinline__ uint32_t permute_bytes(uint32_t first, uint32_t secon
     return result;
 #else
     return __byte_perm(first, second, selector);
+#endif
+}
+
+// Eight elements of a cache as bfloat16, from memory that is read once.
+__device__ __forceinline__ Words4 stream_cached(const Bf16* address) {
+    return stream16(address);
+}
+
+// e4m3 moved to the places of bfloat16 is itself times 2^-120, subnormals included: a product gives
+// it back, exactly. (NaN, which nothing stores, becomes 480.)
+__device__ __forceinline__ uint32_t widen_pair(uint32_t spread) {
+    const uint32_t small = (spread & 0x80008000u) | (spread & 0x7f007f00u) >> 4;
+#ifdef PENSTOCK_EMULATED
+    constexpr float kFactor = 0x1p120f;
+    return pack_bf16(low_half(small) * kFactor, high_half(small) * kFactor);
+#else
+    uint32_t word;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;"
+        : "=r"(word)
+        : "r"(small), "r"(0x7b807b80u), "r"(0x80008000u)); // 2^120, -0
+    return word;
+#endif
+}
+
+__device__ __forceinline__ Words4 stream_cached(const E4m3* address) {
+    uint32_t bytes[2];
+#ifdef PENSTOCK_EMULATED
+    std::memcpy(bytes, address, sizeof bytes);
+#else
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(bytes[0]), "=r"(bytes[1])
+                 : "l"(address));
+#endif
+    Words4 words;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        words.word[i] = widen_pair(permute_bytes(bytes[i / 2], 0, i % 2 ? 0x3424 : 0x1404));
+    return words;
+}
+
+// Rounded to nearest even, and to the largest where it is larger.
+__device__ __forceinline__ E4m3 to_e4m3(float value) {
+    const uint32_t sign = as_bits(value) >> 24 & 0x80;
+    const float size = fabsf(value);
+    uint32_t bits = 0x7e; // 448
+    if (size != size) {
+        bits = 0x7f;
+    } else if (size < 0x1p-6f) {
+        bits = static_cast<uint32_t>(rintf(size * 0x1p9f));
+    } else if (size < 448.0f) {
+        const uint32_t word = as_bits(size);
+        bits = ((word + 0x7ffff + (word >> 20 & 1)) >> 20) - (120 << 3);
+    }
+    return E4m3{static_cast<uint8_t>(sign | bits)};
+}
+
+// What another block wrote during this launch, from the cache that all share.
+__device__ __forceinline__ float load_shared_cache(const float* address) {
+#ifdef PENSTOCK_EMULATED
+    return *address;
+#else
+    return __ldcg(address);
 #endif
 }
 

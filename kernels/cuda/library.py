@@ -15,15 +15,15 @@ from typing import Any, TypeAlias
 
 import torch
 
-ABI = 2
+ABI = 3
 FILE = "libpenstock_cuda.so"
 
 _P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
 # Arguments before the stream, which is the last of each.
 _SIGNATURES: dict[str, list[Any]] = {
     "rms_norm": [_P, _P, _P, _P, _P, _F, _I, _I],
-    "rope_cache": [_P] * 9 + [_F] + [_I] * 6 + [_L, _L],
-    "decode_attention": [_P] * 12 + [_I, _L, _L, _F] + [_I] * 7,
+    "rope_cache": [_P] * 11 + [_F] + [_I] * 6 + [_L, _L],
+    "decode_attention": [_P] * 14 + [_I, _L, _L, _F] + [_I] * 7,
     "prompt_attention": [_P] * 7 + [_I] * 4 + [_L, _L, _F] + [_I] * 7,
     "linear": [_P] * 4 + [_I] * 4,
     "sample": [_P] * 8 + [_I] * 2,

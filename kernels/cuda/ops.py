@@ -114,6 +114,7 @@ def _rope_cache(
     library.call(
         "rope_cache",
         *(out, cache.keys, cache.values, qkv, rope, inputs.positions, inputs.slots, *weights),
+        *(cache.key_scales, cache.value_scales),
         0.0 if head_norm is None else head_norm.eps,
         *(len(qkv), q_heads, kv_heads, dim, rotated, cache.values.shape[2]),
         *(cache.keys.stride(0), cache.values.stride(0)),
@@ -122,7 +123,8 @@ def _rope_cache(
 
 
 def _cache_served(x: torch.Tensor, cache: LayerCache[torch.Tensor]) -> bool:
-    return x.dtype == cache.keys.dtype == torch.bfloat16
+    scaled = cache.keys.dtype == torch.float8_e4m3fn and cache.key_scales is not None
+    return x.dtype == torch.bfloat16 and (scaled or cache.keys.dtype == torch.bfloat16)
 
 
 def _attention(
@@ -164,6 +166,7 @@ def _prompt_served(
     panel = cache.values.shape[2] * heads[2]
     return (
         (library.emulated or torch.cuda.get_device_capability(q.device) == (9, 0))
+        and cache.keys.dtype == torch.bfloat16
         and _decode_served(q, cache, heads)
         and cache.keys.stride(0) % panel == 0
         and cache.values.stride(0) % panel == 0
@@ -188,7 +191,7 @@ def _decode(
     work = work_of(inputs, heads, window, tokens, block_tokens)
     library.call(
         "decode_attention",
-        *(out, q, cache.keys, cache.values),
+        *(out, q, cache.keys, cache.values, cache.key_scales, cache.value_scales),
         *(inputs.query_starts, inputs.context_lens, inputs.block_tables),
         *(work.units, work.count, work.parts, work.stats, work.arrived),
         inputs.block_tables.shape[1],

@@ -9,10 +9,9 @@ import torch
 from kernel_checks import in_float64
 
 from penstock.kernels.draw import map_tensors
-from penstock.kernels.gpu_cache import token_major
 from penstock.kernels.op import Case, Op
 from penstock.kernels.reference import ReferenceOps
-from penstock.kernels.served import as_served
+from penstock.kernels.served import as_served, in_eight_bits
 from penstock.kernels.table import LayerCache, StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton.attention_work import AttentionWork, most_units
@@ -117,10 +116,11 @@ def rounded(op: Op, case: Case, ops: TorchOps) -> list[str]:
 
 def eight_bits(op: Op, case: Case, ops: TorchOps) -> list[str]:
     """What is wrong with a cache of float8_e4m3fn, attended to or written."""
-    inputs = as_served(case.draw(0), torch.float16)
+    wide = torch.float16 if ops.dtype == torch.float32 else ops.dtype
+    inputs = as_served(case.draw(0), wide)
     if "qkv" in inputs:
         _make_exact(inputs)
-    cache, meant = _in_eight_bits(inputs["cache"])
+    cache, meant = in_eight_bits(inputs["cache"])
     truth = op.invoke(ReferenceOps(torch.float64), in_float64({**inputs, "cache": meant}))
     there = map_tensors({**inputs, "cache": cache}, lambda tensor: tensor.to(ops.device))
     out, *written = (result.cpu().double() for result in op.invoke(ops, there))
@@ -139,16 +139,6 @@ def _make_exact(inputs: dict[str, Any]) -> None:
     inputs["qkv"] = inputs["qkv"].round().clamp(-8, 8)
     cosines, sines = inputs["rope"].chunk(2, dim=1)
     inputs["rope"] = torch.cat((torch.ones_like(cosines), torch.zeros_like(sines)), dim=1)
-
-
-def _in_eight_bits(drawn: Cache) -> tuple[Cache, Cache]:
-    """A cache in eight bits, with a scale for each head, as it lies on a GPU; and what it means."""
-    scales = 0.5 ** torch.arange(4, 4 + drawn.keys.shape[1])
-    spread = scales[:, None, None]
-    parts = [part.float().nan_to_num() / spread for part in (drawn.keys, drawn.values)]
-    held = [part.clamp(-448, 448).to(torch.float8_e4m3fn) for part in parts]
-    meant = LayerCache(*(part.double() * spread for part in held))
-    return token_major(LayerCache(*held, scales, scales.clone())), meant
 
 
 def alone(op: Op, case: Case, ops: TorchOps) -> list[str]:

@@ -42,7 +42,8 @@ def main(library: str | None = None) -> None:
     if library is not None:
         ops = rounding = CudaOps("cpu", torch.bfloat16, open_library(Path(library)))
         preferred = "cuda"
-    served_by = {"rounded": rounding, "eight_bits": TritonOps("cpu", torch.float16)}
+    narrow = ops if library is not None else TritonOps("cpu", torch.float16)
+    served_by = {"rounded": rounding, "eight_bits": narrow}
     by_name = {op.name: op for op in all_ops()}
     checks = {"differences": differences, "neighbours": neighbours_matter}
     captured = {

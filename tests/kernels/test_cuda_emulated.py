@@ -96,3 +96,11 @@ def test_each_prompt_is_a_case() -> None:
 @pytest.mark.parametrize(("op", "case"), _PROMPT_CASES[:1])
 def test_padding_changes_no_prompt(ask: Ask, op: Op, case: Case) -> None:
     assert ask("padded", op, case) == []
+
+
+_EIGHT_BITS = {"attention-decode-long-window", "attention-mixed-f16", "rope_cache-mixed-9x3x64"}
+
+
+@pytest.mark.parametrize(("op", "case"), [param for param in _CASES if param.id in _EIGHT_BITS])
+def test_cache_of_eight_bits_is_written_and_read(ask: Ask, op: Op, case: Case) -> None:
+    assert ask("eight_bits", op, case) == []

@@ -56,7 +56,7 @@ def test_what_computes_wrongly_fails_or_ends_the_process_is_declined(
     verdict: dict[str, str],
 ) -> None:
     assert verdict == {
-        "rms_norm": "rms_norm T2-W1536: 1 of its results differ from the reference",
+        "rms_norm": "rms_norm T2-W1536: 1 of its results are wrong",
         "linear": "linear bf16-T18-K64-N48: linear: extents that the kernel does not serve",
         "sample": "the process that tried it ended with 3",
     }

@@ -99,3 +99,10 @@ def test_cache_of_eight_bits_is_written_and_read(ops: Any, op: Op, case: Case) -
     if torch.cuda.get_device_capability()[0] < 9:
         pytest.skip("8-bit floats need compute capability 9.0")
     assert eight_bits(op, case, ops) == []
+
+
+@pytest.mark.parametrize(("op", "case"), [param for param in _CASES if param.id in _EIGHT_BITS])
+def test_cache_of_eight_bits_serves_in_bfloat16(serving: Any, op: Op, case: Case) -> None:
+    if torch.cuda.get_device_capability()[0] < 9:
+        pytest.skip("8-bit floats need compute capability 9.0")
+    assert eight_bits(op, case, serving) == []

@@ -6,6 +6,7 @@
 namespace cuda = penstock::cuda;
 
 int penstock_cuda_decode_attention(void* out, const void* q, const void* keys, const void* values,
+                                   const float* key_scales, const float* value_scales,
                                    const int32_t* starts, const int32_t* contexts,
                                    const int32_t* tables, const int32_t* units,
                                    const int32_t* unit_count, float* parts, float* stats,
@@ -23,8 +24,10 @@ int penstock_cuda_decode_attention(void* out, const void* q, const void* keys, c
         ++block_shift;
     const cuda::DecodeAttention call{static_cast<cuda::Bf16*>(out),
                                      static_cast<const cuda::Bf16*>(q),
-                                     static_cast<const cuda::Bf16*>(keys),
-                                     static_cast<const cuda::Bf16*>(values),
+                                     keys,
+                                     values,
+                                     key_scales,
+                                     value_scales,
                                      starts,
                                      contexts,
                                      tables,
@@ -42,9 +45,12 @@ int penstock_cuda_decode_attention(void* out, const void* q, const void* keys, c
                                      q_heads,
                                      kv_heads,
                                      block_shift};
+    using cuda::Bf16, cuda::E4m3;
     const dim3 grid(programs), block(cuda::kWarpsOfDecode * cuda::kWarp);
-    if (dim == 64) {
-        return cuda::launch(cuda::decode_attention_kernel<64>, grid, block, stream, call);
-    }
-    return cuda::launch(cuda::decode_attention_kernel<128>, grid, block, stream, call);
+    const auto kernel = key_scales == nullptr
+                            ? (dim == 64 ? cuda::decode_attention_kernel<64, Bf16>
+                                         : cuda::decode_attention_kernel<128, Bf16>)
+                            : (dim == 64 ? cuda::decode_attention_kernel<64, E4m3>
+                                         : cuda::decode_attention_kernel<128, E4m3>);
+    return cuda::launch(kernel, grid, block, stream, call);
 }

@@ -18,8 +18,10 @@ namespace penstock::cuda {
 struct DecodeAttention {
     Bf16* out;
     const Bf16* q;
-    const Bf16* keys;
-    const Bf16* values;
+    const void* keys; // bfloat16, or e4m3 with a scale for each KV head
+    const void* values;
+    const float* key_scales;
+    const float* value_scales;
     const int32_t* starts;
     const int32_t* contexts;
     const int32_t* tables;
@@ -180,7 +182,7 @@ __device__ __forceinline__ void load_queries(uint32_t (&query)[kDim / 32][2][4],
 }
 
 // A warp's share of the unit's keys: each kWarpsOfDecode-th sixteen of them.
-template <int kDim>
+template <int kDim, class Cached>
 __device__ __forceinline__ void attend(Partial<kDim>& partial, const DecodeAttention& call,
                                        const Unit& unit, int queries, int warp, int lane) {
     const int g = lane / 4, t = lane % 4;
@@ -196,12 +198,16 @@ __device__ __forceinline__ void attend(Partial<kDim>& partial, const DecodeAtten
     base += warp * kKeys;
     const int32_t* const table = call.tables + static_cast<int64_t>(unit.row) * call.table_width;
     const int64_t panel = (static_cast<int64_t>(unit.kv_head) << call.block_shift) * kDim;
+    const float scale =
+        call.key_scales ? call.log2_scale * call.key_scales[unit.kv_head] : call.log2_scale;
     const int offset_mask = (1 << call.block_shift) - 1;
     int block = base < last ? table[base >> call.block_shift] : 0;
     for (; base < last; base += kWarpsOfDecode * kKeys) {
         const int64_t row = panel + (base & offset_mask) * kDim;
-        const Bf16* const keys = call.keys + block * call.key_stride + row + 8 * t;
-        const Bf16* const values = call.values + block * call.value_stride + row + 8 * g;
+        const Cached* const keys =
+            static_cast<const Cached*>(call.keys) + block * call.key_stride + row + 8 * t;
+        const Cached* const values =
+            static_cast<const Cached*>(call.values) + block * call.value_stride + row + 8 * g;
         // Read ahead, so that the next keys need not wait for their place; the last read is idle.
         const int next = base + kWarpsOfDecode * kKeys;
         block = table[(next < last ? next : base) >> call.block_shift];
@@ -210,7 +216,7 @@ __device__ __forceinline__ void attend(Partial<kDim>& partial, const DecodeAtten
         for (int tile = 0; tile < 2; ++tile) {
 #pragma unroll
             for (int c = 0; c < kDim / 32; ++c) {
-                key_words[tile][c] = stream16(keys + (8 * tile + g) * kDim + 32 * c);
+                key_words[tile][c] = stream_cached(keys + (8 * tile + g) * kDim + 32 * c);
             }
         }
 #pragma unroll
@@ -220,12 +226,12 @@ __device__ __forceinline__ void attend(Partial<kDim>& partial, const DecodeAtten
             const bool exists = base + key < last;
 #pragma unroll
             for (int u = 0; u < kDim / 64; ++u) {
-                value_words[i][u] = exists ? stream16(values + key * kDim + 64 * u) : Words4{};
+                value_words[i][u] = exists ? stream_cached(values + key * kDim + 64 * u) : Words4{};
             }
         }
         float scores[2][4] = {};
         scores_of<kDim>(scores, query, key_words);
-        weigh<kDim>(scores, partial, call.log2_scale, base, last, position, call.window, t);
+        weigh<kDim>(scores, partial, scale, base, last, position, call.window, t);
         add_outputs<kDim>(partial, scores, value_words);
     }
     // The four lanes of a query held its keys apart.
@@ -272,6 +278,7 @@ __device__ __forceinline__ void gather(Gathered<kDim>& gathered, const Partial<k
 template <int kDim>
 __device__ __forceinline__ void write_unit(const DecodeAttention& call, const Unit& unit,
                                            const Gathered<kDim>& gathered, int queries) {
+    const float value_scale = call.value_scales ? call.value_scales[unit.kv_head] : 1.0f;
     for (int index = threadIdx.x; index < queries * kDim; index += blockDim.x) {
         const int query = index / kDim, dim = index % kDim;
         float top = -INFINITY;
@@ -284,6 +291,7 @@ __device__ __forceinline__ void write_unit(const DecodeAttention& call, const Un
             mass += gathered.mass[w][query] * share;
             output += gathered.outputs[w][query][dim] * share;
         }
+        output *= value_scale;
         if (unit.cut.count == 1) {
             const float result = output / (mass > 0.0f ? mass : 1.0f);
             call.out[query_place<kDim>(call, unit, query) + dim] = to_bf16(result);
@@ -326,7 +334,7 @@ __device__ __forceinline__ void add_parts(const DecodeAttention& call, const Uni
     }
 }
 
-template <int kDim>
+template <int kDim, class Cached>
 __global__ void __launch_bounds__(kWarpsOfDecode* kWarp, 2)
     decode_attention_kernel(const DecodeAttention call) {
     __shared__ Gathered<kDim> gathered;
@@ -337,7 +345,7 @@ __global__ void __launch_bounds__(kWarpsOfDecode* kWarp, 2)
         const Unit unit = unit_of(call, item);
         const int queries = unit.tokens * (call.q_heads / call.kv_heads);
         Partial<kDim> partial;
-        attend<kDim>(partial, call, unit, queries, warp, lane);
+        attend<kDim, Cached>(partial, call, unit, queries, warp, lane);
         gather<kDim>(gathered, partial, warp, lane);
         __syncthreads();
         write_unit<kDim>(call, unit, gathered, queries);

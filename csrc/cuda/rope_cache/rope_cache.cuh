@@ -7,8 +7,10 @@ namespace penstock::cuda {
 
 struct RopeCache {
     Bf16* out;  // [T, H * D]
-    Bf16* keys; // a block and KV head: [P, D]
-    Bf16* values;
+    void* keys; // a block and KV head: [P, D]; bfloat16, or e4m3 with a scale for each KV head
+    void* values;
+    const float* key_scales;
+    const float* value_scales;
     const Bf16* qkv;   // [T, (H + 2 K) * D]
     const float* rope; // [positions, rotated]: cosines, then sines
     const int32_t* positions;
@@ -34,21 +36,44 @@ __device__ __forceinline__ void store_pair(Bf16* address, float low, float high)
     *reinterpret_cast<uint32_t*>(address) = pack_bf16(low, high);
 }
 
-// Where the head goes: q into the result, k and v into the cache; null for a token without a slot.
-__device__ __forceinline__ Bf16* target(const RopeCache& call, int64_t token, int head) {
+__device__ __forceinline__ void store_pair(E4m3* address, float low, float high) {
+    const uint32_t pair = to_e4m3(low).bits | to_e4m3(high).bits << 8;
+    *reinterpret_cast<uint16_t*>(address) = static_cast<uint16_t>(pair);
+}
+
+// Where a head of q, k or v goes: into the result, or into the cache, divided by its scale.
+template <class Cached>
+struct Target {
+    Bf16* result;
+    Cached* cached;
+    float scale;
+    __device__ __forceinline__ void store(int at, float low, float high) const {
+        if (result != nullptr)
+            store_pair(result + at, low, high);
+        else
+            store_pair(cached + at, low / scale, high / scale);
+    }
+};
+
+// Null for k and v of a token without a slot.
+template <class Cached>
+__device__ __forceinline__ Target<Cached> target(const RopeCache& call, int64_t token, int head) {
     if (head < call.q_heads)
-        return call.out + (token * call.q_heads + head) * call.dim;
+        return {call.out + (token * call.q_heads + head) * call.dim, nullptr, 1.0f};
     const int slot = call.slots[token];
     if (slot < 0)
-        return nullptr;
+        return {nullptr, nullptr, 1.0f};
     const int block = slot / call.block_tokens, offset = slot % call.block_tokens;
     const bool is_key = head < call.q_heads + call.kv_heads;
     const int64_t kv_head = head - call.q_heads - (is_key ? 0 : call.kv_heads);
     const int64_t row = (kv_head * call.block_tokens + offset) * call.dim;
-    return is_key ? call.keys + block * call.key_stride + row
-                  : call.values + block * call.value_stride + row;
+    const float* const scales = is_key ? call.key_scales : call.value_scales;
+    Cached* const part = static_cast<Cached*>(is_key ? call.keys : call.values);
+    const int64_t stride = is_key ? call.key_stride : call.value_stride;
+    return {nullptr, part + block * stride + row, scales == nullptr ? 1.0f : scales[kv_head]};
 }
 
+template <class Cached>
 __global__ void rope_cache_kernel(RopeCache call) {
     const int lane = threadIdx.x % kWarp;
     const int head = blockIdx.y * kWarpsOfRope + threadIdx.x / kWarp;
@@ -57,8 +82,8 @@ __global__ void rope_cache_kernel(RopeCache call) {
     if (head >= heads)
         return;
     const Bf16* source = call.qkv + (token * heads + head) * call.dim;
-    Bf16* const to = target(call, token, head);
-    if (to == nullptr)
+    const Target<Cached> to = target<Cached>(call, token, head);
+    if (to.result == nullptr && to.cached == nullptr)
         return;
     const bool turns = head < call.q_heads + call.kv_heads;
     const int rotated = turns ? call.rotated : 0, half = rotated / 2;
@@ -107,8 +132,8 @@ __global__ void rope_cache_kernel(RopeCache call) {
             low[j] = x * cosine - y * sine;
             high[j] = y * cosine + x * sine;
         }
-        store_pair(to + at, low[0], low[1]);
-        store_pair(to + half + at, high[0], high[1]);
+        to.store(at, low[0], low[1]);
+        to.store(half + at, high[0], high[1]);
     }
 #pragma unroll
     for (int i = 0; i < kMostRest; ++i) {
@@ -117,7 +142,7 @@ __global__ void rope_cache_kernel(RopeCache call) {
             continue;
         const float low = norms ? scale * weight[at] : 1.0f;
         const float high = norms ? scale * weight[at + 1] : 1.0f;
-        store_pair(to + at, rest[i][0] * low, rest[i][1] * high);
+        to.store(at, rest[i][0] * low, rest[i][1] * high);
     }
 }
 
