@@ -12,6 +12,7 @@ from bench.device.machine import Bench, Ceilings, ceilings
 from bench.device.record import Record
 from bench.device.shapes import SHAPES, Shape
 from penstock.kernels.gpu_cache import CacheExtents, allocate_caches
+from penstock.kernels.ops.attention import ATTENTION
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import HeadNorm, StepInputs
 from penstock.kernels.weights import Dense, Linear
@@ -41,9 +42,11 @@ def measure(bench: Bench, record: Record, only: str = "") -> None:
         for piece in pieces(bench, shape, width, context):
             if only in piece.name:
                 _measure(bench, record, piece, limits)
-    tokens = 48 if bench.rehearsed else 2048
-    record.title(f"attention of a prompt of {tokens} tokens")
-    _measure(bench, record, _prompt_attention(bench, shape, tokens), limits)
+    for tokens in (48,) if bench.rehearsed else (1024, 8192):
+        record.title(f"attention of a prompt of {tokens} tokens")
+        for piece in _prompt_attention(bench, shape, tokens):
+            if only in piece.name:
+                _measure(bench, record, piece, limits)
 
 
 def _measure(bench: Bench, record: Record, piece: Piece, limits: Ceilings) -> None:
@@ -128,17 +131,23 @@ def _attention(bench: Bench, shape: Shape, tokens: int, context: int) -> Iterato
     )
 
 
-def _prompt_attention(bench: Bench, shape: Shape, tokens: int) -> Piece:
+def _prompt_attention(bench: Bench, shape: Shape, tokens: int) -> Iterator[Piece]:
+    """By what serves, and by Triton where that is another."""
     heads = (shape.heads, shape.kv_heads, shape.head_dim)
     inputs, cache = step_of(bench, shape, [(0, tokens)])
     q = _random(bench, tokens, shape.heads * shape.head_dim)
     operations = 2 * tokens * tokens * shape.heads * shape.head_dim  # half of the square is seen
-    return Piece(
-        f"attention prompt {tokens}",
-        lambda: bench.ops.attention(q, inputs, cache, heads, shape.head_dim**-0.5, 0),
-        4 * q.numel() * q.element_size(),
-        operations,
-    )
+    serving = bench.ops.table["attention"]
+    compared = [serving]
+    if serving.name == "cuda":
+        compared.append(ATTENTION.implementations["triton"])
+    for each in compared:
+        yield Piece(
+            f"attention prompt {tokens} {each.name}",
+            lambda call=each.call: call(q, inputs, cache, heads, shape.head_dim**-0.5, 0),  # type: ignore[misc]
+            4 * q.numel() * q.element_size(),
+            operations,
+        )
 
 
 def _draws(bench: Bench, shape: Shape, rows: int) -> Iterator[Piece]:
