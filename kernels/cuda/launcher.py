@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from penstock.kernels.cuda.library import ABI, FILE, Declined
+from penstock.kernels.cuda.library import ABI, FILE, Declined, current_stream
 from penstock.kernels.triton.archive import Archive, Cubin
 from penstock.kernels.triton.launch import serve_packaged
 from penstock.kernels.triton.packaged import Misaligned, Packaged
@@ -107,12 +107,6 @@ def open_packaged(
         if number != ABI:
             return Declined(f"the CUDA library has ABI {number}, not {ABI}")
         launcher = DriverLauncher(library, device, driver)
-        return Packaged(Archive(archive), launcher, lambda: _current_stream(device))
+        return Packaged(Archive(archive), launcher, current_stream)
     except (OSError, AttributeError, RuntimeError, ValueError) as error:
         return Declined(str(error))
-
-
-def _current_stream(device: int) -> int:
-    """The raw stream, without an object around it: this is asked for at every launch."""
-    stream: int = torch._C._cuda_getCurrentRawStream(device)
-    return stream

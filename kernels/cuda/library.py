@@ -57,10 +57,16 @@ class Library:
         """Start a kernel on the current stream. Tensors go by their address: contiguity, types and
         devices are the caller's to check. Raises RuntimeError where the launch fails."""
         plain = [item.data_ptr() if isinstance(item, torch.Tensor) else item for item in arguments]
-        stream = None if self.emulated else torch.cuda.current_stream().cuda_stream
+        stream = None if self.emulated else current_stream()
         status = self._functions[name](*plain, stream)
         if status != 0:
             raise RuntimeError(f"{name}: {self._error(status).decode()}")
+
+
+def current_stream() -> int:
+    """The raw stream, without an object around it: this is asked for at every launch."""
+    stream: int = torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())
+    return stream
 
 
 def open_library(path: Path) -> Library | Declined:

@@ -109,14 +109,15 @@ def _rope_cache(
     if not _cache_served(qkv, cache) or dim > 256 or dim % 8 or rotated % 4:
         return triton_rope_cache.rope_cache(qkv, rope, inputs, cache, heads, head_norm)
     assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
-    out = qkv.new_empty(len(qkv), q_heads * dim)
+    tokens = qkv.shape[0]
+    out = qkv.new_empty(tokens, q_heads * dim)
     weights = (None, None) if head_norm is None else (head_norm.q_weight, head_norm.k_weight)
     library.call(
         "rope_cache",
         *(out, cache.keys, cache.values, qkv, rope, inputs.positions, inputs.slots, *weights),
         *(cache.key_scales, cache.value_scales),
         0.0 if head_norm is None else head_norm.eps,
-        *(len(qkv), q_heads, kv_heads, dim, rotated, cache.values.shape[2]),
+        *(tokens, q_heads, kv_heads, dim, rotated, cache.values.shape[2]),
         *(cache.keys.stride(0), cache.values.stride(0)),
     )
     return out
@@ -185,7 +186,7 @@ def _decode(
 ) -> None:
     """See `decode_attention`."""
     q_heads, kv_heads, dim = heads
-    one_token = len(q) == len(inputs.context_lens)
+    one_token = q.shape[0] == inputs.context_lens.shape[0]
     tokens = 1 if one_token else decode_tokens(heads)
     block_tokens = cache.values.shape[2]
     work = work_of(inputs, heads, window, tokens, block_tokens)

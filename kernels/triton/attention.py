@@ -144,7 +144,7 @@ def long_chunks(
     """Write the rows of chunks of more than `shorter` tokens."""
     q_heads, kv_heads, dim = heads
     shared = q_heads // kv_heads
-    tokens, rows = len(q), len(inputs.context_lens)
+    tokens, rows = q.shape[0], inputs.context_lens.shape[0]
     block_m = max(64 if tokens < 64 * rows or dim > 128 else 128, power_of_two(shared))
     tile_tokens = block_m // shared
     scaled = cache.key_scales is not None
@@ -194,7 +194,7 @@ def attention(
     assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
     out = torch.empty_like(q)
     decode(out, q, inputs, cache, heads, scale, window)
-    if len(q) != len(inputs.context_lens):
+    if q.shape[0] != inputs.context_lens.shape[0]:
         prompt(out, q, inputs, cache, heads, scale, window, decode_tokens(heads))
     return out
 

@@ -170,7 +170,7 @@ def decode_attention(
     """Write the rows of `out` that belong to chunks of at most `decode_tokens(heads)` tokens."""
     q_heads, kv_heads, dim = heads
     shared = q_heads // kv_heads
-    one_token = len(q) == len(inputs.context_lens)
+    one_token = q.shape[0] == inputs.context_lens.shape[0]
     lanes = shared * (1 if one_token else decode_tokens(heads))
     work: AttentionWork = work_of(inputs, heads, window, lanes // shared, cache.values.shape[2])
     scaled = cache.key_scales is not None

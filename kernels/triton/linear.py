@@ -90,7 +90,7 @@ def _merged(parts: tuple[Packed, ...]) -> tuple[Packed, ...]:
 
 def linear(x: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
     """See `Ops.linear`. `x` is contiguous."""
-    (first, *others), tokens = weight.parts, len(x)
+    (first, *others), tokens = weight.parts, x.shape[0]
     plain = not others and isinstance(first, PackedDense) and not weight.invariant
     measured = plain and x.is_cuda and x.dtype == first.data.dtype
     if measured and choose(tokens, first.shape, capability_of(x.device)) == "library":
@@ -145,12 +145,12 @@ _INVARIANT = _Tile(64, 32, 64, 4, 3)
 
 
 def _dense(out, x, part: PackedDense, bias, first_column: int, invariant: bool = False) -> None:
-    rows, width = part.shape
-    tile = _INVARIANT if invariant else _tile(len(x), rows, width, part.data.dtype)
+    (rows, width), tokens = part.shape, x.shape[0]
+    tile = _INVARIANT if invariant else _tile(tokens, rows, width, part.data.dtype)
     launch(
         linear_kernel,
-        (ceil_div(rows, tile.n), ceil_div(len(x), tile.m)),
-        *(out, x, part.data, out if bias is None else bias, len(x), first_column, out.shape[1]),
+        (ceil_div(rows, tile.n), ceil_div(tokens, tile.m)),
+        *(out, x, part.data, out if bias is None else bias, tokens, first_column, out.shape[1]),
         num_warps=tile.warps,
         num_stages=tile.stages,
         ROWS=rows,

@@ -95,9 +95,10 @@ class Packaged:
         count = self._tensors.get(fn)
         if count is None:
             count = self._tensors[fn] = _leading_tensors(arguments)
-        tensors = arguments[:count]
+        tensors, numbers = arguments[:count], arguments[count:]
         types = [tensor.dtype for tensor in tensors]
-        key = (fn, num_warps, num_stages, *constants.values(), *types)
+        kinds = [number.__class__ for number in numbers]
+        key = (fn, num_warps, num_stages, *constants, *constants.values(), *types, *kinds)
         ready = self._ready.get(key)
         if ready is None:
             ready = self._resolve(kernel, arguments, num_warps, num_stages, constants)
@@ -107,9 +108,7 @@ class Packaged:
         x, y, z = grid if len(grid) == 3 else (*grid, 1, 1)[:3]
         addresses = [tensor.data_ptr() for tensor in tensors]
         try:
-            request = ready.pack(
-                x, y, z, ready.size, self._stream(), *addresses, *arguments[count:]
-            )
+            request = ready.pack(x, y, z, ready.size, self._stream(), *addresses, *numbers)
             self._launcher.start(ready.handle, request)
         except (Misaligned, struct.error) as error:
             return self._tell(fn.__name__, str(error))

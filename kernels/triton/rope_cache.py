@@ -113,12 +113,13 @@ def rope_cache(
     assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
     q_heads, kv_heads, dim = heads
     all_heads = q_heads + 2 * kv_heads
-    out = qkv.new_empty(len(qkv), q_heads * dim)
-    together = 1 if len(qkv) <= _FEW_TOKENS else _HEADS_A_PROGRAM
+    tokens = qkv.shape[0]
+    out = qkv.new_empty(tokens, q_heads * dim)
+    together = 1 if tokens <= _FEW_TOKENS else _HEADS_A_PROGRAM
     scaled = cache.key_scales is not None
     launch(
         rope_cache_kernel,
-        (len(qkv), ceil_div(all_heads, together)),
+        (tokens, ceil_div(all_heads, together)),
         *(out, cache.keys, cache.values, qkv, rope, inputs.positions, inputs.slots),
         rope if head_norm is None else head_norm.q_weight,
         rope if head_norm is None else head_norm.k_weight,
