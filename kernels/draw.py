@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from penstock.kernels.table import LayerCache, StepInputs
-from penstock.kernels.weights import Affine, Dense, FloatName
+from penstock.kernels.weights import Affine, Dense, Float8, FloatName
 
 _ACTIVATION_GROUP = 32
 
@@ -104,6 +104,29 @@ class Draw:
         lower = self.numpy.integers(0, 64, groups, dtype=np.uint8)
         super_minimum = (-super_scale.astype(np.float64) * levels / 2).astype(np.float16)
         return Affine(bits, group, q, multiplier, lower, 0, super_scale, super_minimum)
+
+    def float8(self, rows: int, width: int, block: tuple[int, int]) -> Float8:
+        """A matrix of 8-bit floats, entries near 1 / sqrt(width), whose scales differ by up to
+        eight times, so that one in the wrong place shows."""
+        codes = (100 * self.normal(rows, width)).clamp(-448, 448).to(torch.float8_e4m3fn)
+        grid = (-(-rows // block[0]), -(-width // block[1]))
+        scale = 2 ** self.numpy.uniform(-1.5, 1.5, grid) / (100 * width**0.5)
+        return Float8(codes.view(torch.uint8).numpy(), scale.astype(np.float32), block)
+
+    def representable(self, rows: int, width: int, group: int) -> torch.Tensor:
+        """[rows, width] float32 that quantization to 8-bit floats, with a scale for each `group` of
+        columns, does not change: codes times powers of two, the largest of a group being 448.
+        Where there are several rows, a group of the first is zero."""
+        groups = -(-width // group)
+        values = (100 * self.normal(rows, groups, group)).clamp(-448, 448)
+        values = values.to(torch.float8_e4m3fn).float()
+        signs = 2.0 * self.integers(0, 2, rows, groups) - 1
+        peak = self.integers(0, min(group, width - (groups - 1) * group), rows, groups, 1).long()
+        values.scatter_(2, peak, 448.0 * signs[:, :, None])
+        values *= 2.0 ** self.integers(-9, -5, rows, groups, 1)
+        if rows > 1:
+            values[0, 0] = 0
+        return values.reshape(rows, groups * group)[:, :width].contiguous()
 
     def step(self, chunks: Sequence[tuple[int, int]], block_tokens: int) -> StepInputs[Any]:
         """A step of `chunks` (tokens in the cache before, tokens now) over scattered blocks.

@@ -19,6 +19,7 @@ SECTIONS: dict[str, Section] = {
     "ops": lambda bench, record, _: ops.measure(bench, record),
     "products": products.measure,
     "qwen3-8b": lambda bench, record, _: engine.measure(bench, record, "qwen3-8b"),
+    "qwen3-8b-fp8": lambda bench, record, _: engine.measure(bench, record, "qwen3-8b-fp8"),
     "llama-8b": lambda bench, record, _: engine.measure(bench, record, "llama-8b", False),
     "qwen3-0.6b": lambda bench, record, _: engine.measure(bench, record, "qwen3-0.6b"),
     "profile": lambda bench, record, _: profile.measure(bench, record, "qwen3-8b"),

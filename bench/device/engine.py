@@ -94,7 +94,7 @@ def opened(
 
 def start(bench: Bench, folder: Path, sizes: Sizes, **changes: Any) -> GpuRuntime:
     settings = engine_settings(sizes, **changes)
-    model = load_model(files_at(folder, folder.name), settings.dtype)
+    model = load_model(files_at(folder, folder.name), settings.dtype, float8="float8")
     weights = (folder / "model.safetensors").stat().st_size
     if bench.device != "cpu":
         return start_gpu_runtime(model, weights, settings, bench.device)

@@ -22,9 +22,9 @@ def adapters_s(shape: Shape, rank: int, adapters: int, limits: Ceilings) -> floa
 
 
 def prompt_s(shape: Shape, tokens: int, limits: Ceilings) -> float:
-    """Products of `tokens` prompt tokens. Their attention is left out: some percent at 1k."""
-    weights = 2 * shape.layers * shape.layer_weights
-    return limits.floor_s(weights, tokens * shape.token_operations)
+    """Products of `tokens` prompt tokens. Their attention is left out: some percent at 1k. Those
+    of 8 bits stand beside the rate of bfloat16, which they may double."""
+    return limits.floor_s(shape.layer_bytes, tokens * shape.token_operations)
 
 
 def run_s(shape: Shape, rows: int, prompt: int, new: int, limits: Ceilings) -> float:

@@ -10,12 +10,12 @@ import torch
 
 from bench.device.machine import Bench, Ceilings, ceilings
 from bench.device.record import Record
-from bench.device.shapes import SHAPES, Shape
+from bench.device.shapes import SHAPES, Shape, float8_tiles
 from penstock.kernels.gpu_cache import CacheExtents, allocate_caches
 from penstock.kernels.ops.attention import ATTENTION
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import HeadNorm, StepInputs
-from penstock.kernels.weights import Dense, Linear
+from penstock.kernels.weights import Dense, Float8, Linear
 
 BLOCK = 16
 
@@ -77,6 +77,7 @@ def pieces(bench: Bench, shape: Shape, tokens: int, context: int) -> Iterator[Pi
     yield Piece("add_rms_norm", lambda: ops.add_rms_norm(x, x, weight, 1e-6), 4 * size)
     yield Piece("silu_mul", lambda: ops.silu_mul(wide), 3 * tokens * shape.ff * item)
     yield from _products(bench, shape, tokens)
+    yield from _float8_products(bench, shape, tokens)
     yield from _attention(bench, shape, tokens, context)
     yield from _draws(bench, shape, tokens)
 
@@ -99,6 +100,39 @@ def _products(bench: Bench, shape: Shape, tokens: int) -> Iterator[Piece]:
             2 * rows * width + x.element_size() * tokens * (rows + width),
             2 * tokens * rows * width,
         )
+
+
+def _float8_products(bench: Bench, shape: Shape, tokens: int) -> Iterator[Piece]:
+    """The layers' products again, of weights in 8 bits: against the bytes that these are, and the
+    operations of bfloat16."""
+    for rows, width in layer_sizes(shape):
+        packed = packed_float8(bench, rows, width)
+        x = _random(bench, tokens, width)
+        yield Piece(
+            f"linear fp8 {rows}x{width}",
+            lambda x=x, packed=packed: bench.ops.linear(x, packed),  # type: ignore[misc]
+            rows * width + x.element_size() * tokens * (rows + width),
+            2 * tokens * rows * width,
+        )
+
+
+def layer_sizes(shape: Shape) -> list[tuple[int, int]]:
+    """Rows and width of a layer's four products."""
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    return [
+        (q + 2 * kv, shape.width),
+        (shape.width, q),
+        (2 * shape.ff, shape.width),
+        (shape.width, shape.ff),
+    ]
+
+
+def packed_float8(bench: Bench, rows: int, width: int) -> Any:
+    """A random product's weights in 8 bits, with a scale for each tile of 128 x 128."""
+    drawn = torch.randn(rows, width, device=bench.device) / width**0.5
+    codes, scale = float8_tiles(drawn)
+    held = codes.view(torch.uint8).cpu().numpy()
+    return bench.ops.pack_linear(Linear((Float8(held, scale.cpu().numpy(), (128, 128)),)))
 
 
 def packed_weight(bench: Bench, rows: int, width: int, *, head: bool = False) -> Any:

@@ -11,6 +11,7 @@
 #   products    which kernel makes each product fastest; writes linear.json (3 min)
 #   qwen3-8b    the engine on a checkpoint of that shape: start, prompts, decode, whole runs (6 min)
 #               (qwen3-8b-triton: without the CUDA library)
+#   qwen3-8b-fp8  the same with layers in 8 bits (6 min)
 #   llama-8b    the same without whole runs (4 min)      qwen3-0.6b  the same in small (3 min)
 #   profile     kernels of decode steps, and the share of time in which the GPU idles (3 min)
 #   invariance  does an answer depend on its neighbours, and what does it cost that not (4 min)
@@ -121,7 +122,7 @@ for section in "${SECTIONS[@]}"; do
       ;;
     limits) bench limits 90 ;;
     ops | ops-triton | products | profile | adapters | peers | llama-8b | invariance | qwen3-0.6b) bench "$section" 270 ;;
-    qwen3-8b | qwen3-8b-triton) bench "$section" 450 ;;
+    qwen3-8b | qwen3-8b-triton | qwen3-8b-fp8) bench "$section" 450 ;;
     *)
       echo "no section $section; see the head of $0" >&2
       exit 2

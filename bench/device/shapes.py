@@ -27,6 +27,7 @@ class Shape:
     tied: bool
     theta: float
     qk_norm: bool
+    float8: bool = False
 
     @property
     def layer_weights(self) -> int:
@@ -46,8 +47,15 @@ class Shape:
 
     @property
     def step_bytes(self) -> int:
-        """Weights that a decode step reads, in bfloat16."""
-        return 2 * (self.layers * self.layer_weights + self.head_weights)
+        """Weights that a decode step reads, in bfloat16, but for layers in 8 bits with a scale for
+        each tile of 128 x 128."""
+        return self.layer_bytes + 2 * self.head_weights
+
+    @property
+    def layer_bytes(self) -> int:
+        """Of all layers."""
+        count = self.layers * self.layer_weights
+        return count + 4 * count // 128**2 if self.float8 else 2 * count
 
     @property
     def token_bytes(self) -> int:
@@ -70,13 +78,14 @@ _QWEN_06B = ("Qwen3ForCausalLM", 1024, 16, 8, 128, 3072, 28, 151936, True, 1e6, 
 SHAPES = {
     "llama-8b": Shape("llama-8b", *_LLAMA),
     "qwen3-8b": Shape("qwen3-8b", *_QWEN_8B),
+    "qwen3-8b-fp8": Shape("qwen3-8b-fp8", *_QWEN_8B, float8=True),
     "qwen3-0.6b": Shape("qwen3-0.6b", *_QWEN_06B),
 }
 
 
 def write_checkpoint(shape: Shape, folder: Path, device: str) -> Path:
     """A folder in the Hugging Face form: bfloat16, drawn on `device`, spread so that logits are
-    peaked enough to differ."""
+    peaked enough to differ; with `float8` its layers in 8 bits, as DeepSeek and Qwen write them."""
     source = torch.Generator(device).manual_seed(1)
 
     def matrix(rows: int, columns: int, scale: float = 1.0) -> torch.Tensor:
@@ -108,14 +117,36 @@ def write_checkpoint(shape: Shape, folder: Path, device: str) -> Path:
             head = torch.ones(shape.head_dim, dtype=torch.bfloat16)
             tensors[f"{at}self_attn.q_norm.weight"] = head
             tensors[f"{at}self_attn.k_norm.weight"] = head.clone()
+    if shape.float8:
+        for name in [name for name in tensors if name.endswith("_proj.weight")]:
+            codes, scale = float8_tiles(tensors[name].to(device))
+            tensors |= {name: codes.cpu(), f"{name}_scale_inv": scale.cpu()}
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(_config(shape)))
     return folder
 
 
+def float8_tiles(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes, and the scale of each tile of 128 x 128."""
+    (rows, columns), tile = weight.shape, 128
+    grid = (-(-rows // tile), -(-columns // tile))
+    whole = torch.zeros(grid[0] * tile, grid[1] * tile, device=weight.device)
+    whole[:rows, :columns] = weight
+    tiles = whole.view(grid[0], tile, grid[1], tile)
+    scale = tiles.abs().amax(dim=(1, 3)).clamp_min(1e-12) / 448
+    codes = (tiles / scale[:, None, :, None]).to(torch.float8_e4m3fn).view_as(whole)
+    return codes[:rows, :columns].contiguous(), scale
+
+
 def _config(shape: Shape) -> dict[str, Any]:
-    return {
+    quantized = {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+    }
+    return ({"quantization_config": quantized} if shape.float8 else {}) | {
         "architectures": [shape.architecture],
         "model_type": "qwen3" if shape.qk_norm else "llama",
         "hidden_size": shape.width,

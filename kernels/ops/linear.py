@@ -1,4 +1,5 @@
-"""Matrix products with float weights, and with affine integers times int8 activations."""
+"""Matrix products with float weights, of which those in 8 bits may see activations in 8 bits; and
+with affine integers times int8 activations."""
 
 from __future__ import annotations
 
@@ -15,6 +16,9 @@ from penstock.kernels.weights import Affine, Linear, Matrix
 
 # Activations are quantized in groups of this many, whatever the group of the weight.
 ACTIVATION_GROUP = 32
+
+# Where scales of 8-bit floats belong to groups of columns, so do those of the activations.
+FLOAT8_GROUP = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,9 @@ def quantized(x: torch.Tensor) -> torch.Tensor:
 
 
 def linear(x: torch.Tensor, weight: ReferenceLinear) -> torch.Tensor:
-    """x @ w.T + bias: [T, K] -> [T, N]; parts of integers see quantized x.
+    """x @ w.T + bias: [T, K] -> [T, N]; parts of integers see quantized x. So may parts of 8-bit
+    floats: x rounded to 8-bit floats itself, half to even, with the scale absmax / 448 of each row
+    or, where the weight's scales belong to groups of columns, of each group of a row.
 
     That sums are exact per group and ordered over groups concerns rounding alone, which float64
     does not show.
@@ -56,9 +62,16 @@ def linear(x: torch.Tensor, weight: ReferenceLinear) -> torch.Tensor:
     return y if weight.bias is None else y + weight.bias
 
 
+# Rows and columns that share a scale; 0: all of them.
+_FLOAT8_BLOCKS = {"f8_row": (1, 0), "f8_all": (0, 0), "f8_tile": (128, 128), "f8_group": (1, 128)}
+
+
 def _matrix(source: Draw, rows: int, width: int, like: str) -> Matrix:
     if like in ("f32", "f16", "bf16"):
         return source.dense(rows, width, like)  # type: ignore[arg-type]
+    if like in _FLOAT8_BLOCKS:
+        height, columns = _FLOAT8_BLOCKS[like]
+        return source.float8(rows, width, (height or rows, columns or width))
     return source.affine(rows, width, like)
 
 
@@ -75,6 +88,34 @@ def _draw(
         )
         offset = source.normal(sum(rows)).numpy() if bias else None
         return {"x": source.quantizable(tokens, width), "weight": Linear(parts, offset)}
+
+    return draw
+
+
+def _draw_float8(
+    like: str, tokens: int, width: int, rows: tuple[int, ...], bias: str = "", rounded: str = ""
+) -> Callable[[int], dict[str, Any]]:
+    """Activations that 8 bits hold exactly; with `rounded`, any."""
+
+    def draw(seed: int) -> dict[str, Any]:
+        source = Draw(seed)
+        parts = tuple(_matrix(source, n, width, like) for n in rows)
+        group = _FLOAT8_BLOCKS[like][1] or width
+        x = source.normal(tokens, width) if rounded else source.representable(tokens, width, group)
+        offset = source.normal(sum(rows)).numpy() if bias else None
+        return {"x": x, "weight": Linear(parts, offset)}
+
+    return draw
+
+
+def _draw_float8_nan(like: str, tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
+    """One activation is NaN: its row must be, and no other."""
+    draw_numbers = _draw_float8(like, tokens, width, (40,))
+
+    def draw(seed: int) -> dict[str, Any]:
+        inputs = draw_numbers(seed)
+        inputs["x"][1, width // 2] = float("nan")
+        return inputs
 
     return draw
 
@@ -114,6 +155,15 @@ def _case(like: str, tokens: int, width: int, rows: tuple[int, ...], bias: str =
     shape = "+".join(map(str, rows))
     name = f"{like}-T{tokens}-K{width}-N{shape}{'-' + bias if bias else ''}"
     return Case(name, _kind(like), _draw(like, tokens, width, rows, bias))
+
+
+def _float8_case(
+    like: str, tokens: int, width: int, rows: tuple[int, ...], bias: str = "", rounded: str = ""
+) -> Case:
+    extras = "".join(f"-{word}" for word in (bias, rounded) if word)
+    name = f"{like}-T{tokens}-K{width}-N{'+'.join(map(str, rows))}{extras}"
+    draw = _draw_float8(like, tokens, width, rows, bias, rounded)
+    return Case(name, "float8-rounded" if rounded else "float8", draw)
 
 
 def _cost(inputs: Inputs) -> Cost:
@@ -166,6 +216,23 @@ LINEAR = Op(
         _case("q6_k", 5, 512, (40,)),
         _case("q6_k", 1, 288, (24,)),
         _case("q4_k+q6_k+f16", 6, 256, (32, 16, 16), "bias"),
+        _float8_case("f8_row", 3, 256, (40,)),
+        _float8_case("f8_row", 40, 256, (24, 8, 8), "bias"),
+        _float8_case("f8_row", 5, 200, (33,)),
+        _float8_case("f8_all", 1, 128, (70,), "bias"),
+        _float8_case("f8_all", 20, 384, (48, 16, 16)),
+        _float8_case("f8_tile", 1, 384, (200,)),
+        _float8_case("f8_tile", 16, 256, (128, 128), "bias"),
+        _float8_case("f8_tile", 70, 256, (128, 256)),
+        _float8_case("f8_tile", 33, 256, (200, 56), "bias"),
+        _float8_case("f8_tile", 18, 200, (130,)),
+        _float8_case("f8_group", 2, 256, (40, 8)),
+        _float8_case("f8_group", 17, 256, (40, 8)),
+        _float8_case("f8_row", 24, 512, (64,), "", "rounded"),
+        _float8_case("f8_tile", 24, 512, (130,), "", "rounded"),
+        Case("f8_tile-nan", "float8", _draw_float8_nan("f8_tile", 18, 256)),
+        Case("f8_row-nan", "float8", _draw_float8_nan("f8_row", 18, 256)),
+        Case("f8_row-nan-few", "float8", _draw_float8_nan("f8_row", 3, 256)),
         Case("q8_0-half-way", "integer", _draw_ties(3, 64, 12)),
         Case("q4_1-nan", "integer", _draw_with_nan(4, 96, 12)),
     ),
@@ -175,6 +242,8 @@ LINEAR = Op(
         "f16": Tolerance(3e-3, 1e-3),  # x may be rounded to the weights' own format
         "bf16": Tolerance(3e-2, 1e-2),
         "integer": Tolerance(1e-4, 1e-5),
+        "float8": Tolerance(1e-4, 1e-5),
+        "float8-rounded": Tolerance(0.3, 0.0),  # x by up to 2^-4 each: y, of size 3, by 2.6 %
     },
     cost=_cost,
     order=("cuda", "triton", "native", "reference"),

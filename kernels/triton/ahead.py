@@ -32,6 +32,7 @@ from penstock.kernels.ops import all_ops
 from penstock.kernels.served import as_served
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton.launch import interpreted, noting
+from penstock.kernels.triton.linear_choice import FLOAT8_CAPABILITY
 from penstock.kernels.triton.signature import OPTIONS, Signature
 
 # Capability -> name. For capability 90 Triton itself targets sm_90a.
@@ -84,9 +85,15 @@ def on_targets(signatures: Iterable[Signature]) -> list[Work]:
     work = []
     for signature in signatures:
         types = _types(signature)
-        work += [(signature, each) for each in TARGETS if each == _LAST or types not in seen]
+        wanted = [each for each in TARGETS if each == _LAST or types not in seen]
+        work += [(signature, each) for each in wanted if can_run(signature, each)]
         seen.add(types)
     return work
+
+
+def can_run(signature: Signature, capability: int) -> bool:
+    """Whether the target has the types: Triton converts 8-bit floats from 8.9 on."""
+    return capability >= FLOAT8_CAPABILITY or "*fp8e4nv" not in signature.types
 
 
 def compile_for(signature: Signature, capability: int) -> Any:

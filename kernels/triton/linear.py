@@ -1,5 +1,5 @@
 """Matrix products: of float weights, streamed for few rows and the library's beyond (which of them
-says `linear_choice`); exact int8 products for affine weights.
+says `linear_choice`); exact int8 products for affine weights; products of 8-bit floats.
 
 Tiles over K depend on the shape of the weights alone, so a row's sum in our kernels has one order.
 """
@@ -16,7 +16,15 @@ from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import BF16_IS_BROKEN, ceil_div, launch, why_not
 from penstock.kernels.triton.linear_affine import affine_product, quantize, rows_a_tile
 from penstock.kernels.triton.linear_choice import capability_of, choose
-from penstock.kernels.triton.packed import Packed, PackedAffine, PackedDense, pack_matrix
+from penstock.kernels.triton.linear_float8 import float8_product
+from penstock.kernels.triton.packed import (
+    Packed,
+    PackedAffine,
+    PackedDense,
+    PackedFloat8,
+    one_scale_a_row,
+    pack_matrix,
+)
 from penstock.kernels.weights import Linear
 
 
@@ -81,11 +89,23 @@ def pack_linear(weight: Linear, device: str, dtype: torch.dtype) -> PackedLinear
 
 
 def _merged(parts: tuple[Packed, ...]) -> tuple[Packed, ...]:
-    """One part where all are dense and of one type."""
+    """One part where all are dense and of one type, or all 8-bit floats in one form."""
+    eight_bits = [part for part in parts if isinstance(part, PackedFloat8)]
+    if len(eight_bits) == len(parts) > 1 and len({part.grouped for part in eight_bits}) == 1:
+        return (_joined(eight_bits),)
     dense = [part.data for part in parts if isinstance(part, PackedDense)]
     if len(parts) == 1 or len(dense) < len(parts) or len({data.dtype for data in dense}) > 1:
         return parts
     return (PackedDense(torch.cat(dense)),)
+
+
+def _joined(parts: list[PackedFloat8]) -> PackedFloat8:
+    """Blocks of rows stay where none lies in two parts."""
+    heights = {part.scale_rows for part in parts}
+    if len(heights) > 1 or any(part.shape[0] % part.scale_rows for part in parts[:-1]):
+        parts = [one_scale_a_row(part) for part in parts]
+    codes, scale = torch.cat([part.codes for part in parts]), [part.scale for part in parts]
+    return PackedFloat8(codes, torch.cat(scale, dim=1), parts[0].scale_rows, parts[0].grouped)
 
 
 def linear(x: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
@@ -104,6 +124,8 @@ def linear(x: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
         if isinstance(part, PackedAffine):
             quantized = quantized or quantize(x)
             affine_product(out, *quantized, part, weight.bias, first_column)
+        elif isinstance(part, PackedFloat8):
+            float8_product(out, x, part, weight.bias, first_column, weight.invariant)
         else:
             _dense(out, x, part, weight.bias, first_column, weight.invariant)
         first_column += part.shape[0]

@@ -1,10 +1,16 @@
-"""Which kernel makes a product of dense weights: ours, which streams them, or the library's.
+"""Which kernel makes a product of dense weights: ours, which streams them, or the library's; and
+which one of weights in 8-bit floats.
 
 The choice depends on the shape of the weights and the number of rows, by a table that
 `bench/device` measured on the GPU (`kernels/tuning/linear.json`: capability -> "NxK" -> pairs of
 the most tokens and the kernel that serves up to there, ascending). A shape without an entry goes
 by `_DEFAULT`: up to a tile's rows the weights are all that is read, and streaming them is a matter
 of loads in flight; beyond, the library's tiles are hard to beat.
+
+For 8-bit floats the table has "CAPABILITY-float8" -> "NxK" -> pairs in the same way: few rows are
+multiplied as they are with widened weights ("widen"), more are rounded to 8 bits themselves
+("float8"), where tensor cores take these. So a row's bits depend on the number of rows of its step
+up to that bound and beyond it, but for `--deterministic`, where all are made in one way.
 """
 
 from __future__ import annotations
@@ -17,10 +23,14 @@ from typing import Literal, cast
 import torch
 
 Choice = Literal["stream", "library"]
-Bounds = tuple[tuple[int, Choice], ...]
+Float8Choice = Literal["widen", "float8"]
+Bounds = tuple[tuple[int, Choice | Float8Choice], ...]
 
 _TABLE = Path(__file__).parent.parent / "tuning" / "linear.json"
 _DEFAULT: Bounds = ((16, "stream"),)
+_FLOAT8_DEFAULT: Bounds = ((16, "widen"),)
+FLOAT8_CAPABILITY = 89
+_FLOAT8_COLUMNS = 128
 
 
 def choose(tokens: int, shape: tuple[int, int], capability: int) -> Choice:
@@ -40,16 +50,32 @@ def choose_by(table: dict[str, Bounds], tokens: int, shape: tuple[int, int]) -> 
     rows, width = shape
     for most, choice in table.get(f"{rows}x{width}", _DEFAULT):
         if tokens <= most:
-            return choice
+            return cast("Choice", choice)
     return "library"
 
 
-def read_table(path: Path, capability: int) -> dict[str, Bounds]:
-    """What was measured on GPUs of that capability."""
+def choose_float8(
+    tokens: int, shape: tuple[int, int], capability: int, invariant: bool
+) -> Float8Choice:
+    """The same for weights in 8-bit floats. `invariant`: one choice for any number of rows."""
+    rows, width = shape
+    if capability < FLOAT8_CAPABILITY or width % _FLOAT8_COLUMNS:
+        return "widen"
+    if invariant:
+        return "float8"
+    measured = _measured(f"{capability}-float8").get(f"{rows}x{width}", _FLOAT8_DEFAULT)
+    for most, choice in measured:
+        if tokens <= most:
+            return cast("Float8Choice", choice)
+    return "float8"
+
+
+def read_table(path: Path, key: int | str) -> dict[str, Bounds]:
+    """What was measured on GPUs of a capability; of 8-bit floats under "CAPABILITY-float8"."""
     table = json.loads(path.read_text())
-    return cast("dict[str, Bounds]", table.get(str(capability), {}))
+    return cast("dict[str, Bounds]", table.get(str(key), {}))
 
 
 @cache
-def _measured(capability: int) -> dict[str, Bounds]:
-    return read_table(_TABLE, capability)
+def _measured(key: int | str) -> dict[str, Bounds]:
+    return read_table(_TABLE, key)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import triton
 
-from penstock.kernels.triton.ahead import compile_for
+from penstock.kernels.triton.ahead import can_run, compile_for
 from penstock.kernels.triton.archive import Cubin, file_of, layout, write_archive
 from penstock.kernels.triton.elf import parameters
 from penstock.kernels.triton.shipped import shipped
@@ -27,7 +27,6 @@ from penstock.kernels.triton.signature import Signature, source_hash
 
 # Capability -> the target that Triton compiles for.
 TARGETS = {80: "sm_80", 90: "sm_90a", 100: "sm_100a"}
-_EIGHT_BIT_FLOATS = 89
 
 
 def build(
@@ -39,17 +38,12 @@ def build(
     with ProcessPoolExecutor(count, get_context("spawn")) as pool:
         for capability in capabilities:
             target = TARGETS[capability]
-            work = [(one, capability) for one in signatures if _can_run(one, capability)]
+            work = [(one, capability) for one in signatures if can_run(one, capability)]
             path = folder / f"kernels_{target}.zip"
             compiler = f"triton {triton.__version__}"
             write_archive(path, target, compiler, pool.map(_compiled, work, chunksize=2))
             written.append(path)
     return written
-
-
-def _can_run(signature: Signature, capability: int) -> bool:
-    """Whether the target has the types: Triton converts 8-bit floats from 8.9 on."""
-    return capability >= _EIGHT_BIT_FLOATS or "*fp8e4nv" not in signature.types
 
 
 def _compiled(work: tuple[Signature, int]) -> tuple[Cubin, bytes]:

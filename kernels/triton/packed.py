@@ -1,5 +1,6 @@
 """Weights as the Triton kernels read them: plain rows for floats, bytes and transposed group
-factors for affine integers, so that neighbouring columns of a product read neighbouring factors."""
+factors for affine integers and for 8-bit floats, so that neighbouring columns of a product read
+neighbouring factors."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import numpy as np
 import torch
 
 from penstock.kernels.ops.dequantize import dequantize, scales
-from penstock.kernels.weights import Affine, Dense, Matrix
+from penstock.kernels.ops.linear import FLOAT8_GROUP
+from penstock.kernels.weights import Affine, Dense, Float8, Matrix
 
 _DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -44,15 +46,32 @@ class PackedAffine:
         return self.q.shape[0], self.q.shape[1] * 8 // self.bits
 
 
-Packed: TypeAlias = "PackedDense | PackedAffine"
+@dataclass(frozen=True, slots=True)
+class PackedFloat8:
+    """`codes: [N, K]` uint8. `scale: [groups, ceil(N / scale_rows)]` float32: of 128 columns each
+    where `grouped`, else one group is all."""
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+    scale_rows: int
+    grouped: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.codes.shape[1]
+
+
+Packed: TypeAlias = "PackedDense | PackedAffine | PackedFloat8"
 
 
 def pack_matrix(matrix: Matrix, device: str, dtype: torch.dtype = torch.float32) -> Packed:
     """The matrix on the device. Dense weights are held in the type of activations, `dtype`; in
-    their own where that is float32."""
+    their own where that is float32. Scales of whole rows are spread to one for each."""
     if isinstance(matrix, Dense):
         held = _DTYPES[matrix.dtype] if dtype == torch.float32 else dtype
         return PackedDense(dequantize(matrix, held).to(device))
+    if isinstance(matrix, Float8):
+        return _float8(matrix, device)
     q = torch.from_numpy(np.ascontiguousarray(matrix.q)).to(device)
     scale, minimum = _factors(matrix)
     return PackedAffine(
@@ -63,6 +82,23 @@ def pack_matrix(matrix: Matrix, device: str, dtype: torch.dtype = torch.float32)
         matrix.group,
         matrix.zero_point,
     )
+
+
+def _float8(matrix: Float8, device: str) -> PackedFloat8:
+    (height, columns), (_, width) = matrix.block, matrix.shape
+    assert columns in (FLOAT8_GROUP, width), f"no kernel has groups of {columns} columns"
+    codes = torch.from_numpy(np.ascontiguousarray(matrix.codes)).to(device)
+    grouped = columns != width
+    scale = torch.from_numpy(np.ascontiguousarray(matrix.scale.T)).to(device)
+    packed = PackedFloat8(codes, scale, height, grouped)
+    return packed if grouped else one_scale_a_row(packed)
+
+
+def one_scale_a_row(part: PackedFloat8) -> PackedFloat8:
+    """The same with `scale_rows` 1."""
+    rows, _ = part.shape
+    scale = part.scale.repeat_interleave(part.scale_rows, 1)[:, :rows].contiguous()
+    return PackedFloat8(part.codes, scale, 1, part.grouped)
 
 
 def _factors(matrix: Affine) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -32,7 +32,13 @@ _NEEDS = {
 _CASES = [
     pytest.param(op, case, id=f"{op.name}-{case.name}") for op in all_ops() for case in op.cases
 ]
-_NATIVE_CASES = [param for param in _CASES if "native" in param.values[0].order]
+_NATIVE_CASES = [
+    param
+    for param in _CASES
+    if "native" in param.values[0].order
+    # A CPU is given 8-bit floats as bfloat16.
+    and not param.values[1].kind.startswith("float8")
+]
 _ROW_CASES = [param for param in _NATIVE_CASES if param.values[0].alone is not None]
 
 

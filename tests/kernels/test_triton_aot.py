@@ -17,6 +17,8 @@ pytest.importorskip("triton", reason="Triton has no build for this platform")
 
 _KERNELS = Path(__file__).parents[2] / "kernels" / "triton"
 _TARGETS = {"sm_80", "sm_90a"}
+# An A100 has no 8-bit floats.
+_NOT_FOR_SM_80 = {"quantize_float8_kernel", "linear_float8_kernel"}
 
 Compile = Callable[..., list[dict[str, Any]]]
 
@@ -59,7 +61,8 @@ def test_each_kernel_compiles_for_each_target(compiled: Compile) -> None:
     _check(records)
     results = {(record["kernel"], record["target"]) for record in records}
     assert len(_written_kernels()) >= 11
-    assert results == {(kernel, target) for kernel in _written_kernels() for target in _TARGETS}
+    expected = {(kernel, target) for kernel in _written_kernels() for target in _TARGETS}
+    assert results == expected - {(kernel, "sm_80") for kernel in _NOT_FOR_SM_80}
 
 
 @pytest.mark.slow

@@ -171,7 +171,9 @@ def slot_bytes(spec: DecoderSpec, settings: EngineSettings) -> int:
 
 def activation_bytes(spec: DecoderSpec, tokens: int, places: int, item_bytes: int) -> int:
     """An upper bound of what a step's activations take, and its logits, as computed and as
-    float32. See `memory.buffer_bytes`."""
+    float32. See `memory.buffer_bytes`. Where weights are 8-bit floats, the copy in 8 bits of what a
+    product reads is within it: the halves of the feed-forward are gone when their product is read.
+    """
     attention = 3 * spec.q_rows + 2 * spec.kv_rows
     per_token = 3 * spec.width + max(attention, 3 * spec.ff)
     return tokens * per_token * item_bytes + min(places, tokens) * spec.vocab * (item_bytes + 4)

@@ -84,7 +84,7 @@ def start_runtime(
         from penstock.runtime import gpu_load
 
         if settings.device != "auto" or gpu_load.torch_serves():
-            model = load_model(files, settings.dtype)
+            model = load_model(files, settings.dtype, float8="float8")
             taken_bytes = weight_bytes(files, model.spec, settings)
             return gpu_load.start_gpu_runtime(model, taken_bytes, settings, device, progress)
     model = load_model(files, settings.dtype)

@@ -22,7 +22,8 @@ def run(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_every_section_rehearses(tmp_path: Path) -> None:
-    sections = ["limits", "ops", "products", "qwen3-0.6b", "profile", "invariance", "adapters"]
+    models = ["qwen3-0.6b", "qwen3-8b-fp8"]
+    sections = ["limits", "ops", "products", *models, "profile", "invariance", "adapters"]
     done = run(tmp_path, "--rehearse", "build", *sections)
     assert done.returncode == 0, done.stdout[-3000:]
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").open()]

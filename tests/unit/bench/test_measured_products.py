@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
 from bench.device.products import bounds, write_table
-from penstock.kernels.triton.linear_choice import choose, choose_by, read_table
+from penstock.kernels.triton.linear_choice import choose, choose_by, choose_float8, read_table
 
 
 def test_the_measured_table_is_read_as_it_was_meant(tmp_path: Path) -> None:
@@ -40,3 +40,20 @@ def test_what_was_not_measured_is_streamed_for_the_rows_of_a_tile() -> None:
     assert [choose(tokens, shape, 90) for tokens in (1, 16, 17, 4096)] == [
         *("stream", "stream", "library", "library"),
     ]
+
+
+def test_so_is_the_table_of_8_bit_floats(tmp_path: Path) -> None:
+    best = [(1, "widen"), (16, "widen"), (32, "float8"), (64, "float8")]
+    write_table(tmp_path / "linear.json", 90, {}, {"4096x4096": bounds(best, "float8")})
+    assert read_table(tmp_path / "linear.json", "90-float8") == {"4096x4096": [[16, "widen"]]}
+    assert read_table(tmp_path / "linear.json", 90) == {}
+
+
+def test_8_bit_tensor_cores_serve_many_rows_of_whole_groups_where_there_are_any() -> None:
+    def chosen(capability: int, width: int, invariant: bool = False) -> list[str]:
+        return [choose_float8(rows, (333, width), capability, invariant) for rows in (1, 16, 17)]
+
+    assert chosen(90, 256) == ["widen", "widen", "float8"]
+    assert chosen(90, 200) == chosen(80, 256) == ["widen"] * 3
+    assert chosen(90, 256, True) == ["float8"] * 3
+    assert chosen(80, 256, True) == chosen(90, 200, True) == ["widen"] * 3

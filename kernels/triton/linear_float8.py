@@ -1,0 +1,238 @@
+"""Products of weights in 8-bit floats: with activations rounded to 8 bits too, on tensor cores that
+take both; or with activations as they are, the codes widened in registers, for few rows and for
+GPUs without such tensor cores.
+
+Scales belong to rows of weights and, where they are grouped, to 128 columns. Sums run in float32;
+of 8-bit tensor cores, whose own sums are narrower, over 128 columns at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from penstock.kernels.ops.linear import FLOAT8_GROUP
+from penstock.kernels.triton.language import tl, triton
+from penstock.kernels.triton.launch import BF16_IS_BROKEN, ceil_div, interpreted, launch
+from penstock.kernels.triton.linear_affine import rows_a_tile
+from penstock.kernels.triton.linear_choice import Float8Choice, capability_of, choose_float8
+from penstock.kernels.triton.packed import PackedFloat8
+from penstock.kernels.triton.quantize_float8 import codes_type, quantize_float8
+
+
+@triton.jit
+def _decoded(codes):
+    """Codes as float32, exactly: their exponent and mantissa where float32 has its own, times the
+    difference of the biases."""
+    wide = codes.to(tl.int32)
+    bits = ((wide & 128) << 24) | ((wide & 127) << 20)
+    number = bits.to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2^120
+    return tl.where((wide & 127) == 127, float("nan"), number)
+
+
+@triton.jit
+def _as_bfloat16(codes):
+    """Codes as bfloat16, exactly: the same, two at a time. Four codes are one register."""
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b32 low, high, shifted, sign, none;
+        mov.b32 none, 0;
+        prmt.b32 low, $2, none, 0x1404;
+        prmt.b32 high, $2, none, 0x3424;
+        shr.u32 shifted, low, 4;
+        and.b32 shifted, shifted, 0x07f007f0;
+        and.b32 sign, low, 0x80008000;
+        or.b32 low, shifted, sign;
+        shr.u32 shifted, high, 4;
+        and.b32 shifted, shifted, 0x07f007f0;
+        and.b32 sign, high, 0x80008000;
+        or.b32 high, shifted, sign;
+        mov.b32 shifted, 0x7b807b80;
+        mov.b32 sign, 0x80008000;
+        fma.rn.bf16x2 $0, low, shifted, sign;
+        fma.rn.bf16x2 $1, high, shifted, sign;
+        }""",
+        "=r,=r,r",
+        [codes],
+        dtype=tl.bfloat16,
+        is_pure=True,
+        pack=4,
+    )
+
+
+@triton.jit(do_not_specialize=["tokens", "first_column", "out_columns"])
+def linear_float8_kernel(
+    out,
+    x,
+    x_scale,
+    codes,
+    scale,
+    bias,
+    tokens,
+    first_column,
+    out_columns,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SCALE_ROWS: tl.constexpr,
+    GROUPED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    UPCAST: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Both sides in 8 bits. BLOCK_K is a group of columns, and divides WIDTH."""
+    token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    lane = tl.arange(0, BLOCK_K)
+    present, exists = token < tokens, column < ROWS
+    x_row = x + token.to(tl.int64)[:, None] * WIDTH + lane[None, :]
+    weight_row = codes + column.to(tl.int64)[:, None] * WIDTH + lane[None, :]
+    scale_column, scales = column // SCALE_ROWS, (ROWS + SCALE_ROWS - 1) // SCALE_ROWS
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for group in range(WIDTH // BLOCK_K):
+        left = tl.load(x_row + group * BLOCK_K, mask=present[:, None], other=0.0)
+        right = tl.load(weight_row + group * BLOCK_K, mask=exists[:, None], other=0.0)
+        if UPCAST:
+            left, right = _decoded(left), _decoded(right)
+        part = tl.dot(left, tl.trans(right), input_precision="ieee")  # a sum of its own
+        if GROUPED:
+            row_step = tl.load(x_scale + group * tokens + token, mask=present, other=0.0)
+            step = tl.load(scale + group * scales + scale_column, mask=exists, other=0.0)
+            part = part * row_step[:, None] * step[None, :]
+        total += part
+    if not GROUPED:
+        row_step = tl.load(x_scale + token, mask=present, other=0.0)
+        step = tl.load(scale + scale_column, mask=exists, other=0.0)
+        total = total * row_step[:, None] * step[None, :]
+    if HAS_BIAS:
+        total += tl.load(bias + first_column + column, mask=exists, other=0.0)[None, :]
+    place = token.to(tl.int64)[:, None] * out_columns + first_column + column[None, :]
+    tl.store(out + place, total, mask=present[:, None] & exists[None, :])
+
+
+@triton.jit(do_not_specialize=["tokens", "first_column", "out_columns"])
+def widen_float8_kernel(
+    out,
+    x,
+    codes,
+    scale,
+    bias,
+    tokens,
+    first_column,
+    out_columns,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SCALE_ROWS: tl.constexpr,
+    GROUPED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Activations as they are, and weights widened to their type (WIDE: float32). BLOCK_K is a
+    group of columns."""
+    token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    lane = tl.arange(0, BLOCK_K)
+    present, exists = token < tokens, column < ROWS
+    x_row = x + token.to(tl.int64)[:, None] * WIDTH
+    weight_row = codes + column.to(tl.int64)[:, None] * WIDTH
+    scale_column, scales = column // SCALE_ROWS, (ROWS + SCALE_ROWS - 1) // SCALE_ROWS
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for group in range((WIDTH + BLOCK_K - 1) // BLOCK_K):
+        k = group * BLOCK_K + lane
+        x_mask, weight_mask = present[:, None], exists[:, None]
+        if WIDTH % BLOCK_K != 0:
+            x_mask, weight_mask = x_mask & (k < WIDTH)[None, :], weight_mask & (k < WIDTH)[None, :]
+        left = tl.load(x_row + k[None, :], mask=x_mask, other=0.0)
+        stored = tl.load(weight_row + k[None, :], mask=weight_mask, other=0)
+        if WIDE:
+            left, right = left.to(tl.float32), _decoded(stored)
+        else:
+            left, right = left.to(tl.bfloat16), _as_bfloat16(stored)
+        if GROUPED:
+            step = tl.load(scale + group * scales + scale_column, mask=exists, other=0.0)
+            total += tl.dot(left, tl.trans(right), input_precision="ieee") * step[None, :]
+        else:
+            total = tl.dot(left, tl.trans(right), total, input_precision="ieee")
+    if not GROUPED:
+        step = tl.load(scale + scale_column, mask=exists, other=0.0)
+        total = total * step[None, :]
+    if HAS_BIAS:
+        total += tl.load(bias + first_column + column, mask=exists, other=0.0)[None, :]
+    place = token.to(tl.int64)[:, None] * out_columns + first_column + column[None, :]
+    tl.store(out + place, total, mask=present[:, None] & exists[None, :])
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    m: int
+    n: int
+    warps: int
+    stages: int
+
+
+_INVARIANT = {"float8": _Tile(64, 64, 4, 4), "widen": _Tile(64, 32, 4, 3)}
+"""One for any number of rows; see `linear`."""
+
+
+def _tile(kind: Float8Choice, tokens: int, rows: int, wide: bool) -> _Tile:
+    if kind == "float8":
+        return _Tile(64, 128, 4, 4) if tokens <= 64 else _Tile(128, 128, 8, 4)
+    if wide:  # no tensor cores: small tiles, or registers run out
+        return _Tile(rows_a_tile(tokens), 32, 4, 2)
+    if tokens > 16:
+        return _Tile(64, 128, 4, 3)
+    # Few columns at a time, so that every multiprocessor has some, and many loads in flight.
+    return _Tile(16, 16, 4, 8) if rows <= 8192 else _Tile(16, 32, 4, 6)
+
+
+def float8_product(out, x, part: PackedFloat8, bias, first_column: int, invariant: bool) -> None:
+    """Write the columns of `out` that belong to `part`."""
+    kind = choose_float8(len(x), part.shape, _capability(x), invariant)
+    multiply(kind, out, x, part, bias, first_column, invariant)
+
+
+def multiply(
+    kind: Float8Choice,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    part: PackedFloat8,
+    bias: torch.Tensor | None,
+    first_column: int,
+    invariant: bool = False,
+) -> None:
+    """The same by the kernel that `kind` says."""
+    tokens, (rows, width) = len(x), part.shape
+    wide = BF16_IS_BROKEN or x.dtype == torch.float32
+    tile = _INVARIANT[kind] if invariant else _tile(kind, tokens, rows, wide)
+    operands = (x, part.codes)
+    constants = {"WIDE": int(wide)}
+    if kind == "float8":
+        operands = (*quantize_float8(x, part.grouped), part.codes.view(codes_type()))
+        constants = {"UPCAST": int(interpreted())}
+    launch(
+        linear_float8_kernel if kind == "float8" else widen_float8_kernel,
+        (ceil_div(rows, tile.n), ceil_div(tokens, tile.m)),
+        *(out, *operands, part.scale, out if bias is None else bias),
+        *(tokens, first_column, out.shape[1]),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        ROWS=rows,
+        WIDTH=width,
+        SCALE_ROWS=part.scale_rows,
+        GROUPED=int(part.grouped),
+        HAS_BIAS=int(bias is not None),
+        BLOCK_M=tile.m,
+        BLOCK_N=tile.n,
+        BLOCK_K=FLOAT8_GROUP,
+        **constants,
+    )
+
+
+def _capability(x: torch.Tensor) -> int:
+    """Of the device; without one, that of the newest which is compiled for."""
+    return capability_of(x.device) if x.is_cuda else 90
