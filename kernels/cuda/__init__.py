@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -26,13 +27,14 @@ class CudaOps(TritonOps):
         library: Library | Declined | None = None,
         declined: Mapping[str, str] | None = None,
         trials: Path | None = None,
+        dense: Literal["stored", "float8"] = "stored",
     ) -> None:
         """`library`: the installed one for this torch where it is None. `declined`: why which of
         its kernels are not used; where both are None they are tried on `device` first, and what is
-        found is kept in the folder `trials`."""
+        found is kept in the folder `trials`. `dense`: see `TritonOps`."""
         if library is None:
             library = find_library(torch.version.cuda)
             if declined is None and isinstance(library, Library):
                 declined = declined_kernels(library.path, device, trials)
         register(library, declined or {})
-        super().__init__(device, dtype, frozenset({"cuda", "triton", "reference"}))
+        super().__init__(device, dtype, frozenset({"cuda", "triton", "reference"}), dense=dense)

@@ -76,10 +76,13 @@ class TritonOps(TorchOps):
         dtype: torch.dtype = torch.float32,
         names: frozenset[str] = frozenset({"triton", "reference"}),
         products: Literal["measured", "invariant"] = "measured",
+        dense: Literal["stored", "float8"] = "stored",
     ) -> None:
         """`products`: by the kernel that measured best for so many rows, or by one whose sums never
-        depend on their number."""
+        depend on their number. `dense`: whether dense weights but the head's stay, or are rounded
+        to 8-bit floats."""
         self._products = products
+        self._dense = dense
         super().__init__(KernelTable(all_ops(), machine_of(device), names), device, dtype)
 
     def constant(self, array: Any) -> torch.Tensor:
@@ -89,11 +92,16 @@ class TritonOps(TorchOps):
 
     def pack_linear(self, weight: Linear) -> Any:
         """See `Ops.pack_linear`."""
-        return replace(super().pack_linear(weight), invariant=self._products == "invariant")
+        packed = self._packed(weight)
+        return linear.rounded_to_float8(packed) if self._dense == "float8" else packed
 
     def pack_head(self, weight: Linear) -> Any:
         """See `Ops.pack_head`."""
-        return replace(self.pack_linear(weight), result=torch.float32)
+        return replace(self._packed(weight), result=torch.float32)
+
+    def _packed(self, weight: Linear) -> linear.PackedLinear:
+        invariant = self._products == "invariant"
+        return replace(super().pack_linear(weight), invariant=invariant)
 
     def pack_tied(self, table: Matrix) -> tuple[Any, Any]:
         """See `Ops.pack_tied`: one memory."""

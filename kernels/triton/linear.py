@@ -6,7 +6,7 @@ Tiles over K depend on the shape of the weights alone, so a row's sum in our ker
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -22,6 +22,7 @@ from penstock.kernels.triton.packed import (
     PackedAffine,
     PackedDense,
     PackedFloat8,
+    in_float8,
     one_scale_a_row,
     pack_matrix,
 )
@@ -86,6 +87,14 @@ def pack_linear(weight: Linear, device: str, dtype: torch.dtype) -> PackedLinear
     parts = tuple(pack_matrix(part, device, dtype) for part in weight.parts)
     bias = None if weight.bias is None else torch.from_numpy(weight.bias).to(device)
     return PackedLinear(_merged(parts), bias)
+
+
+def rounded_to_float8(weight: PackedLinear) -> PackedLinear:
+    """The same with its dense parts in 8 bits."""
+    parts = tuple(
+        in_float8(part) if isinstance(part, PackedDense) else part for part in weight.parts
+    )
+    return replace(weight, parts=_merged(parts))
 
 
 def _merged(parts: tuple[Packed, ...]) -> tuple[Packed, ...]:

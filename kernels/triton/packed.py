@@ -14,6 +14,9 @@ from penstock.kernels.ops.dequantize import dequantize, scales
 from penstock.kernels.ops.linear import FLOAT8_GROUP
 from penstock.kernels.weights import Affine, Dense, Float8, Matrix
 
+LARGEST_FLOAT8 = 448
+_ROWS_AT_ONCE = 1024  # float32 copies of more would be as large as what they save
+
 _DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -92,6 +95,20 @@ def _float8(matrix: Float8, device: str) -> PackedFloat8:
     scale = torch.from_numpy(np.ascontiguousarray(matrix.scale.T)).to(device)
     packed = PackedFloat8(codes, scale, height, grouped)
     return packed if grouped else one_scale_a_row(packed)
+
+
+def in_float8(part: PackedDense) -> PackedFloat8:
+    """Dense weights rounded to 8 bits where they lie, with a scale for each row."""
+    rows, width = part.shape
+    codes = torch.empty(rows, width, dtype=torch.uint8, device=part.data.device)
+    scale = torch.empty(1, rows, device=part.data.device)
+    for start in range(0, rows, _ROWS_AT_ONCE):
+        piece = part.data[start : start + _ROWS_AT_ONCE].float()
+        step = piece.abs().amax(dim=1) / LARGEST_FLOAT8
+        held = piece / torch.where(step > 0, step, 1)[:, None]
+        codes[start : start + len(piece)] = held.to(torch.float8_e4m3fn).view(torch.uint8)
+        scale[0, start : start + len(piece)] = step
+    return PackedFloat8(codes, scale, 1, grouped=False)
 
 
 def one_scale_a_row(part: PackedFloat8) -> PackedFloat8:

@@ -21,6 +21,7 @@ from small_llama import (
     write_small_llama,
 )
 
+from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
 from penstock.models.loading import load_model
 from penstock.models.sources import files_at
@@ -72,6 +73,19 @@ def test_what_becomes_wider_is_known_before_it_is_read(folder: Path) -> None:
     assert load_model(files, "auto").widened_bytes == CODES
     assert load_model(files, "f32").widened_bytes == 0
     assert load_model(files, "auto", float8="float8").widened_bytes == 0
+
+
+def test_rounding_weights_is_for_a_gpu(folder: Path) -> None:
+    with pytest.raises(ModelError, match="quantize is fp8, which needs a GPU"):
+        start_runtime(files_at(folder, "m"), settings(quantize="fp8", device="cpu"))
+
+
+def test_what_rounding_would_save_counts_floats_of_layers_alone(folder: Path) -> None:
+    rows = LAYERS * (HEAD_DIM * (HEADS + 2 * KV_HEADS) + 2 * WIDTH + 2 * FF)
+    plain = load_model(files_at(folder.parent / "plain", "m"), "auto").weights
+    assert plain.float8_savings() == CODES - 4 * rows
+    rounded = load_model(files_at(folder, "m"), "auto", float8="float8").weights
+    assert rounded.float8_savings() == 0
 
 
 def first_logprobs(runtime: Runtime) -> list[float]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_checks import alone, cut, eight_bits, padded, prepared, rounded
+from gpu_checks import alone, cut, eight_bits, padded, prepared, rounded, rounded_weights
 from kernel_checks import differences, neighbours_matter
 
 from penstock.kernels.cuda import CudaOps, open_library
@@ -43,7 +43,11 @@ def main(library: str | None = None) -> None:
         ops = rounding = CudaOps("cpu", torch.bfloat16, open_library(Path(library)))
         preferred = "cuda"
     narrow = ops if library is not None else TritonOps("cpu", torch.float16)
-    served_by = {"rounded": rounding, "eight_bits": narrow}
+    served_by = {
+        "rounded": rounding,
+        "eight_bits": narrow,
+        "rounded_weights": TritonOps("cpu", dense="float8"),
+    }
     by_name = {op.name: op for op in all_ops()}
     checks = {"differences": differences, "neighbours": neighbours_matter}
     captured = {
@@ -53,6 +57,7 @@ def main(library: str | None = None) -> None:
         "alone": alone,
         "cut": cut,
         "eight_bits": eight_bits,
+        "rounded_weights": rounded_weights,
     }
     for line in sys.stdin:
         check, op_name, case_name = json.loads(line)

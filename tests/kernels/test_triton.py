@@ -102,6 +102,18 @@ def test_each_op_has_a_case_in_bfloat16() -> None:
     assert len(_SERVED_CASES) == len(_SERVED)
 
 
+_DENSE = {
+    "linear-f32-T5-K96-N24+8+8-bias",
+    "linear-bf16-T18-K64-N48",
+    "linear-f16-T17-K576-N64+64-bias",
+}
+
+
+@pytest.mark.parametrize(("op", "case"), [param for param in _CASES if param.id in _DENSE])
+def test_dense_weights_are_rounded_to_8_bits_where_asked(ask: Ask, op: Op, case: Case) -> None:
+    assert ask("rounded_weights", op, case) == []
+
+
 _EIGHT_BITS = {"attention-decode-long", "attention-mixed-long", "rope_cache-mixed-f32"}
 
 

@@ -60,6 +60,14 @@ ENGINE_OPTIONS: Final = (
         MODEL_PANEL,
     ),
     SettingOption(
+        "quantize",
+        ("--quantize",),
+        Literal["fp8"],
+        "On a GPU, round float weights of layers to 8 bits.",
+        MODEL_PANEL,
+        "as they are stored",
+    ),
+    SettingOption(
         "tool_syntax",
         ("--tool-syntax",),
         ToolSyntaxName,

@@ -7,6 +7,7 @@ ahead on two threads, so that conversion overlaps with packing and memory stays 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -100,6 +101,18 @@ class DecoderWeights:
         if not (np.isfinite(factors).all() and (factors > 0).all()):
             raise ModelError(f"{self._checkpoint.path}: {name}: not all are positive numbers")
         return factors
+
+    def float8_savings(self) -> int:
+        """The bytes by which layers' matrices of plain floats would shrink as 8-bit floats with a
+        scale for each row."""
+        names, saved = self._names, 0
+        linears = (names.q, names.k, names.v, names.output, names.gate, names.up, names.down)
+        for index in range(len(self._spec.layers)):
+            for linear in linears:
+                info = self._checkpoint.tensors.get(f"{names.layer.format(index)}{linear}.weight")
+                if info is not None and info.type_name in ("F32", "F16", "BF16"):
+                    saved += info.size_bytes - math.prod(info.shape) - 4 * info.shape[0]
+        return saved
 
     def layers(self) -> Iterator[LayerWeights]:
         """Every layer in order, converted a few ahead of the one that is given."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Literal
 
 import torch
 
@@ -19,6 +20,8 @@ from penstock.runtime.gpu_model import DeviceModel
 from penstock.runtime.protocol import RuntimeInfo
 
 log = logging.getLogger(__name__)
+
+ROUNDED = "; float weights of layers are rounded to 8-bit floats"
 
 
 def torch_serves() -> bool:
@@ -37,6 +40,8 @@ def start_gpu_runtime(
     where the device cannot serve or the model does not fit."""
     if not torch_serves():
         raise ModelError(f"device is {device}, and this build of torch sees no CUDA device")
+    if settings.quantize is not None and settings.dtype == "f32":
+        raise ModelError(f"quantize is {settings.quantize}; dtype must be auto then, not f32")
     torch.cuda.set_device(device)
     dtype = torch.float32 if settings.dtype == "f32" else torch.bfloat16
     # only where there is a GPU, as in `serving_ops`
@@ -63,11 +68,12 @@ def serving_ops(settings: EngineSettings, device: str, dtype: torch.dtype) -> To
     from penstock.kernels.cuda import CudaOps
     from penstock.kernels.triton import TritonOps
 
+    dense: Literal["stored", "float8"] = "stored" if settings.quantize is None else "float8"
     if settings.deterministic:
-        return TritonOps(device, dtype, products="invariant")
+        return TritonOps(device, dtype, products="invariant", dense=dense)
     if settings.kernels == "triton":
-        return TritonOps(device, dtype)
-    return CudaOps(device, dtype, trials=read_environment().home / "trials")
+        return TritonOps(device, dtype, dense=dense)
+    return CudaOps(device, dtype, trials=read_environment().home / "trials", dense=dense)
 
 
 def place(
@@ -96,7 +102,7 @@ def place(
         context_tokens=context,
         cache_blocks=shape.blocks - 1,  # the last is written to by what only fills steps up
         block_tokens=shape.block_tokens,
-        weight_bytes=placed.weight_bytes,
+        weight_bytes=memory.weight_bytes if settings.quantize else placed.weight_bytes,
         memory_bytes=memory.total_bytes,
         overlaps=True,
     )
@@ -107,7 +113,7 @@ def place(
         ops,
         placed,
         info,
-        memory.formula(),
+        memory.formula() + (ROUNDED if settings.quantize else ""),
         max_seqs=settings.max_seqs,
         step_tokens=memory.step_tokens,
         stream=stream,

@@ -65,6 +65,7 @@ def start_embedding(
     """The runtime of an embedding model on disk, within `available` bytes. Raises ModelError."""
     if settings.kernels == "reference":
         raise ModelError(f"{files.model_id}: embedding models have native kernels only")
+    refuse_quantize(settings)
     model = load_embedder(files, settings.dtype)
     packed_bytes = _file_bytes(files) + model.widened_bytes
     return NativeEmbedding(model, packed_bytes, settings, available, progress)
@@ -86,7 +87,10 @@ def start_runtime(
         if settings.device != "auto" or gpu_load.torch_serves():
             model = load_model(files, settings.dtype, float8="float8")
             taken_bytes = weight_bytes(files, model.spec, settings)
+            if settings.quantize is not None:
+                taken_bytes -= model.weights.float8_savings()
             return gpu_load.start_gpu_runtime(model, taken_bytes, settings, device, progress)
+    refuse_quantize(settings)
     model = load_model(files, settings.dtype)
     packed_bytes = weight_bytes(files, model.spec, settings) + model.widened_bytes
     memory = plan_memory(model.spec, packed_bytes, settings, available)
@@ -105,6 +109,15 @@ def start_runtime(
     )
     report = taken.formula() + (WIDENED if model.widened_bytes else "")
     return CpuRuntime(rows, backend, info, report)
+
+
+def refuse_quantize(settings: EngineSettings) -> None:
+    """Raise ModelError where a CPU is asked to round weights."""
+    if settings.quantize is not None:
+        raise ModelError(
+            f"quantize is {settings.quantize}, which needs a GPU; on a CPU weights are served as "
+            "they are stored"
+        )
 
 
 def backend_for(
