@@ -5,7 +5,8 @@ or `PlanTensor` (native, recorded into a plan). Which one serves is decided once
 a model never asks. Activations are float32 on a CPU and bfloat16 on a GPU: what is said to be
 float32 below is then so inside, and rounded at the end. Dimensions: T tokens of the step, R rows
 (requests) with tokens in the step, S sampled rows, W model width, H and K query and KV heads,
-D head dim, F feed-forward width, V vocabulary, B cache blocks, P tokens of a block.
+D head dim, F feed-forward width, E experts, C of them chosen for a token, V vocabulary,
+B cache blocks, P tokens of a block.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.kernels.lora import Slots, SlotSizes
-from penstock.kernels.weights import Linear, Matrix
+from penstock.kernels.weights import Experts, Linear, Matrix
 
 Tensor = TypeVar("Tensor")
 
@@ -84,6 +85,9 @@ class Ops(Protocol[Tensor]):
     def pack_head(self, weight: Linear) -> Any:
         """As `pack_linear`, of what gives logits: `linear` of it is float32 whatever the type of
         activations."""
+
+    def pack_experts(self, weights: Experts) -> Any:
+        """Prepare the experts of a layer once, at load. The result goes to `experts`."""
 
     def pack_embedding(self, table: Matrix) -> Any:
         """Prepare an embedding table [V, W] once, at load. The result goes to `embedding`."""
@@ -186,6 +190,19 @@ class Ops(Protocol[Tensor]):
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         """gelu(gate) * up: [T, 2 F] -> [T, F]."""
+
+    def route_experts(
+        self, logits: Tensor, per_token: int, renormalize: bool
+    ) -> tuple[Tensor, Tensor]:
+        """The `per_token` experts of each token, and their shares: [T, E] -> two [T, C], int32 and
+        float32. Those of the largest logits, in falling order, the lower number first where two are
+        equal. A share is the softmax over all E; `renormalize`: over the chosen alone.
+        """
+
+    def experts(self, x: Tensor, chosen: Tensor, shares: Tensor, weights: Any) -> Tensor:
+        """sum over c of shares[t, c] * down(silu(gate(x[t])) * up(x[t])) by expert chosen[t, c], c
+        in order: [T, W], [T, C], [T, C] -> [T, W]. No expert is chosen twice for a token. Products
+        are as in `linear`."""
 
     def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:
         """gelu(gate) * up, gelu by its tanh form: [T, 2 F] -> [T, F]."""

@@ -12,7 +12,7 @@ from penstock.kernels.op import KernelTable
 from penstock.kernels.rows import RowState, StepSlots, Upload
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import AdapterRows, HeadNorm, LayerCache, StepInputs
-from penstock.kernels.weights import Linear, Matrix
+from penstock.kernels.weights import Experts, Linear, Matrix
 
 
 class TorchOps:
@@ -33,6 +33,9 @@ class TorchOps:
 
     def pack_head(self, weight: Linear) -> Any:
         return self.pack_linear(weight)
+
+    def pack_experts(self, weights: Experts) -> Any:
+        return self._pack("experts", weights)
 
     def pack_embedding(self, table: Matrix) -> Any:
         return self._pack("embedding", table)
@@ -132,6 +135,16 @@ class TorchOps:
 
     def gelu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         return self.table["gelu_mul"].call(gate_up)
+
+    def route_experts(
+        self, logits: torch.Tensor, per_token: int, renormalize: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.table["route_experts"].call(logits, per_token, renormalize)
+
+    def experts(
+        self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, weights: Any
+    ) -> torch.Tensor:
+        return self.table["experts"].call(x, chosen, shares, weights)
 
     def gelu_tanh_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         return self.table["gelu_tanh_mul"].call(gate_up)

@@ -94,3 +94,18 @@ class Linear:
     @property
     def shape(self) -> tuple[int, int]:
         return sum(part.shape[0] for part in self.parts), self.parts[0].shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The feed-forwards of a layer's E experts, which are alike in their sizes: of expert e
+    `gate[e]` and `up[e]` [F, W], `down[e]` [W, F]."""
+
+    gate: tuple[Matrix, ...]
+    up: tuple[Matrix, ...]
+    down: tuple[Matrix, ...]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(E, F, W)."""
+        return len(self.gate), *self.gate[0].shape

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bind/operand.h"
+#include "bind/packed_experts.h"
 #include "cpu/adapter.h"
 #include "plan/aligned_buffer.h"
 
@@ -102,6 +103,29 @@ const void* check_adapters(const Signature& signature, const CallArguments& give
     return &table;
 }
 
+void check_level(const KernelSet& kernels, const Signature& signature, cpu::Level packed_for) {
+    if (packed_for != kernels.level()) {
+        throw py::value_error(signature.kernel + ": object: was packed for level " +
+                              std::string(cpu::level_name(packed_for)));
+    }
+}
+
+const void* check_experts(const KernelSet& kernels, const Signature& signature,
+                          const py::object& object, Symbols& symbols) {
+    if (!py::isinstance<PackedExperts>(object)) {
+        throw py::type_error(signature.kernel + ": object: expected PackedExperts");
+    }
+    const auto& packed = object.cast<const PackedExperts&>();
+    check_level(kernels, signature, packed.level());
+    const cpu::ExpertPanels& panels = packed.panels();
+    symbols.set("E", {panels.count});
+    symbols.set("F", {panels.down.panels.depth});
+    symbols.set("W", {panels.down.panels.rows});
+    symbols.set("X", {packed.row_bytes()});
+    symbols.set("Y", {packed.inner_bytes()});
+    return &panels;
+}
+
 const void* check_object(const KernelSet& kernels, const Signature& signature,
                          const CallArguments& given, Symbols& symbols) {
     const py::object& object = given.object;
@@ -114,14 +138,14 @@ const void* check_object(const KernelSet& kernels, const Signature& signature,
     if (signature.object == ObjectKind::adapter_slots) {
         return check_adapters(signature, given, symbols);
     }
+    if (signature.object == ObjectKind::packed_experts) {
+        return check_experts(kernels, signature, object, symbols);
+    }
     if (!py::isinstance<PackedWeights>(object)) {
         throw py::type_error(signature.kernel + ": object: expected PackedLinear");
     }
     const auto& packed = object.cast<const PackedWeights&>();
-    if (packed.level != kernels.level()) {
-        throw py::value_error(signature.kernel + ": object: was packed for level " +
-                              std::string(cpu::level_name(packed.level)));
-    }
+    check_level(kernels, signature, packed.level);
     const cpu::LinearPanels& panels = *packed.linear.panels();
     symbols.set("K", {panels.depth});
     symbols.set("N", {panels.rows});

@@ -5,6 +5,7 @@ PYBIND11_MODULE(_native, module) {
     penstock::bind::bind_pool(module);
     penstock::bind::bind_kernels(module);
     penstock::bind::bind_weights(module);
+    penstock::bind::bind_experts(module);
     penstock::bind::bind_adapters(module);
     penstock::bind::bind_plan(module);
     penstock::bind::bind_attention(module);

@@ -91,7 +91,8 @@ std::vector<Parameter> gated_tensors() {
 }
 
 // `K`, `N`, `V` and `Z` of a packed_linear: its depth, its rows (as N and as V), and the bytes of
-// a quantized row of that depth. `K`, `N` and `H` of adapter_slots: those of the layer `linear`,
+// a quantized row of that depth. `E`, `F`, `W`, `X` and `Y` of packed_experts: how many, their
+// sizes, and the bytes of a prepared row of W, and of F, numbers. `K`, `N` and `H` of adapter_slots: those of the layer `linear`,
 // and the columns of its scratch.
 const std::vector<Signature>& table() {
     static const std::vector<Signature> signatures{
@@ -165,6 +166,30 @@ const std::vector<Signature>& table() {
          {"threads"},
          {},
          ObjectKind::packed_linear},
+        {"route_experts",
+         {{"logits", read, f32, {"T", "E"}, ""},
+          {"chosen", write, i32, {"T", "C"}, "E"},
+          {"shares", write, f32, {"T", "C"}, ""}},
+         {"renormalize"},
+         {},
+         ObjectKind::none,
+         [](const Symbols& symbols, int) {
+             return std::string(value(symbols, "C") > value(symbols, "E") ? "C: exceeds E" : "");
+         }},
+        {"experts",
+         {{"x", read, f32, {"T", "W"}, ""},
+          {"chosen", read, i32, {"T", "C"}, "E"},
+          {"shares", read, f32, {"T", "C"}, ""},
+          {"out", write, f32, {"T", "W"}, ""},
+          {"rows", write, u8, {"T", "C*X"}, ""},
+          {"gate_up", write, f32, {"T", "2*C*F"}, ""},
+          {"inner", write, u8, {"T", "C*Y"}, ""},
+          {"y", write, f32, {"T", "C*W"}, ""},
+          {"lists", write, i32, {"T", "4*C"}, ""},
+          {"counts", write, i32, {"E+1"}, ""}},
+         {"threads"},
+         {},
+         ObjectKind::packed_experts},
         {"lora",
          {{"x", read, f32, {"T", "K"}, ""},
           {"y", update, f32, {"T", "N"}, ""},

@@ -28,7 +28,7 @@ struct Parameter {
     std::string runs_to = {};         // values ascend from 0 to this extent
 };
 
-enum class ObjectKind : uint8_t { none, packed_linear, adapter_slots };
+enum class ObjectKind : uint8_t { none, packed_linear, adapter_slots, packed_experts };
 
 struct Signature {
     std::string kernel;

@@ -18,6 +18,7 @@ void check_row_of_blocks(const ChunkViews& chunks, int64_t row, int64_t blocks_u
                          const CacheExtent& cache) {
     TensorView table = chunks.block_tables;
     table.data = table.row<int32_t>(row);
+    table.rank = 1;
     table.shape[0] = blocks_used;
     table.stride[0] = 1;
     check_below(table, cache.blocks, at("block_tables", row));
@@ -26,13 +27,17 @@ void check_row_of_blocks(const ChunkViews& chunks, int64_t row, int64_t blocks_u
 } // namespace
 
 void check_below(const TensorView& values, int64_t below, const std::string& where) {
-    const auto* value = static_cast<const int32_t*>(values.data);
+    const int64_t rows = values.rank > 1 ? values.shape[0] : 1;
+    const int64_t columns = values.rank > 1 ? values.shape[1] : values.shape[0];
     // As unsigned, a negative number is too large: one comparison, which vectorises.
     uint32_t largest = 0;
-    for (int64_t i = 0; i < values.shape[0]; ++i) {
-        largest = std::max(largest, static_cast<uint32_t>(value[i]));
+    for (int64_t row = 0; row < rows; ++row) {
+        const auto* value = values.row<int32_t>(row);
+        for (int64_t i = 0; i < columns; ++i) {
+            largest = std::max(largest, static_cast<uint32_t>(value[i]));
+        }
     }
-    if (values.shape[0] > 0 && static_cast<int64_t>(largest) >= below) {
+    if (rows * columns > 0 && static_cast<int64_t>(largest) >= below) {
         refuse(where + ": " + std::to_string(static_cast<int32_t>(largest)) + " is not in 0.." +
                std::to_string(below - 1));
     }

@@ -11,7 +11,7 @@
 
 namespace penstock::bind {
 
-// Every element of `values` [n] int32 lies in 0..below - 1.
+// Every element of `values` [n] or [m, n] int32 lies in 0..below - 1.
 void check_below(const TensorView& values, int64_t below, const std::string& where);
 
 // That no two elements of `values` [n] int32, all in 0..some bound, are equal: two threads would

@@ -4,6 +4,7 @@
 #include "cpu/activation.inl.h"
 #include "cpu/attention.inl.h"
 #include "cpu/embedding.inl.h"
+#include "cpu/experts.inl.h"
 #include "cpu/gather.inl.h"
 #include "cpu/layer_norm.inl.h"
 #include "cpu/level.h"
@@ -24,7 +25,7 @@ namespace {
 constexpr KernelTable kTable{{kQuantizeKernels, kLinearAffineKernels, kLinearDenseKernels,
                               kEmbeddingKernels, kNormKernels, kRopeKernels, kAttentionKernels,
                               kActivationKernels, kAdjustKernels, kSamplingKernels, kGatherKernels,
-                              kLayerNormKernels, kPoolingKernels, kLoraKernels}};
+                              kLayerNormKernels, kPoolingKernels, kLoraKernels, kExpertKernels}};
 
 } // namespace
 } // namespace penstock::cpu::PENSTOCK_LEVEL

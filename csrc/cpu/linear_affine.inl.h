@@ -220,6 +220,16 @@ inline int64_t linear_affine_tasks(const Arguments& arguments, int) {
     return LinearCut::tasks(affine_cut(arguments));
 }
 
+// Any task of affine parts.
+inline void multiply_affine(const AffineOperands& operands, const LinearTask& task,
+                            Workspace& workspace) {
+    switch (task.part->encoding) {
+    case Encoding::affine4: multiply_format<4>(operands, task, workspace); break;
+    case Encoding::affine6: multiply_format<6>(operands, task, workspace); break;
+    default: multiply_format<8>(operands, task, workspace); break;
+    }
+}
+
 inline void linear_affine_run(const Arguments& arguments, int, int64_t index,
                               Workspace& workspace) {
     const LinearCut cut = affine_cut(arguments);
@@ -228,11 +238,7 @@ inline void linear_affine_run(const Arguments& arguments, int, int64_t index,
     const TensorView& out = arguments.tensor[1];
     const AffineOperands operands{cut.linear, static_cast<const uint8_t*>(x.data), x.stride[0],
                                   static_cast<float*>(out.data), out.stride[0]};
-    switch (task.part->encoding) {
-    case Encoding::affine4: multiply_format<4>(operands, task, workspace); break;
-    case Encoding::affine6: multiply_format<6>(operands, task, workspace); break;
-    default: multiply_format<8>(operands, task, workspace); break;
-    }
+    multiply_affine(operands, task, workspace);
 }
 
 inline size_t linear_affine_workspace_bytes(const Arguments& arguments) {

@@ -122,12 +122,10 @@ inline int64_t linear_dense_tasks(const Arguments& arguments, int) {
     return LinearCut::tasks(dense_cut(arguments));
 }
 
-inline void linear_dense_run(const Arguments& arguments, int, int64_t index, Workspace& workspace) {
-    const LinearCut cut = dense_cut(arguments);
-    const LinearTask task = LinearCut::task(cut, index);
-    const TensorView& x = arguments.tensor[0];
-    const TensorView& out = arguments.tensor[1];
-    const DenseOperands operands{cut.linear, static_cast<const float*>(x.data), x.stride[0],
+// Any task of dense parts, from and to the rows of `x` and `out`.
+inline void multiply_dense(const LinearPanels& linear, const LinearTask& task, const TensorView& x,
+                           const TensorView& out, Workspace& workspace) {
+    const DenseOperands operands{&linear, static_cast<const float*>(x.data), x.stride[0],
                                  static_cast<float*>(out.data), out.stride[0]};
     switch (task.part->encoding) {
     case Encoding::dense_f32: multiply_dense_task<Encoding::dense_f32>(operands, task); break;
@@ -140,6 +138,12 @@ inline void linear_dense_run(const Arguments& arguments, int, int64_t index, Wor
         }
         break;
     }
+}
+
+inline void linear_dense_run(const Arguments& arguments, int, int64_t index, Workspace& workspace) {
+    const LinearCut cut = dense_cut(arguments);
+    const LinearTask task = LinearCut::task(cut, index);
+    multiply_dense(*cut.linear, task, arguments.tensor[0], arguments.tensor[1], workspace);
 }
 
 inline size_t linear_dense_workspace_bytes(const Arguments& arguments) {

@@ -17,7 +17,7 @@ from penstock.kernels.native.pack import NativeSlots, matrix_source
 from penstock.kernels.native.sink import EagerSink, PlanSink, Sink
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import AdapterRows, HeadNorm, LayerCache, StepInputs
-from penstock.kernels.weights import Linear, Matrix
+from penstock.kernels.weights import Experts, Linear, Matrix
 
 Tensor = TypeVar("Tensor")
 Pool = _native.ThreadPool
@@ -40,6 +40,11 @@ class SinkOps(Generic[Tensor]):
 
     def pack_head(self, weight: Linear) -> Any:
         return self.pack_linear(weight)
+
+    def pack_experts(self, weights: Experts) -> Any:
+        pairs = zip(weights.gate, weights.up, strict=True)
+        layers = ([part for pair in pairs for part in pair], weights.down)
+        return _native.PackedExperts(*(self.pack_linear(Linear(tuple(parts))) for parts in layers))
 
     def pack_embedding(self, table: Matrix) -> Any:
         """The same packed form as that of a head."""
@@ -167,6 +172,29 @@ class SinkOps(Generic[Tensor]):
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         out = self._sink.empty(gate_up, _columns(gate_up) // 2)
         self._sink.call("gelu_mul", [gate_up, out])
+        return out
+
+    def route_experts(
+        self, logits: Tensor, per_token: int, renormalize: bool
+    ) -> tuple[Tensor, Tensor]:
+        chosen = self._sink.empty(logits, per_token, "int32")
+        shares = self._sink.empty(logits, per_token)
+        self._sink.call("route_experts", [logits, chosen, shares], [int(renormalize)])
+        return chosen, shares
+
+    def experts(self, x: Tensor, chosen: Tensor, shares: Tensor, weights: Any) -> Tensor:
+        count, ff, width = weights.shape
+        each, out = _columns(chosen), self._sink.empty(x, width)
+        scratch = [
+            self._sink.empty(x, each * weights.row_bytes, "uint8"),
+            self._sink.empty(x, each * 2 * ff),
+            self._sink.empty(x, each * weights.inner_bytes, "uint8"),
+            self._sink.empty(x, each * width),
+            self._sink.empty(x, each * 4, "int32"),
+            self._sink.scratch(count + 1, "int32"),
+        ]
+        tensors = [x, chosen, shares, out, *scratch]
+        self._sink.call("experts", tensors, [self._sink.pool.threads], weight=weights)
         return out
 
     def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:

@@ -30,8 +30,8 @@ class Sink(Protocol, Generic[Tensor]):
     def between(self, starts: Tensor, columns: int) -> Tensor:
         """A new float32 tensor with a row for each span between two neighbours of `starts`."""
 
-    def scratch(self, extent: int) -> Tensor:
-        """A new float32 vector whose extent is the same in every step."""
+    def scratch(self, extent: int, dtype: str = "float32") -> Tensor:
+        """A new vector whose extent is the same in every step."""
 
     def call(
         self,
@@ -68,8 +68,8 @@ class EagerSink:
     def between(self, starts: Array, columns: int) -> Array:
         return aligned_empty((starts.shape[0] - 1, columns), "float32")
 
-    def scratch(self, extent: int) -> Array:
-        return np.empty(extent, dtype=np.float32)
+    def scratch(self, extent: int, dtype: str = "float32") -> Array:
+        return np.empty(extent, dtype=dtype)
 
     def call(
         self,
@@ -98,8 +98,8 @@ class PlanSink:
     def between(self, starts: Any, columns: int) -> Any:
         return self.recorder.between(starts, columns)
 
-    def scratch(self, extent: int) -> Any:
-        return self.recorder.scratch(extent)
+    def scratch(self, extent: int, dtype: str = "float32") -> Any:
+        return self.recorder.scratch(extent, dtype)
 
     def call(
         self,

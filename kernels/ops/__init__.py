@@ -7,6 +7,7 @@ from penstock.kernels.ops.activation import GELU, GELU_MUL, GELU_TANH_MUL, SILU_
 from penstock.kernels.ops.adjust import ADJUST_LOGITS
 from penstock.kernels.ops.attention import ATTENTION, BIDIRECTIONAL_ATTENTION
 from penstock.kernels.ops.embedding import EMBEDDING
+from penstock.kernels.ops.experts import EXPERTS, ROUTE_EXPERTS
 from penstock.kernels.ops.gather import GATHER_ROWS
 from penstock.kernels.ops.layer_norm import ADD_LAYER_NORM, LAYER_NORM
 from penstock.kernels.ops.linear import LINEAR
@@ -30,6 +31,8 @@ def all_ops() -> tuple[Op, ...]:
         ADD_RMS_NORM,
         SILU_MUL,
         GELU_TANH_MUL,
+        ROUTE_EXPERTS,
+        EXPERTS,
         GATHER_ROWS,
         ADJUST_LOGITS,
         SAMPLE,

@@ -48,7 +48,7 @@ class KernelSet:
         tensors: Sequence[Array],
         integers: Sequence[int] = (),
         reals: Sequence[float] = (),
-        object: PackedLinear | None = None,
+        object: PackedLinear | PackedExperts | None = None,
     ) -> None:
         """Run one kernel now, with the GIL released. csrc/bind/signature.cc lists arguments."""
 
@@ -105,6 +105,19 @@ class MatrixSource:
         super_minimum: Array | None = None,
     ) -> MatrixSource: ...
 
+class PackedExperts:
+    """The packed experts of a layer. `gate_up`: gate and up of each in turn; `down`: one part for
+    each. ValueError where they are not alike. `row_bytes`, `inner_bytes`: of a row that goes into
+    the one and into the other."""
+
+    row_bytes: int
+    inner_bytes: int
+    size_bytes: int
+    def __init__(self, gate_up: PackedLinear, down: PackedLinear) -> None: ...
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(E, F, W)."""
+
 class PackedLinear:
     """Weights packed for a level, in parallel and with the GIL released."""
 
@@ -155,7 +168,7 @@ class Recorder:
         tensors: Sequence[PlanTensor | Array],
         integers: Sequence[int] = (),
         reals: Sequence[float] = (),
-        object: PackedLinear | None = None,
+        object: PackedLinear | PackedExperts | None = None,
     ) -> None:
         """Record one call. Arrays are constants, or caches that the kernel updates; kept alive.
 

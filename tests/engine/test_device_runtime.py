@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from device_runtimes import INTERPRETED, rehearse
 from generations import Outcome, Request, generate, requests_over
+from small_experts import write_small_experts
 from small_llama import CONTEXT, VOCAB, write_small_llama
 
 from penstock.config import EngineSettings
@@ -43,9 +44,12 @@ def settings(**options: object) -> EngineSettings:
     )
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_llama(tmp_path_factory.mktemp("model") / "small-llama")
+WRITERS = {"llama": write_small_llama, "experts": write_small_experts}
+
+
+@pytest.fixture(scope="module", params=list(WRITERS))
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return WRITERS[request.param](tmp_path_factory.mktemp("model") / "small")
 
 
 @pytest.fixture(scope="module")

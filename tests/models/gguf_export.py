@@ -23,6 +23,8 @@ GGUF_NAMES = {
     "mlp.gate_proj.": "ffn_gate.",
     "mlp.up_proj.": "ffn_up.",
     "mlp.down_proj.": "ffn_down.",
+    "mlp.gate.": "ffn_gate_inp.",
+    "mlp.experts.down_proj": "ffn_down_exps.weight",
     "model.layers.": "blk.",
 }
 
@@ -32,6 +34,10 @@ GEMMA_NAMES = GGUF_NAMES | {
     "pre_feedforward_layernorm.": "ffn_norm.",
     "post_feedforward_layernorm.": "post_ffw_norm.",
 }
+
+
+ARCHITECTURES = {"qwen3_moe": "qwen3moe", "mixtral": "llama"}
+"""Where a converter's name is not that of the config."""
 
 
 def interleave(weight: np.ndarray, heads: int) -> np.ndarray:
@@ -46,10 +52,12 @@ def export_gguf(
     kind: str = "F32",
     extra_tensors: dict[str, np.ndarray] | None = None,
     tokens: list[str] | None = None,
+    extra_keys: dict[str, int | float] | None = None,
 ) -> None:
-    """`kind`: the type of the matrices. Vectors stay F32."""
+    """`kind`: the type of the matrices. Vectors, and what chooses experts, stay F32. `extra_keys`
+    of the metadata are written in the place of those of the same name."""
     config = model.config
-    architecture = config.model_type.removesuffix("_text")
+    architecture = ARCHITECTURES.get(config.model_type, config.model_type).removesuffix("_text")
     gemma = architecture == "gemma3"
     writer = gguf.GGUFWriter(str(path), architecture)
     writer.add_block_count(config.num_hidden_layers)
@@ -66,6 +74,12 @@ def export_gguf(
     if getattr(config, "head_dim", None):
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
+    if getattr(config, "num_experts_per_tok", None):
+        _add_experts(writer, config)
+    for key, value in (extra_keys or {}).items():
+        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+        writer.kv_data[0].pop(key, None)
+        add[type(value)](key, value)
     if tokens is not None:
         _add_tokenizer(writer, tokens)
     for name, parameter in model.state_dict().items():
@@ -80,13 +94,26 @@ def export_gguf(
             values = values + 1
         for old, new in (GEMMA_NAMES if gemma else GGUF_NAMES).items():
             name = name.replace(old, new)
-        _add_tensor(writer, name, values, kind if values.ndim == 2 else "F32")
+        if name.endswith("mlp.experts.gate_up_proj"):
+            for part, half in zip(("gate", "up"), np.split(values, 2, axis=1), strict=True):
+                part_name = name.replace("mlp.experts.gate_up_proj", f"ffn_{part}_exps.weight")
+                _add_tensor(writer, part_name, np.ascontiguousarray(half), kind)
+            continue
+        plain = values.ndim < 2 or "ffn_gate_inp" in name
+        _add_tensor(writer, name, values, "F32" if plain else kind)
     for name, values in (extra_tensors or {}).items():
         _add_tensor(writer, name, values, "F32")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:
+    writer.add_expert_count(config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    if hasattr(config, "moe_intermediate_size"):
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
 
 
 def _add_tensor(writer: gguf.GGUFWriter, name: str, values: np.ndarray, kind: str) -> None:

@@ -133,6 +133,11 @@ def _module(
         raise invalid_adapter(f"{key.module} has only one of lora_A and lora_B")
     if key.layer >= len(spec.layers):
         raise invalid_adapter(f"{key.module}: the model has {len(spec.layers)} layers")
+    if spec.layers[key.layer].experts is not None and ".mlp." in key.module:
+        raise invalid_adapter(
+            f"{key.module}: layer {key.layer} is a mixture of experts, and adapters of experts are"
+            " not supported"
+        )
     if not config.targets(key.module, key.layer):
         raise invalid_adapter(
             f"{key.module} is in {WEIGHTS_NAME}, but {CONFIG_NAME} does not target it"

@@ -48,6 +48,9 @@ FEATURES: Final = (
     ("embed_tokens", "extra vocabulary"),
     ("lm_head", "extra vocabulary"),
     (".bias", "a bias"),
+    (".experts", "an adapter of experts"),
+    ("block_sparse_moe.", "an adapter of experts"),
+    (".mlp.gate.lora_", "an adapter of what chooses experts"),
 )
 
 

@@ -16,8 +16,9 @@ from penstock.base.errors import ModelError
 from penstock.models import gguf_config, hf_config
 from penstock.models.encoder_config import ENCODER_ARCHITECTURES, EncoderFamily, encoder_spec
 from penstock.models.encoder_spec import EncoderSpec
+from penstock.models.experts_config import hf_mixtures
 from penstock.models.hf_config import HfConfig
-from penstock.models.spec import DecoderSpec
+from penstock.models.spec import DecoderSpec, LayerSpec
 from penstock.quant.float8_config import read_scheme
 from penstock.quant.gguf import GgufFile
 from penstock.quant.json_file import read_json
@@ -27,13 +28,14 @@ from penstock.quant.json_file import read_json
 class Family:
     """How a member differs in what its config does not say. A bias of None: as `attention_bias`
     says. `gemma`: scaled embeddings, norms stored less one and around each block, tied by
-    default."""
+    default. `experts`: how the config says which layers are mixtures of them."""
 
     name: str
     qkv_bias: bool | None = None
     output_bias: bool | None = None
     qk_norm: bool = False
     gemma: bool = False
+    experts: Literal["qwen3", "mixtral"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ HF_ARCHITECTURES = {
     "MistralForCausalLM": Family("mistral", qkv_bias=False, output_bias=False),
     "Qwen2ForCausalLM": Family("qwen2", qkv_bias=True, output_bias=False),
     "Qwen3ForCausalLM": Family("qwen3", qk_norm=True),
+    "Qwen3MoeForCausalLM": Family("qwen3_moe", qk_norm=True, experts="qwen3"),
+    "MixtralForCausalLM": Family("mixtral", qkv_bias=False, output_bias=False, experts="mixtral"),
     "SmolLM3ForCausalLM": Family("smollm3"),
     "Gemma3ForCausalLM": Family("gemma3", qk_norm=True, gemma=True),
 }
@@ -58,6 +62,7 @@ GGUF_ARCHITECTURES = {
     "llama": GgufFamily("llama", interleaved=True),
     "qwen2": GgufFamily("qwen2"),
     "qwen3": GgufFamily("qwen3"),
+    "qwen3moe": GgufFamily("qwen3moe"),
     "gemma3": GgufFamily("gemma3", gemma=True),
 }
 ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
@@ -157,7 +162,7 @@ def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
         vocab=config.vocab_size,
         norm_eps=config.rms_norm_eps,
         rope=hf_config.rope_spec(config, where),
-        layers=hf_config.layer_specs(config, where),
+        layers=_layers(config, family, where),
         context_tokens=config.max_position_embeddings,
         qkv_bias=bias if family.qkv_bias is None else family.qkv_bias,
         output_bias=bias if family.output_bias is None else family.output_bias,
@@ -171,4 +176,14 @@ def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
         sandwich_norms=family.gemma,
         activation=ACTIVATIONS[activation],
         bidirectional=config.use_bidirectional_attention,
+    )
+
+
+def _layers(config: HfConfig, family: Family, where: str) -> tuple[LayerSpec, ...]:
+    layers = hf_config.layer_specs(config, where)
+    if family.experts is None:
+        return layers
+    mixtures = hf_mixtures(config, family.experts, where)
+    return tuple(
+        replace(layer, experts=experts) for layer, experts in zip(layers, mixtures, strict=True)
     )

@@ -12,12 +12,12 @@ from typing import Any, Final, Generic, TypeVar
 
 from penstock.kernels.lora import Slots, Store
 from penstock.kernels.table import AdapterRows, HeadNorm, LayerCache, Ops, StepInputs
-from penstock.kernels.weights import Affine, Dense, Linear
-from penstock.models.low_rank import DOWN, GATE_UP, OUTPUT, QKV, SLICES
+from penstock.kernels.weights import Affine, Dense, Matrix
+from penstock.models.low_rank import DOWN, GATE_UP, OUTPUT, QKV, first_linears
 from penstock.models.rope import identity_table, rope_table
-from penstock.models.spec import DecoderSpec
+from penstock.models.spec import DecoderSpec, LayerSpec
 from penstock.models.weights import DecoderWeights, LayerWeights, Vector
-from penstock.quant.rows import linear_bytes, size_bytes
+from penstock.quant.rows import expert_bytes, linear_bytes, size_bytes
 
 Tensor = TypeVar("Tensor")
 
@@ -28,24 +28,27 @@ Progress = Callable[[int, int], None]  # layers done, layers in all
 
 @dataclass(frozen=True, slots=True)
 class _Layer(Generic[Tensor]):
-    """A packed layer: weights as `Ops.pack_linear` gave them, norms and rope as tensors."""
+    """A packed layer: weights as `Ops` packed them, norms and rope as tensors. A mixture has
+    `router` and `experts`, any other layer `gate_up` and `down`."""
 
+    spec: LayerSpec
     attention_norm: Tensor
     qkv: Any
     head_norm: HeadNorm | None
     rope: Tensor
-    window: int
     output: Any
     mlp_norm: Tensor
     gate_up: Any
     down: Any
+    router: Any
+    experts: Any
     attention_post_norm: Tensor | None
     mlp_post_norm: Tensor | None
 
 
 class _Linears(Generic[Tensor]):
-    """The linear layers of a step, with what adapters add to them: of `layer`, for `rows`. Without
-    slots, or where no row has an adapter, they are the base model's alone."""
+    """The linear layers of a step, with what adapters add to them: from number `first` on, for
+    `rows`. Without slots, or where no row has an adapter, they are the base model's alone."""
 
     def __init__(
         self, ops: Ops[Tensor], slots: Slots | None, rows: AdapterRows[Tensor] | None
@@ -53,14 +56,13 @@ class _Linears(Generic[Tensor]):
         self._ops = ops
         self._slots = slots
         self.rows = rows
-        self.layer = 0
+        self.first = 0
 
     def __call__(self, x: Tensor, weight: Any, which: int) -> Tensor:
         y = self._ops.linear(x, weight)
         if self._slots is None or self.rows is None:
             return y
-        number = self.layer * len(SLICES) + which
-        return self._ops.lora(x, y, self._slots, number, self.rows)
+        return self._ops.lora(x, y, self._slots, self.first + which, self.rows)
 
 
 class Decoder(Generic[Tensor]):
@@ -83,6 +85,7 @@ class Decoder(Generic[Tensor]):
         self.spec = spec
         self.weight_bytes = 0
         self.adapter_store: Store = "f32"
+        self._first_linears = first_linears(spec)
         positions = context_tokens or spec.context_tokens
         self._rope = ops.constant(rope_table(spec.rope, positions, weights.rope_factors()))
         self._local_rope = self._rope
@@ -127,7 +130,7 @@ class Decoder(Generic[Tensor]):
                 x = ops.rms_norm(x, layer.attention_norm, spec.norm_eps)
             else:
                 x, residual = ops.add_rms_norm(x, residual, layer.attention_norm, spec.norm_eps)
-            linear.layer = index
+            linear.first = self._first_linears[index]
             x = self._attend(ops, linear, x, layer, inputs, cache)
             if rows is not None and index == len(self._layers) - 1:  # the others matter no more
                 x = ops.gather_rows(x, rows)
@@ -135,8 +138,7 @@ class Decoder(Generic[Tensor]):
                 linear.rows = inputs.sampled_adapters
             x = self._post_norm(ops, linear(x, layer.output, OUTPUT), layer.attention_post_norm)
             x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, spec.norm_eps)
-            x = self._activate(ops, linear(x, layer.gate_up, GATE_UP))
-            x = linear(x, layer.down, DOWN)
+            x = self._feed_forward(ops, linear, x, layer)
             x = self._post_norm(ops, x, layer.mlp_post_norm)
         states, _ = ops.add_rms_norm(x, residual, self._final_norm, spec.norm_eps)
         return states
@@ -157,7 +159,19 @@ class Decoder(Generic[Tensor]):
         qkv = linear(x, layer.qkv, QKV)
         q = ops.rope_cache(qkv, layer.rope, inputs, cache, heads, layer.head_norm)
         attention = ops.bidirectional_attention if spec.bidirectional else ops.attention
-        return attention(q, inputs, cache, heads, scale, layer.window)
+        return attention(q, inputs, cache, heads, scale, layer.spec.window)
+
+    def _feed_forward(
+        self, ops: Ops[Tensor], linear: _Linears[Tensor], x: Tensor, layer: _Layer[Tensor]
+    ) -> Tensor:
+        """[T, W] -> [T, W]."""
+        experts = layer.spec.experts
+        if experts is None:
+            inner = self._activate(ops, linear(x, layer.gate_up, GATE_UP))
+            return linear(inner, layer.down, DOWN)
+        logits = ops.linear(x, layer.router)
+        chosen, shares = ops.route_experts(logits, experts.per_token, experts.renormalize)
+        return ops.experts(x, chosen, shares, layer.experts)
 
     def _activate(self, ops: Ops[Tensor], gate_up: Tensor) -> Tensor:
         if self.spec.activation == "gelu_tanh":
@@ -179,9 +193,13 @@ class Decoder(Generic[Tensor]):
 
     def _pack_layer(self, layer: LayerWeights, ops: Ops[Tensor]) -> _Layer[Tensor]:
         own = self.spec.layers[len(self._layers)]
-        linears = (layer.qkv, layer.output, layer.gate_up, layer.down)
-        self.weight_bytes += sum(map(linear_bytes, linears))
-        self.adapter_store = max(self.adapter_store, *map(_store_of, linears), key=_STORES.index)
+        linears = (layer.qkv, layer.output, layer.gate_up, layer.down, layer.router)
+        held = [linear for linear in linears if linear is not None]
+        self.weight_bytes += sum(map(linear_bytes, held))
+        if layer.experts is not None:
+            self.weight_bytes += expert_bytes(layer.experts)
+        parts = [part for linear in held if linear is not layer.router for part in linear.parts]
+        self.adapter_store = max(self.adapter_store, *map(_store_of, parts), key=_STORES.index)
         head_norm = None
         if layer.q_norm is not None and layer.k_norm is not None:
             head_norm = HeadNorm(
@@ -189,25 +207,26 @@ class Decoder(Generic[Tensor]):
             )
         rope = self._local_rope if own.window else self._rope
         return _Layer(
+            spec=own,
             attention_norm=ops.constant(layer.attention_norm),
             qkv=ops.pack_linear(layer.qkv),
             head_norm=head_norm,
             rope=rope if own.rotary else self._no_rope,
-            window=own.window,
             output=ops.pack_linear(layer.output),
             mlp_norm=ops.constant(layer.mlp_norm),
-            gate_up=ops.pack_linear(layer.gate_up),
-            down=ops.pack_linear(layer.down),
+            gate_up=None if layer.gate_up is None else ops.pack_linear(layer.gate_up),
+            down=None if layer.down is None else ops.pack_linear(layer.down),
+            router=None if layer.router is None else ops.pack_head(layer.router),
+            experts=None if layer.experts is None else ops.pack_experts(layer.experts),
             attention_post_norm=_constant(ops, layer.attention_post_norm),
             mlp_post_norm=_constant(ops, layer.mlp_post_norm),
         )
 
 
-def _store_of(linear: Linear) -> Store:
-    if any(isinstance(part, Affine) for part in linear.parts):
+def _store_of(part: Matrix) -> Store:
+    if isinstance(part, Affine):
         return "i8"
-    wide = all(isinstance(part, Dense) and part.dtype == "f32" for part in linear.parts)
-    return "f32" if wide else "f16"
+    return "f32" if isinstance(part, Dense) and part.dtype == "f32" else "f16"
 
 
 def _constant(ops: Ops[Tensor], weight: Vector | None) -> Tensor | None:

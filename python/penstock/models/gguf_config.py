@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from penstock.base.errors import ModelError
 from penstock.dialog import Sampling
+from penstock.models.experts_config import gguf_experts
 from penstock.models.spec import (
     MAX_LAYERS,
     DecoderSpec,
@@ -27,7 +28,7 @@ def decoder_spec(file: GgufFile, architecture: str) -> DecoderSpec:
     """The decoder of a Llama-family file. Biases, head norms and an untied head are there where
     their tensors are: GGUF has no keys for them."""
     where = str(file.path)
-    _refuse_experts(file, architecture)
+    experts = gguf_experts(file, architecture)
     heads = file.integer(f"{architecture}.attention.head_count")
     width = file.integer(f"{architecture}.embedding_length")
     head_dim = file.integer(f"{architecture}.attention.key_length", width // max(heads, 1))
@@ -43,7 +44,7 @@ def decoder_spec(file: GgufFile, architecture: str) -> DecoderSpec:
         heads=heads,
         kv_heads=file.integer(f"{architecture}.attention.head_count_kv", heads),
         head_dim=head_dim,
-        ff=file.integer(f"{architecture}.feed_forward_length"),
+        ff=file.integer(f"{architecture}.feed_forward_length", experts.ff if experts else None),
         vocab=_vocab(file),
         norm_eps=file.real(f"{architecture}.attention.layer_norm_rms_epsilon"),
         rope=RopeSpec(
@@ -51,7 +52,7 @@ def decoder_spec(file: GgufFile, architecture: str) -> DecoderSpec:
             rotated=file.integer(f"{architecture}.rope.dimension_count", head_dim),
             scaling=_scaling(file, architecture),
         ),
-        layers=(LayerSpec(window),) * layers,
+        layers=(LayerSpec(window, experts=experts),) * layers,
         context_tokens=file.integer(f"{architecture}.context_length"),
         qkv_bias="blk.0.attn_q.bias" in file.tensors,
         output_bias="blk.0.attn_output.bias" in file.tensors,
@@ -98,15 +99,6 @@ def sampling_defaults(file: GgufFile) -> Sampling:
         min_p=real("general.sampling.min_p"),
         repetition_penalty=real("general.sampling.penalty_repeat"),
     )
-
-
-def _refuse_experts(file: GgufFile, architecture: str) -> None:
-    experts = file.integer(f"{architecture}.expert_count", 0)
-    if experts:
-        raise ModelError(
-            f"{file.path}: {architecture}.expert_count {experts}: mixtures of experts are not"
-            " supported"
-        )
 
 
 def _vocab(file: GgufFile) -> int:

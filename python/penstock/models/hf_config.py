@@ -85,6 +85,13 @@ class HfConfig(msgspec.Struct):
     attn_logit_softcapping: float | None = None
     final_logit_softcapping: float | None = None
     use_bidirectional_attention: bool = False
+    num_experts: int | None = None
+    num_local_experts: int | None = None
+    num_experts_per_tok: int | None = None
+    moe_intermediate_size: int | None = None
+    norm_topk_prob: bool = False
+    decoder_sparse_step: int = 1
+    mlp_only_layers: list[int] = []
 
 
 class GenerationConfig(msgspec.Struct):

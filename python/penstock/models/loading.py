@@ -73,7 +73,7 @@ def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
         weights = EncoderWeights(checkpoint, HF_ENCODER_NAMES[spec.architecture], spec, dtype)
     else:
         bare = "embed_tokens.weight" in checkpoint.tensors
-        names = hf_names(sandwich_norms=spec.sandwich_norms, bare=bare)
+        names = hf_names(spec, bare=bare)
         weights = DecoderWeights(checkpoint, names, spec, dtype)
     width = spec.width
     dense = []
@@ -128,9 +128,8 @@ def load_model(
         weights = DecoderWeights(file, GGUF_NAMES, spec, dtype, family.interleaved)
     else:
         spec = architectures.spec_of_folder(files.path)
-        names = hf_names(sandwich_norms=spec.sandwich_norms)
         checkpoint = open_checkpoint(files.path, _held(float8, dtype))
-        weights = DecoderWeights(checkpoint, names, spec, dtype)
+        weights = DecoderWeights(checkpoint, hf_names(spec), spec, dtype)
     return LoadedModel(files.model_id, fingerprint(files), spec, weights, widened_bytes(checkpoint))
 
 

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Final
 
-from penstock.models.spec import DecoderSpec
+from penstock.models.spec import DecoderSpec, LayerSpec
 
 SLICES: Final = (("q", "k", "v"), ("o",), ("gate", "up"), ("down",))
 """The projections of each linear layer of a decoder layer, in the order of its rows."""
 
 QKV, OUTPUT, GATE_UP, DOWN = range(4)
-"""Their places: linear layer `which` of decoder layer i has number i * 4 + which."""
+"""Their places: linear layer `which` of decoder layer i has number first_linears[i] + which."""
+
+
+def slices_of(layer: LayerSpec) -> tuple[tuple[str, ...], ...]:
+    """Those of SLICES that a decoder layer has: a mixture of experts has no feed-forward."""
+    return SLICES if layer.experts is None else SLICES[:GATE_UP]
+
+
+def first_linears(spec: DecoderSpec) -> tuple[int, ...]:
+    """The number of the first linear layer of each decoder layer."""
+    return tuple(accumulate((len(slices_of(layer)) for layer in spec.layers), initial=0))[:-1]
 
 
 def linear_sizes(spec: DecoderSpec) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """Of each linear layer of a decoder: its inputs, and the outputs of its projections."""
-    layer = (
+    sizes = (
         (spec.width, (spec.q_rows, spec.kv_rows, spec.kv_rows)),
         (spec.q_rows, (spec.width,)),
         (spec.width, (spec.ff, spec.ff)),
         (spec.ff, (spec.width,)),
     )
-    return layer * len(spec.layers)
+    return tuple(size for layer in spec.layers for size in sizes[: len(slices_of(layer))])
 
 
 def adapter_bytes(spec: DecoderSpec, rank: int, item_bytes: int) -> int:

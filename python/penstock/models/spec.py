@@ -17,6 +17,8 @@ MAX_LAYERS = 1024
 MAX_WIDTH = 1 << 20
 MAX_VOCAB = 1 << 24
 MAX_CONTEXT = 1 << 24
+MAX_EXPERTS = 1024
+MAX_EXPERTS_IN_ALL = 1 << 16
 
 
 def check_sizes(where: str, limits: Mapping[str, tuple[int, int]]) -> None:
@@ -70,12 +72,26 @@ class RopeSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertsSpec:
+    """A mixture of experts: a token goes through `per_token` of `count` feed-forwards of width
+    `ff`. Their shares in its result are its softmax over all; `renormalize`: divided by the sum of
+    those that are chosen, which is the softmax over these."""
+
+    count: int
+    per_token: int
+    ff: int
+    renormalize: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
     """What may differ between layers. `window` 0: full attention; w: the last w positions.
-    `rotary` False: no position embedding at all."""
+    `rotary` False: no position embedding at all. `experts`: what is in the place of the
+    feed-forward, if anything is."""
 
     window: int = 0
     rotary: bool = True
+    experts: ExpertsSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +138,18 @@ class DecoderSpec:
         """Rows of the key (and of the value) projection."""
         return self.kv_heads * self.head_dim
 
+    @property
+    def inner_columns(self) -> int:
+        """The most numbers that a token has inside of a layer's feed-forward at a time: the two
+        halves and their product; of experts, beside them, what goes in and what comes out, each in
+        whole lines of 64 bytes, and some numbers for each choice."""
+        widest = 3 * self.ff if any(layer.experts is None for layer in self.layers) else 0
+        for experts in {layer.experts for layer in self.layers} - {None}:
+            assert experts is not None
+            inside = 2 * self.width + 3 * experts.ff
+            widest = max(widest, experts.per_token * (inside + 40) + experts.count)
+        return widest
+
     def check(self, where: str) -> None:
         """Refuse impossible sizes with a ModelError that opens with `where`."""
         limits = {
@@ -146,6 +174,22 @@ class DecoderSpec:
             raise ModelError(f"{where}: attention scale {self.attention_scale}")
         if any(not 0 <= layer.window <= MAX_CONTEXT for layer in self.layers):
             raise ModelError(f"{where}: a sliding window out of range")
+        mixtures = [layer.experts for layer in self.layers if layer.experts is not None]
+        for experts in set(mixtures):
+            _check_experts(experts, where)
+        if sum(experts.count for experts in mixtures) > MAX_EXPERTS_IN_ALL:
+            raise ModelError(f"{where}: more than {MAX_EXPERTS_IN_ALL} experts in all layers")
+        if mixtures and (self.activation != "silu" or self.mlp_bias):
+            raise ModelError(f"{where}: experts have silu and no biases")
+
+
+def _check_experts(experts: ExpertsSpec, where: str) -> None:
+    limits = {
+        "number of experts": (experts.count, MAX_EXPERTS),
+        "experts of a token": (experts.per_token, experts.count),
+        "feed-forward width of an expert": (experts.ff, MAX_WIDTH),
+    }
+    check_sizes(where, limits)
 
 
 def _check_rope(rope: RopeSpec, head_dim: int, where: str) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from penstock.models.spec import DecoderSpec
+
 
 @dataclass(frozen=True, slots=True)
 class TensorNames:
     """Names without their `.weight` or `.bias`; those of a layer follow `layer`, in which {} is
-    its index. The post norms are those of sandwich norms. `ignored` matches tensors that carry
-    nothing (they are computed)."""
+    its index. The post norms are those of sandwich norms. Of experts, {} in a name is the number of
+    one; a name without holds all of them, [E, ...]. `ignored` matches tensors that carry nothing
+    (they are computed)."""
 
     embedding: str
     final_norm: str
@@ -29,6 +32,10 @@ class TensorNames:
     down: str
     attention_post_norm: str = ""
     mlp_post_norm: str = ""
+    router: str = ""
+    expert_gate: str = ""
+    expert_up: str = ""
+    expert_down: str = ""
     rope_factors: str | None = None
     ignored: re.Pattern[str] | None = None
 
@@ -49,6 +56,10 @@ HF_NAMES = TensorNames(
     gate="mlp.gate_proj",
     up="mlp.up_proj",
     down="mlp.down_proj",
+    router="mlp.gate",
+    expert_gate="mlp.experts.{}.gate_proj",
+    expert_up="mlp.experts.{}.up_proj",
+    expert_down="mlp.experts.{}.down_proj",
     ignored=re.compile(r".*\.rotary_emb\.inv_freq"),
 )
 
@@ -57,6 +68,14 @@ HF_SANDWICH_NAMES = replace(
     attention_post_norm="post_attention_layernorm",
     mlp_norm="pre_feedforward_layernorm",
     mlp_post_norm="post_feedforward_layernorm",
+)
+
+HF_MIXTRAL_NAMES = replace(
+    HF_NAMES,
+    router="block_sparse_moe.gate",
+    expert_gate="block_sparse_moe.experts.{}.w1",
+    expert_up="block_sparse_moe.experts.{}.w3",
+    expert_down="block_sparse_moe.experts.{}.w2",
 )
 
 GGUF_NAMES = TensorNames(
@@ -77,14 +96,20 @@ GGUF_NAMES = TensorNames(
     down="ffn_down",
     attention_post_norm="post_attention_norm",
     mlp_post_norm="post_ffw_norm",
+    router="ffn_gate_inp",
+    expert_gate="ffn_gate_exps",
+    expert_up="ffn_up_exps",
+    expert_down="ffn_down_exps",
     rope_factors="rope_freqs.weight",
 )
 
 
-def hf_names(*, sandwich_norms: bool, bare: bool = False) -> TensorNames:
+def hf_names(spec: DecoderSpec, *, bare: bool = False) -> TensorNames:
     """Those of a Hugging Face folder. `bare`: of a model that was saved without its head, whose
     names lack their first part."""
-    names = HF_SANDWICH_NAMES if sandwich_norms else HF_NAMES
+    names = HF_SANDWICH_NAMES if spec.sandwich_norms else HF_NAMES
+    if spec.architecture == "mixtral":
+        names = HF_MIXTRAL_NAMES
     if not bare:
         return names
     return replace(names, embedding="embed_tokens", final_norm="norm", layer="layers.{}.")

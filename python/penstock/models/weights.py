@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.errors import ModelError
-from penstock.kernels.weights import Dense, Float8, Linear, Matrix
-from penstock.models.spec import DecoderSpec
+from penstock.kernels.weights import Dense, Experts, Float8, Linear, Matrix
+from penstock.models.spec import DecoderSpec, ExpertsSpec
 from penstock.models.strict import Shape, check_shapes
 from penstock.models.tensor_names import TensorNames
 from penstock.quant.checkpoint import Checkpoint
@@ -35,7 +35,8 @@ LAYERS_AHEAD = 3
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
     """One layer. `qkv` is q, k and v fused, `gate_up` gate and up. Norms: [W]; head norms: [D].
-    The post norms are those of sandwich norms, None in a model without."""
+    The post norms are those of sandwich norms, None in a model without. A mixture has `router`
+    [E, W] and `experts`, any other layer `gate_up` and `down`."""
 
     attention_norm: Vector
     qkv: Linear
@@ -43,8 +44,10 @@ class LayerWeights:
     k_norm: Vector | None
     output: Linear
     mlp_norm: Vector
-    gate_up: Linear
-    down: Linear
+    gate_up: Linear | None
+    down: Linear | None
+    router: Linear | None = None
+    experts: Experts | None = None
     attention_post_norm: Vector | None = None
     mlp_post_norm: Vector | None = None
 
@@ -130,6 +133,8 @@ class DecoderWeights:
         names, spec = self._names, self._spec
         prefix = names.layer.format(index)
         sandwich = spec.sandwich_norms
+        mixture = spec.layers[index].experts
+        feed_forward = (names.gate, names.up, names.down)
         return LayerWeights(
             attention_norm=self._norm(prefix + names.attention_norm),
             qkv=self._qkv(prefix),
@@ -141,8 +146,10 @@ class DecoderWeights:
             if sandwich
             else None,
             mlp_post_norm=self._norm(prefix + names.mlp_post_norm) if sandwich else None,
-            gate_up=self._linear(prefix, (names.gate, names.up), spec.mlp_bias),
-            down=self._linear(prefix, (names.down,), spec.mlp_bias),
+            gate_up=None if mixture else self._linear(prefix, feed_forward[:2], spec.mlp_bias),
+            down=None if mixture else self._linear(prefix, feed_forward[2:], spec.mlp_bias),
+            router=self._linear(prefix, (names.router,), False) if mixture else None,
+            experts=self._experts(prefix, mixture) if mixture else None,
         )
 
     def _norm(self, name: str) -> Vector:
@@ -152,6 +159,23 @@ class DecoderWeights:
     def _matrix(self, name: str) -> Matrix:
         matrix = self._checkpoint.matrix(name)
         return Dense(dequantize(matrix), "f32") if self._dtype == "f32" else matrix
+
+    def _experts(self, prefix: str, mixture: ExpertsSpec) -> Experts:
+        names = self._names
+        gate, up, down = (
+            self._matrices(f"{prefix}{name}.weight", mixture.count)
+            for name in (names.expert_gate, names.expert_up, names.expert_down)
+        )
+        return Experts(gate, up, down)
+
+    def _matrices(self, name: str, count: int) -> tuple[Matrix, ...]:
+        """Of all experts: a tensor for each of them, or one of all."""
+        if "{}" in name:
+            return tuple(self._matrix(name.format(expert)) for expert in range(count))
+        matrices = self._checkpoint.stack(name)
+        if self._dtype == "f32":
+            return tuple(Dense(dequantize(matrix), "f32") for matrix in matrices)
+        return matrices
 
     def _linear(self, prefix: str, names: tuple[str, ...], biased: bool) -> Linear:
         parts = tuple(self._matrix(f"{prefix}{name}.weight") for name in names)
@@ -199,10 +223,10 @@ def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
     }
     if not spec.tied_head:
         shapes[f"{names.head}.weight"] = (spec.vocab, spec.width)
-    layer = _layer_shapes(names, spec)
-    for index in range(len(spec.layers)):
+    kinds = {own.experts: _layer_shapes(names, spec, own.experts) for own in spec.layers}
+    for index, own in enumerate(spec.layers):
         prefix = names.layer.format(index)
-        shapes.update({prefix + name: shape for name, shape in layer.items()})
+        shapes.update({prefix + name: shape for name, shape in kinds[own.experts].items()})
     return shapes
 
 
@@ -214,18 +238,25 @@ def _optional_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
     return shapes
 
 
-def _layer_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
+def _layer_shapes(
+    names: TensorNames, spec: DecoderSpec, experts: ExpertsSpec | None
+) -> dict[str, Shape]:
     width, q, kv, ff = spec.width, spec.q_rows, spec.kv_rows, spec.ff
     matrices = {
         names.q: (q, width, spec.qkv_bias),
         names.k: (kv, width, spec.qkv_bias),
         names.v: (kv, width, spec.qkv_bias),
         names.output: (width, q, spec.output_bias),
-        names.gate: (ff, width, spec.mlp_bias),
-        names.up: (ff, width, spec.mlp_bias),
-        names.down: (width, ff, spec.mlp_bias),
     }
     shapes: dict[str, Shape] = {}
+    if experts is None:
+        matrices |= {
+            names.gate: (ff, width, spec.mlp_bias),
+            names.up: (ff, width, spec.mlp_bias),
+            names.down: (width, ff, spec.mlp_bias),
+        }
+    else:
+        shapes |= _expert_shapes(names, spec.width, experts)
     for name, (rows, columns, biased) in matrices.items():
         shapes[f"{name}.weight"] = (rows, columns)
         if biased:
@@ -236,3 +267,19 @@ def _layer_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
     if spec.sandwich_norms:
         norms |= {names.attention_post_norm: width, names.mlp_post_norm: width}
     return shapes | {f"{name}.weight": (size,) for name, size in norms.items()}
+
+
+def _expert_shapes(names: TensorNames, width: int, experts: ExpertsSpec) -> dict[str, Shape]:
+    count, ff = experts.count, experts.ff
+    shapes: dict[str, Shape] = {f"{names.router}.weight": (count, width)}
+    matrices = {
+        names.expert_gate: (ff, width),
+        names.expert_up: (ff, width),
+        names.expert_down: (width, ff),
+    }
+    for name, shape in matrices.items():
+        if "{}" in name:
+            shapes |= {f"{name}.weight".format(expert): shape for expert in range(count)}
+        else:
+            shapes[f"{name}.weight"] = (count, *shape)
+    return shapes

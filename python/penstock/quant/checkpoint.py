@@ -40,6 +40,10 @@ class Checkpoint(Protocol):
         are views of the mapped file: read only."""
         ...
 
+    def stack(self, name: str) -> tuple[Matrix, ...]:
+        """A three-dimensional tensor [E, N, K] as E matrices, each as `matrix` gives it."""
+        ...
+
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """A one-dimensional float tensor as float32, copied out of the file."""
         ...

@@ -73,6 +73,10 @@ class Float8Checkpoint:
         matrix = Float8(codes, scale.reshape(grid), block)
         return matrix if self._held == "float8" else float8_to_bfloat16(matrix)
 
+    def stack(self, name: str) -> tuple[Matrix, ...]:
+        """See Checkpoint. None is of 8-bit floats."""
+        return self._folder.stack(name)
+
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
         return self._folder.vector(name)

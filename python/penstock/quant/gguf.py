@@ -99,6 +99,15 @@ class GgufFile:
         raw = self._file.bytes(info.offset, info.size_bytes)
         return convert(info.type_name, raw, (info.shape[0], info.shape[1]))
 
+    def stack(self, name: str) -> tuple[Matrix, ...]:
+        """See Checkpoint."""
+        info = self._supported(name)
+        if len(info.shape) != 3:
+            raise ModelError(f"{self.path}: {name}: expected matrices, the shape is {info.shape}")
+        count, rows, columns = info.shape
+        raw = self._file.bytes(info.offset, info.size_bytes).reshape(count, -1)
+        return tuple(convert(info.type_name, one, (rows, columns)) for one in raw)
+
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
         info = self._supported(name)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.weights import Dense, Float8, Linear, Matrix
+from penstock.kernels.weights import Dense, Experts, Float8, Linear, Matrix
 
 
 def take_rows(matrix: Matrix, rows: npt.NDArray[np.intp]) -> Matrix:
@@ -37,6 +37,11 @@ def linear_bytes(linear: Linear) -> int:
     """Bytes of the arrays of a linear layer."""
     bias = 0 if linear.bias is None else linear.bias.nbytes
     return bias + sum(map(size_bytes, linear.parts))
+
+
+def expert_bytes(experts: Experts) -> int:
+    """Bytes of the arrays of all experts of a layer."""
+    return sum(map(size_bytes, experts.gate + experts.up + experts.down))
 
 
 def _arrays(matrix: Matrix) -> list[npt.NDArray[np.generic]]:

@@ -86,6 +86,18 @@ class SafetensorsFile:
             raise ModelError(f"{self.path}: {name}: expected a matrix, the shape is {info.shape}")
         return self._dense(info, (info.shape[0], info.shape[1]))
 
+    def stack(self, name: str) -> tuple[Matrix, ...]:
+        """See Checkpoint."""
+        info = self._info(name)
+        if len(info.shape) != 3:
+            raise ModelError(f"{self.path}: {name}: expected matrices, the shape is {info.shape}")
+        count, rows, columns = info.shape
+        all_rows = self._dense(info, (count * rows, columns))
+        return tuple(
+            Dense(all_rows.data[first : first + rows], all_rows.dtype)
+            for first in range(0, count * rows, rows)
+        )
+
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
         info = self._info(name)
@@ -148,6 +160,10 @@ class SafetensorsFolder:
     def matrix(self, name: str) -> Matrix:
         """See Checkpoint."""
         return self._file(name).matrix(name)
+
+    def stack(self, name: str) -> tuple[Matrix, ...]:
+        """See Checkpoint."""
+        return self._file(name).stack(name)
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""

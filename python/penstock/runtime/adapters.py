@@ -9,7 +9,7 @@ from penstock.config import EngineSettings
 from penstock.kernels.lora import LinearFactors, LowRank, Packed, Slots, SlotSizes
 from penstock.kernels.table import Ops
 from penstock.models.decoder import Decoder
-from penstock.models.low_rank import SLICES, linear_sizes
+from penstock.models.low_rank import linear_sizes, slices_of
 from penstock.models.spec import DecoderSpec
 
 
@@ -48,7 +48,7 @@ class SlotAdapters:
 
     def pack(self, adapter: Adapter) -> Packed:
         """See `RuntimeAdapters`."""
-        return self.slots.pack(factors_of(adapter))
+        return self.slots.pack(factors_of(adapter, self.spec))
 
     def install(self, slot: int, packed: Packed) -> None:
         self.slots.install(slot, packed)
@@ -75,10 +75,10 @@ def slot_adapters(
     return SlotAdapters(spec, sizes, ops.adapter_slots(sizes), max_bytes)
 
 
-def factors_of(adapter: Adapter) -> list[LinearFactors]:
+def factors_of(adapter: Adapter, spec: DecoderSpec) -> list[LinearFactors]:
     """The factors of each linear layer, in the order of `linear_sizes`."""
     return [
         tuple(None if (one := layer.get(name)) is None else LowRank(one.a, one.b) for name in names)
-        for layer in adapter.layers
-        for names in SLICES
+        for layer, own in zip(adapter.layers, spec.layers, strict=True)
+        for names in slices_of(own)
     ]

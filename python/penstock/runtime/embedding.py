@@ -208,5 +208,5 @@ def _buffer_bytes(spec: EncoderSpec | DecoderSpec, step_tokens: int, context_tok
         rotated = 2 if spec.rope is None else 2 * spec.head_dim
     else:
         attention = 3 * spec.q_rows + 2 * spec.kv_rows
-        inner, rotated = max(attention, 3 * spec.ff), 2 * spec.rope.rotated
+        inner, rotated = max(attention, spec.inner_columns), 2 * spec.rope.rotated
     return 4 * (step_tokens * (3 * spec.width + inner) + context_tokens * rotated)

@@ -175,7 +175,7 @@ def activation_bytes(spec: DecoderSpec, tokens: int, places: int, item_bytes: in
     product reads is within it: the halves of the feed-forward are gone when their product is read.
     """
     attention = 3 * spec.q_rows + 2 * spec.kv_rows
-    per_token = 3 * spec.width + max(attention, 3 * spec.ff)
+    per_token = 3 * spec.width + max(attention, spec.inner_columns)
     return tokens * per_token * item_bytes + min(places, tokens) * spec.vocab * (item_bytes + 4)
 
 

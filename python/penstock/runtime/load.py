@@ -135,8 +135,8 @@ def backend_for(
 def weight_bytes(files: ModelFiles, spec: DecoderSpec, settings: EngineSettings) -> int:
     """What the packed weights will take: as much as in their files, or 4 bytes each as f32."""
     if settings.dtype == "f32":
-        names = hf_names(sandwich_norms=spec.sandwich_norms)
-        return 4 * sum(math.prod(shape) for shape in expected_shapes(names, spec).values())
+        shapes = expected_shapes(hf_names(spec), spec)
+        return 4 * sum(map(math.prod, shapes.values()))
     return _file_bytes(files)
 
 

@@ -212,10 +212,10 @@ def buffer_bytes(spec: DecoderSpec, step_tokens: int, max_seqs: int, context_tok
     """An upper bound of what a step's activations, its logits and the rope table take, float32.
 
     At most these live at once: the residual and a layer's input [T, W], and either q, k, v and
-    the attention's result, or the two halves of the feed-forward and their product.
+    the attention's result, or what is inside the feed-forward.
     """
     attention = 3 * spec.q_rows + 2 * spec.kv_rows
-    per_token = 3 * spec.width + max(attention, 3 * spec.ff)
+    per_token = 3 * spec.width + max(attention, spec.inner_columns)
     logits = min(max_seqs + MAX_DRAFT, step_tokens) * spec.vocab
     return 4 * (step_tokens * per_token + logits + context_tokens * spec.rope.rotated)
 

@@ -1,0 +1,79 @@
+// PackedExperts.
+#include "bind/packed_experts.h"
+
+#include <stdexcept>
+
+#include "bind/bindings.h"
+
+namespace penstock::bind {
+namespace {
+
+cpu::ExpertLayer layer_of(const PackedWeights& packed, int64_t parts_each,
+                          std::vector<cpu::PanelPart>& parts) {
+    cpu::ExpertLayer layer;
+    layer.panels = *packed.linear.panels();
+    layer.parts_each = parts_each;
+    layer.affine = packed.linear.has_affine();
+    layer.dense = packed.linear.has_dense();
+    parts.assign(layer.panels.parts, layer.panels.parts + layer.panels.num_parts);
+    for (size_t i = 0; i < parts.size(); ++i) {
+        if (parts[i].rows != parts[0].rows) {
+            throw std::invalid_argument("experts: their matrices differ in rows");
+        }
+        parts[i].column = static_cast<int64_t>(i) % parts_each * parts[i].rows;
+    }
+    layer.panels.parts = parts.data();
+    layer.panels.rows = parts_each * parts[0].rows;
+    layer.panels.bias = nullptr;
+    return layer;
+}
+
+int64_t row_bytes_of(const cpu::ExpertLayer& layer) {
+    return cpu::expert_row_bytes(layer.affine, layer.dense, layer.panels.depth);
+}
+
+} // namespace
+
+PackedExperts::PackedExperts(std::shared_ptr<PackedWeights> gate_up,
+                             std::shared_ptr<PackedWeights> down)
+    : gate_up_(std::move(gate_up)), down_(std::move(down)) {
+    panels_.gate_up = layer_of(*gate_up_, 2, gate_up_parts_);
+    panels_.down = layer_of(*down_, 1, down_parts_);
+    panels_.count = panels_.down.panels.num_parts;
+    const bool alike = panels_.gate_up.panels.num_parts == 2 * panels_.count &&
+                       panels_.gate_up.panels.rows == 2 * panels_.down.panels.depth &&
+                       panels_.down.panels.rows == panels_.gate_up.panels.depth;
+    if (!alike || gate_up_->level != down_->level) {
+        throw std::invalid_argument("experts: gate and up must be [F, W], and down [W, F]");
+    }
+}
+
+int64_t PackedExperts::row_bytes() const {
+    return row_bytes_of(panels_.gate_up);
+}
+
+int64_t PackedExperts::inner_bytes() const {
+    return row_bytes_of(panels_.down);
+}
+
+size_t PackedExperts::size_bytes() const {
+    return gate_up_->linear.size_bytes() + down_->linear.size_bytes();
+}
+
+void bind_experts(pybind11::module_& module) {
+    namespace py = pybind11;
+    py::class_<PackedExperts, std::shared_ptr<PackedExperts>>(module, "PackedExperts")
+        .def(py::init<std::shared_ptr<PackedWeights>, std::shared_ptr<PackedWeights>>(),
+             py::arg("gate_up"), py::arg("down"))
+        .def_property_readonly("shape",
+                               [](const PackedExperts& packed) {
+                                   const cpu::ExpertPanels& panels = packed.panels();
+                                   return py::make_tuple(panels.count, panels.down.panels.depth,
+                                                         panels.down.panels.rows);
+                               })
+        .def_property_readonly("row_bytes", &PackedExperts::row_bytes)
+        .def_property_readonly("inner_bytes", &PackedExperts::inner_bytes)
+        .def_property_readonly("size_bytes", &PackedExperts::size_bytes);
+}
+
+} // namespace penstock::bind

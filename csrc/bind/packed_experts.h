@@ -1,0 +1,35 @@
+// The packed experts of a layer, as Python holds them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "bind/kernel_set.h"
+#include "cpu/expert_panels.h"
+
+namespace penstock::bind {
+
+class PackedExperts {
+  public:
+    // `gate_up`: gate and up of each expert in turn; `down`: one part for each. Throws
+    // std::invalid_argument where parts are not alike.
+    PackedExperts(std::shared_ptr<PackedWeights> gate_up, std::shared_ptr<PackedWeights> down);
+
+    PackedExperts(const PackedExperts&) = delete;
+    PackedExperts& operator=(const PackedExperts&) = delete;
+
+    const cpu::ExpertPanels& panels() const { return panels_; }
+    cpu::Level level() const { return gate_up_->level; }
+    int64_t row_bytes() const;   // of a row of x, prepared
+    int64_t inner_bytes() const; // of a row between the two layers
+    size_t size_bytes() const;
+
+  private:
+    std::shared_ptr<PackedWeights> gate_up_;
+    std::shared_ptr<PackedWeights> down_;
+    std::vector<cpu::PanelPart> gate_up_parts_; // those of the layers with other columns
+    std::vector<cpu::PanelPart> down_parts_;
+    cpu::ExpertPanels panels_;
+};
+
+} // namespace penstock::bind

@@ -1,0 +1,363 @@
+// A mixture of experts. Included by the level files.
+//
+//   route_experts  tensors: logits [T, E] float32, chosen [T, C] int32, shares [T, C] float32
+//                  integer[0]: 1 where shares are of the chosen alone, 0 where of all
+//   experts        tensors: x [T, W], chosen [T, C] in 0..E-1, shares [T, C], out [T, W]; scratch:
+//                  rows u8 [T, C * X], gate_up f32 [T, C * 2 F], inner u8 [T, C * Y], y f32
+//                  [T, C * W], lists i32 [T, 4 * C], counts i32 [E + 1]
+//                  integer[0]: threads, as of linear_affine; object: ExpertPanels
+//
+// The choices of a step are numbered token by token: i = t * C + c. Each has a place among those of
+// its expert, so that an expert's rows lie together and go through the tiles of the linear kernels,
+// whose bits for a row do not depend on the rows beside it. A token's results are summed in the
+// order of its choices: out = fma(shares[c], y[place of c], out) over c.
+#pragma once
+
+#include <cstring>
+
+#include "cpu/activation.inl.h"
+#include "cpu/expert_panels.h"
+#include "cpu/linear_affine.inl.h"
+#include "cpu/linear_dense.inl.h"
+#include "cpu/quantize.inl.h"
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+namespace routing {
+
+constexpr int64_t elements_per_task = 4096;
+
+int64_t rows_per_task(const Arguments& call) {
+    const int64_t work = call.tensor[0].shape[1] * call.tensor[1].shape[1];
+    return work >= elements_per_task ? 1 : elements_per_task / work;
+}
+
+int phases(const Arguments&) {
+    return 1;
+}
+
+int64_t tasks(const Arguments& call, int) {
+    return ceil_div(call.tensor[0].shape[0], rows_per_task(call));
+}
+
+size_t workspace_bytes(const Arguments&) {
+    return 0;
+}
+
+// Integers in the order of floats; all NaN have a place in it, and -0 is 0.
+PENSTOCK_INLINE int32_t order_of(float value) {
+    const float plain = value + 0.0f;
+    int32_t bits;
+    std::memcpy(&bits, &plain, sizeof bits);
+    return bits < 0 ? bits ^ 0x7fffffff : bits;
+}
+
+// The choices in falling order, the lower number first where two are equal: each is the largest
+// that comes after the one before it.
+PENSTOCK_INLINE void choose(const float* logits, int64_t count, int64_t per_token,
+                            int32_t* chosen) {
+    int64_t last = -1;
+    for (int64_t c = 0; c < per_token; ++c) {
+        int64_t best = -1;
+        for (int64_t e = 0; e < count; ++e) {
+            if (last >= 0) {
+                const int32_t own = order_of(logits[e]), before = order_of(logits[last]);
+                if (own > before || (own == before && e <= last))
+                    continue;
+            }
+            if (best < 0 || order_of(logits[e]) > order_of(logits[best]))
+                best = e;
+        }
+        chosen[c] = static_cast<int32_t>(best);
+        last = best;
+    }
+}
+
+PENSTOCK_INLINE float sum_of_exponentials(const float* logits, int64_t count, float highest) {
+    F32 sum = broadcast(0.0f);
+    for (int64_t i = 0; i < count; i += kLanes) {
+        const int n = lanes_from(i, count);
+        const F32 value = exp(load_lanes(logits + i, n) - broadcast(highest));
+        sum = sum + select(first(n), value, broadcast(0.0f));
+    }
+    return reduce_add(sum);
+}
+
+void run(const Arguments& call, int, int64_t task, Workspace&) {
+    const TensorView &logits = call.tensor[0], &chosen = call.tensor[1], &shares = call.tensor[2];
+    const int64_t rows = rows_per_task(call), begin = task * rows;
+    const int64_t per_token = chosen.shape[1], count = logits.shape[1];
+    for (int64_t row = begin; row < begin + rows && row < logits.shape[0]; ++row) {
+        const float* from = logits.row<float>(row);
+        int32_t* choice = chosen.row<int32_t>(row);
+        float* share = shares.row<float>(row);
+        choose(from, count, per_token, choice);
+        const float highest = from[choice[0]];
+        for (int64_t c = 0; c < per_token; ++c)
+            share[c] = from[choice[c]] - highest;
+        float sum = 0.0f;
+        for (int64_t c = 0; c < per_token; c += kLanes) {
+            const int n = lanes_from(c, per_token);
+            store_lanes(share + c, exp(load_lanes(share + c, n)), n);
+        }
+        for (int64_t c = 0; c < per_token; ++c)
+            sum += share[c];
+        if (call.integer[0] == 0)
+            sum = sum_of_exponentials(from, count, highest);
+        for (int64_t c = 0; c < per_token; ++c)
+            share[c] /= sum;
+    }
+}
+
+} // namespace routing
+
+namespace experts {
+
+enum Phase : int { sort, gather, open, activate, close, combine, num_phases };
+
+constexpr int64_t kTaskFloats = 8192; // of rows that are copied, activated or summed
+
+// What a call works on. `place[i]` is that of choice i; block b has rows begin[b] .. end[b] - 1, in
+// the order of places, which are of expert[b].
+struct Call {
+    const ExpertPanels* panels;
+    int64_t tokens;
+    int64_t per_token;
+    int64_t choices;
+    int64_t width;
+    int64_t ff;
+    int64_t row_bytes;
+    int64_t inner_bytes;
+    int32_t* place;
+    int32_t* expert;
+    int32_t* begin;
+    int32_t* end;
+    int32_t* counts;
+};
+
+PENSTOCK_INLINE Call call_of(const Arguments& arguments) {
+    const auto* panels = static_cast<const ExpertPanels*>(arguments.object);
+    const int64_t tokens = arguments.tensor[0].shape[0];
+    const int64_t per_token = arguments.tensor[1].shape[1], choices = tokens * per_token;
+    auto* lists = static_cast<int32_t*>(arguments.tensor[8].data);
+    return {panels,
+            tokens,
+            per_token,
+            choices,
+            panels->gate_up.panels.depth,
+            panels->down.panels.depth,
+            arguments.tensor[4].shape[1] / per_token,
+            arguments.tensor[6].shape[1] / per_token,
+            lists,
+            lists + choices,
+            lists + 2 * choices,
+            lists + 3 * choices,
+            static_cast<int32_t*>(arguments.tensor[9].data)};
+}
+
+// How the products of a layer are cut: every block of rows with every chunk of panels of the parts.
+struct Cut {
+    int64_t blocks;
+    int64_t chunk_panels;
+    int64_t chunks; // of a part; all parts have as many rows
+    int64_t parts;
+};
+
+PENSTOCK_INLINE Cut cut_of(const Call& call, const ExpertLayer& layer, int64_t threads) {
+    const PanelPart& part = layer.panels.parts[0];
+    const int64_t blocks = call.counts[call.panels->count];
+    const int64_t total = blocks * layer.parts_each * part.panels * part.panel_bytes;
+    const int64_t wanted = (threads > 0 ? threads : kDefaultThreads) * kTasksPerThread;
+    int64_t bytes = ceil_div(total, wanted);
+    bytes = bytes < kMinChunkBytes ? kMinChunkBytes : bytes;
+    bytes = bytes > kMaxChunkBytes ? kMaxChunkBytes : bytes;
+    const int64_t panels = bytes / part.panel_bytes < 1 ? 1 : bytes / part.panel_bytes;
+    return {blocks, panels, ceil_div(part.panels, panels), layer.parts_each};
+}
+
+// Places: the choices of an expert lie together, in their own order.
+PENSTOCK_INLINE void sort_choices(const Call& call, const TensorView& chosen) {
+    const int64_t count = call.panels->count;
+    for (int64_t e = 0; e < count; ++e)
+        call.counts[e] = 0;
+    for (int64_t t = 0; t < call.tokens; ++t) {
+        for (int64_t c = 0; c < call.per_token; ++c)
+            ++call.counts[chosen.row<int32_t>(t)[c]];
+    }
+    int32_t blocks = 0, next = 0;
+    for (int64_t e = 0; e < count; ++e) {
+        const int32_t stop = next + call.counts[e];
+        call.counts[e] = next;
+        for (; next < stop; ++blocks) {
+            call.expert[blocks] = static_cast<int32_t>(e);
+            call.begin[blocks] = next;
+            next = stop - next > kRowBlock ? next + static_cast<int32_t>(kRowBlock) : stop;
+            call.end[blocks] = next;
+        }
+    }
+    for (int64_t t = 0; t < call.tokens; ++t) {
+        for (int64_t c = 0; c < call.per_token; ++c) {
+            int32_t& free = call.counts[chosen.row<int32_t>(t)[c]];
+            call.place[t * call.per_token + c] = free++;
+        }
+    }
+    call.counts[count] = blocks;
+}
+
+// A row as the products of `layer` take it. `from` may be where its floats go.
+PENSTOCK_INLINE void write_row(const ExpertLayer& layer, const float* from, uint8_t* to) {
+    const int64_t depth = layer.panels.depth;
+    if (layer.affine) {
+        for (int64_t unit = 0; unit < depth / kUnit; ++unit)
+            quantize_unit(from + unit * kUnit, reinterpret_cast<QuantizedUnit*>(to)[unit]);
+    }
+    if (layer.dense) {
+        std::memcpy(to + expert_float_offset(layer.affine, depth), from,
+                    static_cast<size_t>(depth) * sizeof(float));
+    }
+}
+
+PENSTOCK_INLINE void gather_token(const Call& call, const Arguments& arguments, int64_t token) {
+    auto* rows = static_cast<uint8_t*>(arguments.tensor[4].data);
+    const int32_t* place = call.place + token * call.per_token;
+    uint8_t* first = rows + place[0] * call.row_bytes;
+    write_row(call.panels->gate_up, arguments.tensor[0].row<float>(token), first);
+    for (int64_t c = 1; c < call.per_token; ++c) {
+        std::memcpy(rows + place[c] * call.row_bytes, first, static_cast<size_t>(call.row_bytes));
+    }
+}
+
+// silu(gate) * up of the row at a place, over its gate, and from there to its inner row.
+PENSTOCK_INLINE void activate_row(const Call& call, const Arguments& arguments, int64_t place) {
+    float* gate = static_cast<float*>(arguments.tensor[5].data) + place * 2 * call.ff;
+    const float* up = gate + call.ff;
+    for (int64_t i = 0; i < call.ff; i += kLanes) {
+        const int n = lanes_from(i, call.ff);
+        const F32 inner = activation::Silu::of(load_lanes(gate + i, n)) * load_lanes(up + i, n);
+        store_lanes(gate + i, inner, n);
+    }
+    auto* to = static_cast<uint8_t*>(arguments.tensor[6].data) + place * call.inner_bytes;
+    write_row(call.panels->down, gate, to);
+}
+
+PENSTOCK_INLINE void combine_token(const Call& call, const Arguments& arguments, int64_t token) {
+    const auto* y = static_cast<const float*>(arguments.tensor[7].data);
+    const float* share = arguments.tensor[2].row<float>(token);
+    float* out = arguments.tensor[3].row<float>(token);
+    const int32_t* place = call.place + token * call.per_token;
+    for (int64_t i = 0; i < call.width; i += kLanes) {
+        const int n = lanes_from(i, call.width);
+        F32 sum = broadcast(0.0f);
+        for (int64_t c = 0; c < call.per_token; ++c)
+            sum = fma(broadcast(share[c]), load_lanes(y + place[c] * call.width + i, n), sum);
+        store_lanes(out + i, sum, n);
+    }
+}
+
+// Products of one block of rows with one chunk of panels. `x`, `out`: the first place of all.
+PENSTOCK_INLINE void multiply(const Call& call, const ExpertLayer& layer, int64_t threads,
+                              int64_t index, uint8_t* x, int64_t row_bytes, float* out,
+                              Workspace& workspace) {
+    const Cut cut = cut_of(call, layer, threads);
+    const int64_t block = index / (cut.parts * cut.chunks), rest = index % (cut.parts * cut.chunks);
+    const PanelPart& part =
+        layer.panels.parts[call.expert[block] * cut.parts + rest / cut.chunks];
+    const int64_t begin = rest % cut.chunks * cut.chunk_panels, end = begin + cut.chunk_panels;
+    const LinearTask task{&part, begin, end < part.panels ? end : part.panels, call.begin[block],
+                          call.end[block]};
+    const int64_t columns = layer.panels.rows;
+    if (is_affine(part.encoding)) {
+        multiply_affine({&layer.panels, x, row_bytes, out, columns}, task, workspace);
+        return;
+    }
+    TensorView from, to;
+    from.data = x + expert_float_offset(layer.affine, layer.panels.depth);
+    from.stride[0] = row_bytes / static_cast<int64_t>(sizeof(float));
+    to.data = out;
+    to.stride[0] = columns;
+    multiply_dense(layer.panels, task, from, to, workspace);
+}
+
+int phases(const Arguments& arguments) {
+    return arguments.tensor[0].shape[0] > 0 ? num_phases : 0;
+}
+
+// Rows of `floats` numbers that make a task.
+PENSTOCK_INLINE int64_t rows_per_task(int64_t floats) {
+    return floats >= kTaskFloats ? 1 : kTaskFloats / floats;
+}
+
+int64_t tasks(const Arguments& arguments, int phase) {
+    const Call call = call_of(arguments);
+    switch (phase) {
+    case sort: return 1;
+    case gather: return ceil_div(call.tokens, rows_per_task(call.width));
+    case activate: return ceil_div(call.choices, rows_per_task(call.ff));
+    case combine: return ceil_div(call.tokens, rows_per_task(call.width * call.per_token));
+    default: break;
+    }
+    const ExpertLayer& layer = phase == open ? call.panels->gate_up : call.panels->down;
+    const Cut cut = cut_of(call, layer, arguments.integer[0]);
+    return cut.blocks * cut.parts * cut.chunks;
+}
+
+template <class Function>
+PENSTOCK_INLINE void each_row(int64_t task, int64_t floats, int64_t rows, const Function& f) {
+    const int64_t per_task = rows_per_task(floats), begin = task * per_task;
+    for (int64_t row = begin; row < begin + per_task && row < rows; ++row)
+        f(row);
+}
+
+void run(const Arguments& arguments, int phase, int64_t task, Workspace& workspace) {
+    const Call call = call_of(arguments);
+    const auto bytes = [&](int i) { return static_cast<uint8_t*>(arguments.tensor[i].data); };
+    const auto floats = [&](int i) { return static_cast<float*>(arguments.tensor[i].data); };
+    switch (phase) {
+    case sort: sort_choices(call, arguments.tensor[1]); break;
+    case gather:
+        each_row(task, call.width, call.tokens,
+                 [&](int64_t token) { gather_token(call, arguments, token); });
+        break;
+    case open:
+        multiply(call, call.panels->gate_up, arguments.integer[0], task, bytes(4), call.row_bytes,
+                 floats(5), workspace);
+        break;
+    case activate:
+        each_row(task, call.ff, call.choices,
+                 [&](int64_t place) { activate_row(call, arguments, place); });
+        break;
+    case close:
+        multiply(call, call.panels->down, arguments.integer[0], task, bytes(6), call.inner_bytes,
+                 floats(7), workspace);
+        break;
+    default:
+        each_row(task, call.width * call.per_token, call.tokens,
+                 [&](int64_t token) { combine_token(call, arguments, token); });
+        break;
+    }
+}
+
+PENSTOCK_INLINE size_t layer_workspace_bytes(const ExpertLayer& layer) {
+    const size_t affine = layer.affine ? affine_tiles_workspace_bytes(layer.panels) : 0;
+    const size_t dense = layer.dense ? bf16_workspace_bytes(layer.panels) : 0;
+    return affine > dense ? affine : dense;
+}
+
+size_t workspace_bytes(const Arguments& arguments) {
+    if (!kTiles)
+        return 0;
+    const auto& panels = *static_cast<const ExpertPanels*>(arguments.object);
+    const size_t first = layer_workspace_bytes(panels.gate_up);
+    const size_t second = layer_workspace_bytes(panels.down);
+    return first > second ? first : second;
+}
+
+} // namespace experts
+
+constexpr Kernel kExpertKernels[] = {
+    {"route_experts", routing::phases, routing::tasks, routing::run, routing::workspace_bytes},
+    {"experts", experts::phases, experts::tasks, experts::run, experts::workspace_bytes},
+};
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

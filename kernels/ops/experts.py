@@ -1,0 +1,238 @@
+"""Mixtures of experts: which experts a token goes to, and what these make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from penstock.kernels.draw import Draw
+from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.ops.activation import silu_mul
+from penstock.kernels.ops.dequantize import stored_bytes
+from penstock.kernels.ops.linear import ReferenceLinear, linear, pack_linear
+from penstock.kernels.weights import Experts, Linear, Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceExperts:
+    """Of each expert its two linear layers."""
+
+    gate_up: tuple[ReferenceLinear, ...]
+    down: tuple[ReferenceLinear, ...]
+
+
+def pack_experts(
+    weights: Experts, device: str = "cpu", dtype: Any = torch.float32
+) -> ReferenceExperts:
+    """Dequantize every matrix to `dtype`."""
+    pairs = zip(weights.gate, weights.up, strict=True)
+    return ReferenceExperts(
+        tuple(pack_linear(Linear(pair), device, dtype) for pair in pairs),
+        tuple(pack_linear(Linear((down,)), device, dtype) for down in weights.down),
+    )
+
+
+def route_experts(
+    logits: torch.Tensor, per_token: int, renormalize: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """[T, E] -> the experts of the largest logits, the lower number first where two are equal
+    [T, C] int32, and their shares [T, C]: the softmax over all, or over the chosen."""
+    ordered, order = torch.sort(logits, dim=-1, descending=True, stable=True)
+    weights = torch.softmax(ordered[:, :per_token] if renormalize else ordered, dim=-1)
+    return order[:, :per_token].int(), weights[:, :per_token]
+
+
+def experts(
+    x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, weights: ReferenceExperts
+) -> torch.Tensor:
+    """sum over c of shares[t, c] * down(silu(gate(x[t])) * up(x[t])): [T, W] -> [T, W]."""
+    parts = x.new_zeros(*chosen.shape, x.shape[1])
+    for number, (gate_up, down) in enumerate(zip(weights.gate_up, weights.down, strict=True)):
+        token, place = torch.nonzero(chosen == number, as_tuple=True)
+        if len(token):
+            parts[token, place] = linear(silu_mul(linear(x[token], gate_up)), down)
+    return (parts * shares[:, :, None].to(x.dtype)).sum(dim=1)
+
+
+def _draw_logits(
+    tokens: int, count: int, per_token: int, renormalize: bool, levels: int = 0
+) -> Callable[[int], dict[str, Any]]:
+    """`levels`: of so few different logits that most are equal to others."""
+
+    def draw(seed: int) -> dict[str, Any]:
+        source = Draw(seed)
+        logits = source.normal(tokens, count) * 3
+        if levels:
+            logits = source.integers(0, levels, tokens, count).float() / 2
+        logits[0, 0] = -1e30  # a share that vanishes
+        return {"logits": logits, "per_token": per_token, "renormalize": renormalize}
+
+    return draw
+
+
+def _routing(tokens: int, count: int, per_token: int, renormalize: bool, levels: int = 0) -> Case:
+    form = "-renormalized" if renormalize else ""
+    name = f"T{tokens}-E{count}-C{per_token}{form}{'-ties' if levels else ''}"
+    return Case(name, "float", _draw_logits(tokens, count, per_token, renormalize, levels))
+
+
+ROUTE_EXPERTS = Op(
+    name="route_experts",
+    reference=route_experts,
+    invoke=lambda ops, inputs: ops.route_experts(
+        inputs["logits"], inputs["per_token"], inputs["renormalize"]
+    ),
+    cases=(
+        _routing(1, 128, 8, True),
+        _routing(5, 8, 2, True),
+        _routing(7, 60, 4, False),
+        _routing(3, 4, 4, True),
+        _routing(4, 33, 6, True, levels=3),
+        _routing(2, 1, 1, False),
+    ),
+    benchmarks=(_routing(1, 128, 8, True), _routing(512, 128, 8, True)),
+    tolerance={"float": Tolerance(1e-6, 1e-5)},
+    cost=lambda inputs: Cost(
+        4 * inputs["logits"].numel() + 8 * len(inputs["logits"]) * inputs["per_token"],
+        4 * inputs["logits"].numel(),
+    ),
+    order=("native", "reference"),
+    alone=lambda inputs, index: {**inputs, "logits": inputs["logits"][index : index + 1]},
+)
+
+
+_FLOATS = frozenset({"bf16", "f16", "f32"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Of a mixture: E experts, C of them for a token, F and W."""
+
+    count: int
+    per_token: int
+    ff: int
+    width: int
+
+
+def _matrices(source: Draw, count: int, rows: int, width: int, like: str) -> tuple[Matrix, ...]:
+    if like in _FLOATS:
+        return tuple(source.dense(rows, width, like) for _ in range(count))  # type: ignore[arg-type]
+    return tuple(source.affine(rows, width, like) for _ in range(count))
+
+
+def _draw(
+    like: Mapping[str, str], tokens: int, sizes: _Sizes, favourites: int = 0
+) -> Callable[[int], dict[str, Any]]:
+    """`favourites`: only so many experts are ever chosen."""
+
+    def draw(seed: int) -> dict[str, Any]:
+        source = Draw(seed)
+        logits = source.normal(tokens, sizes.count)
+        if favourites:
+            logits[:, favourites:] -= 100
+        chosen, shares = route_experts(logits, sizes.per_token, True)
+        gate, up = (
+            _matrices(source, sizes.count, sizes.ff, sizes.width, like[name])
+            for name in ("gate", "up")
+        )
+        down = _matrices(source, sizes.count, sizes.width, sizes.ff, like["down"])
+        return {
+            "x": source.normal(tokens, sizes.width)
+            if _FLOATS.issuperset(like.values())
+            else source.quantizable(tokens, sizes.width),
+            "chosen": chosen,
+            "shares": shares,
+            "weights": Experts(gate, up, down),
+        }
+
+    return draw
+
+
+def _case(
+    name: str,
+    tokens: int,
+    sizes: _Sizes,
+    down: str | None = None,
+    up: str | None = None,
+    favourites: int = 0,
+) -> Case:
+    """`name` starts with the format of the gates, and of all where no other is said."""
+    gate = name.partition("-")[0]
+    like = {"gate": gate, "up": up or gate, "down": down or gate}
+    formats = set(like.values())
+    floats = [kind for kind in ("bf16", "f16", "f32") if kind in formats]
+    integer = not _FLOATS.issuperset(formats)
+    kind = "mixed" if integer and floats else "integer" if integer else floats[0]
+    title = f"{name}-T{tokens}-E{sizes.count}-C{sizes.per_token}-F{sizes.ff}-W{sizes.width}"
+    return Case(title, kind, _draw(like, tokens, sizes, favourites))
+
+
+def _cost(inputs: Inputs) -> Cost:
+    """The weights of the experts that are chosen alone."""
+    weights, chosen = inputs["weights"], inputs["chosen"]
+    _, ff, width = weights.shape
+    moved = sum(
+        stored_bytes(matrix[number])
+        for number in torch.unique(chosen).tolist()
+        for matrix in (weights.gate, weights.up, weights.down)
+    )
+    tokens = len(chosen)
+    return Cost(moved + 8 * tokens * width, 6 * chosen.numel() * ff * width)
+
+
+_A3B = _Sizes(count=128, per_token=8, ff=768, width=2048)
+"""Qwen3-30B-A3B."""
+
+EXPERTS = Op(
+    name="experts",
+    reference=experts,
+    invoke=lambda ops, inputs: (
+        ops.experts(
+            inputs["x"],
+            inputs["chosen"],
+            inputs["shares"],
+            ops.pack_experts(inputs["weights"]),
+        ),
+    ),
+    pack=pack_experts,
+    cases=(
+        _case("f32", 1, _Sizes(4, 2, 24, 32)),
+        _case("f32-uneven", 37, _Sizes(6, 3, 40, 50)),
+        _case("f32-one-expert", 3, _Sizes(1, 1, 33, 64)),
+        _case("f32-all-experts", 5, _Sizes(3, 3, 32, 48)),
+        _case("f16", 9, _Sizes(8, 2, 32, 64)),
+        _case("bf16", 1, _Sizes(8, 4, 64, 96)),
+        _case("bf16-favourites", 70, _Sizes(8, 2, 32, 64), favourites=3),
+        _case("q4_0", 1, _Sizes(8, 2, 32, 64)),
+        _case("q4_1", 34, _Sizes(5, 2, 96, 64)),
+        _case("q5_0", 2, _Sizes(4, 2, 32, 96)),
+        _case("q8_0-favourites", 41, _Sizes(6, 2, 64, 32), favourites=2),
+        _case("q4_k-down-q6_k", 6, _Sizes(4, 2, 256, 256), down="q6_k"),
+        _case("q6_k", 7, _Sizes(4, 2, 32, 288), down="q8_0"),
+        _case("q8_0-crowded", 70, _Sizes(2, 1, 32, 64)),
+        _case("f16-crowded", 70, _Sizes(2, 1, 48, 72)),
+        _case("q5_1-up-f16-down-f32", 5, _Sizes(4, 2, 32, 64), up="f16", down="f32"),
+    ),
+    benchmarks=tuple(
+        _case(f"{like}-30b-a3b", tokens, _A3B)
+        for like, counts in (("q4_1", (1, 16, 512)), ("bf16", (1, 16)))
+        for tokens in counts
+    ),
+    tolerance={
+        "f32": Tolerance(2e-5, 2e-5),
+        "f16": Tolerance(3e-3, 2e-3),  # activations may be rounded to the weights' own format
+        "bf16": Tolerance(3e-2, 2e-2),
+        # what lies between the products may be rounded to a neighbouring integer
+        "integer": Tolerance(2e-2, 1e-3),
+        "mixed": Tolerance(2e-2, 2e-3),
+    },
+    cost=_cost,
+    order=("native", "reference"),
+    alone=lambda inputs, index: {
+        **inputs,
+        **{name: inputs[name][index : index + 1] for name in ("x", "chosen", "shares")},
+    },
+)

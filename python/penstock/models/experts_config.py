@@ -1,0 +1,68 @@
+"""Which layers of a model are mixtures of experts, from its config or its GGUF metadata."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from penstock.base.errors import ModelError
+from penstock.models.hf_config import HfConfig
+from penstock.models.spec import ExpertsSpec
+from penstock.quant.gguf import GgufFile
+
+Mixtures: TypeAlias = tuple[ExpertsSpec | None, ...]
+
+SOFTMAX = 1  # `expert_gating_func`
+
+
+def hf_mixtures(config: HfConfig, kind: Literal["qwen3", "mixtral"], where: str) -> Mixtures:
+    """Of each layer of a Hugging Face model. Raises ModelError naming a key that is missing."""
+    layers = config.num_hidden_layers
+    count = config.num_experts or config.num_local_experts
+    if count is None or config.num_experts_per_tok is None:
+        missing = "num_experts" if count is None else "num_experts_per_tok"
+        raise ModelError(f"{where}: {missing} is missing")
+    if kind == "mixtral":
+        all_alike = ExpertsSpec(count, config.num_experts_per_tok, config.intermediate_size, True)
+        return (all_alike,) * layers
+    if config.moe_intermediate_size is None:
+        raise ModelError(f"{where}: moe_intermediate_size is missing")
+    step = config.decoder_sparse_step
+    if step < 1:
+        raise ModelError(f"{where}: decoder_sparse_step {step} is not positive")
+    experts = ExpertsSpec(
+        count, config.num_experts_per_tok, config.moe_intermediate_size, config.norm_topk_prob
+    )
+    dense = frozenset(config.mlp_only_layers)
+    return tuple(
+        None if layer in dense or (layer + 1) % step else experts for layer in range(layers)
+    )
+
+
+def gguf_experts(file: GgufFile, architecture: str) -> ExpertsSpec | None:
+    """Those of all layers; None in a model without. Raises ModelError naming a key that asks for
+    what is not supported."""
+    count = file.integer(f"{architecture}.expert_count", 0)
+    if not count:
+        return None
+    _refuse_others(file, architecture)
+    inner = f"{architecture}.feed_forward_length"
+    own = f"{architecture}.expert_feed_forward_length"
+    renormalize = file.boolean(f"{architecture}.expert_weights_norm")
+    return ExpertsSpec(
+        count=count,
+        per_token=file.integer(f"{architecture}.expert_used_count"),
+        ff=file.integer(own if own in file.metadata else inner),
+        renormalize=renormalize is not False,  # older files leave it to the reader's knowledge
+    )
+
+
+def _refuse_others(file: GgufFile, architecture: str) -> None:
+    gating = file.integer(f"{architecture}.expert_gating_func", SOFTMAX)
+    if gating not in (0, SOFTMAX):
+        raise ModelError(f"{file.path}: {architecture}.expert_gating_func {gating}: only softmax")
+    for key in ("expert_shared_count", "expert_group_count"):
+        if file.integer(f"{architecture}.{key}", 0):
+            raise ModelError(f"{file.path}: {architecture}.{key} is not supported")
+    scale = file.real(f"{architecture}.expert_weights_scale", 1.0)
+    if scale not in (0.0, 1.0):
+        raise ModelError(f"{file.path}: {architecture}.expert_weights_scale is not supported")

@@ -1,0 +1,101 @@
+"""The native mixture of experts: the bits of its linear layers, and choices that lead nowhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from native_levels import LEVELS
+
+from penstock.kernels.draw import Draw
+from penstock.kernels.native import NativeOps, Pool
+from penstock.kernels.weights import Experts, Linear
+
+COUNT, FF, WIDTH = 5, 32, 256
+
+
+def drawn(gate: str, down: str) -> Experts:
+    source = Draw(3)
+
+    def matrices(rows: int, width: int, like: str) -> tuple[Any, ...]:
+        if like in ("f32", "f16", "bf16"):
+            return tuple(source.dense(rows, width, like) for _ in range(COUNT))  # type: ignore[arg-type]
+        return tuple(source.affine(rows, width, like) for _ in range(COUNT))
+
+    return Experts(matrices(FF, WIDTH, gate), matrices(FF, WIDTH, gate), matrices(WIDTH, FF, down))
+
+
+@pytest.fixture(scope="module", params=LEVELS)
+def ops(request: pytest.FixtureRequest) -> NativeOps:
+    return NativeOps.eager(Pool(2), request.param)
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 230])
+@pytest.mark.parametrize(
+    ("gate", "down"), [("f32", "f32"), ("bf16", "f16"), ("q4_k", "q8_0"), ("q6_k", "bf16")]
+)
+def test_an_expert_has_the_bits_of_its_linear_layers(
+    ops: NativeOps, tokens: int, gate: str, down: str
+) -> None:
+    """Of one choice each, whose share is 1. Some expert has more rows than a task takes."""
+    weights = drawn(gate, down)
+    source = Draw(1)
+    x = source.normal(tokens, WIDTH).numpy()
+    chosen = np.maximum(source.integers(0, COUNT, tokens, 1).numpy(), 0)
+    chosen[chosen == 2] = 3  # one is never chosen
+    chosen[tokens // 4 : tokens // 4 * 3] = 4
+    shares = np.ones((tokens, 1), np.float32)
+    got = ops.experts(x, chosen, shares, ops.pack_experts(weights))
+    for expert in np.unique(chosen):
+        pair = Linear((weights.gate[expert], weights.up[expert]))
+        rows = np.flatnonzero(chosen[:, 0] == expert)
+        inner = ops.silu_mul(ops.linear(np.ascontiguousarray(x[rows]), ops.pack_linear(pair)))
+        expected = ops.linear(inner, ops.pack_linear(Linear((weights.down[expert],))))
+        assert got[rows].tobytes() == expected.tobytes()
+
+
+def test_choices_are_summed_with_their_shares(ops: NativeOps) -> None:
+    weights = ops.pack_experts(drawn("f32", "f32"))
+    x = Draw(2).normal(4, WIDTH).numpy()
+    chosen = np.array([[0, 1], [1, 0], [4, 2], [3, 3]], np.int32)
+    shares = np.array([[0.25, 0.75], [0.75, 0.25], [1, 0], [0.5, 0.5]], np.float32)
+    got = ops.experts(x, chosen, shares, weights)
+    ones = np.ones((4, 1), np.float32)
+    parts = [
+        ops.experts(x, np.ascontiguousarray(chosen[:, c : c + 1]), ones, weights) for c in (0, 1)
+    ]
+    expected = shares[:, :1] * parts[0] + shares[:, 1:] * parts[1]
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [-1, COUNT])
+def test_an_expert_that_is_not_there_is_refused(ops: NativeOps, wrong: int) -> None:
+    chosen = np.array([[0, 1], [2, wrong]], np.int32)
+    x, shares = np.ones((2, WIDTH), np.float32), np.ones((2, 2), np.float32)
+    with pytest.raises(ValueError, match=rf"experts: chosen: {wrong} is not in 0..{COUNT - 1}"):
+        ops.experts(x, chosen, shares, ops.pack_experts(drawn("f32", "f32")))
+
+
+def test_more_choices_than_experts_are_refused(ops: NativeOps) -> None:
+    with pytest.raises(ValueError, match="C: exceeds E"):
+        ops.route_experts(np.ones((1, 4), np.float32), 5, True)
+
+
+def test_experts_that_are_not_alike_are_refused(ops: NativeOps) -> None:
+    good, other = drawn("f32", "f32"), Draw(0).dense(FF + 1, WIDTH, "f32")
+    for gate in ((*good.gate[:-1], other), good.gate[:-1]):
+        pairs = Experts(gate, good.up[: len(gate)], good.down)
+        with pytest.raises(ValueError, match="experts: "):
+            ops.pack_experts(pairs)
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
+def test_odd_logits_choose_experts_that_are_there_and_differ(ops: NativeOps, odd: float) -> None:
+    logits = torch.randn(6, 9, generator=torch.Generator().manual_seed(0)).numpy()
+    logits[1], logits[2, 4], logits[3, ::2] = odd, odd, odd
+    logits[4, 0] = -odd
+    chosen, _ = ops.route_experts(logits, 5, True)
+    assert ((chosen >= 0) & (chosen < 9)).all()
+    assert all(len(set(row)) == 5 for row in chosen.tolist())

@@ -1,0 +1,44 @@
+"""Both memory formulas count what is inside of a mixture of experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.config import EngineSettings
+from penstock.models.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
+from penstock.runtime.gpu_memory import activation_bytes
+from penstock.runtime.memory import plan_memory
+
+EXPERTS = ExpertsSpec(count=128, per_token=8, ff=768, renormalize=True)
+A3B = DecoderSpec(
+    architecture="qwen3_moe",
+    width=2048,
+    heads=32,
+    kv_heads=4,
+    head_dim=128,
+    ff=6144,
+    vocab=151936,
+    norm_eps=1e-6,
+    rope=RopeSpec(1e6, 128),
+    layers=(LayerSpec(experts=EXPERTS),) * 48,
+    context_tokens=40960,
+)
+
+
+def test_the_widest_layer_counts() -> None:
+    inside = 2 * 2048 + 3 * 768
+    assert 8 * inside < A3B.inner_columns < 8.1 * inside + 128
+    dense = replace(A3B, layers=(LayerSpec(),) * 48)
+    assert dense.inner_columns == 3 * 6144
+    mixed = replace(A3B, layers=(LayerSpec(), *A3B.layers[1:]), ff=40_000)
+    assert mixed.inner_columns == 3 * 40_000
+
+
+def test_steps_of_a_mixture_take_what_its_choices_take() -> None:
+    sizes = [
+        plan_memory(A3B, 0, EngineSettings(token_budget=budget, cache_mb=4096), None).buffer_bytes
+        for budget in (512, 1024)
+    ]
+    assert sizes[1] - sizes[0] == 512 * 4 * (3 * 2048 + A3B.inner_columns)
+    more = activation_bytes(A3B, 512, 1, 2) - activation_bytes(A3B, 256, 1, 2)
+    assert more == 256 * 2 * (3 * 2048 + A3B.inner_columns)
