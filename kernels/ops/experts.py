@@ -99,7 +99,7 @@ ROUTE_EXPERTS = Op(
         4 * inputs["logits"].numel() + 8 * len(inputs["logits"]) * inputs["per_token"],
         4 * inputs["logits"].numel(),
     ),
-    order=("native", "reference"),
+    order=("triton", "native", "reference"),
     alone=lambda inputs, index: {**inputs, "logits": inputs["logits"][index : index + 1]},
 )
 
@@ -230,7 +230,7 @@ EXPERTS = Op(
         "mixed": Tolerance(2e-2, 2e-3),
     },
     cost=_cost,
-    order=("native", "reference"),
+    order=("triton", "native", "reference"),
     alone=lambda inputs, index: {
         **inputs,
         **{name: inputs[name][index : index + 1] for name in ("x", "chosen", "shares")},

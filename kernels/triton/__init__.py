@@ -19,6 +19,7 @@ from penstock.kernels.triton import (
     adjust,
     attention,
     embedding,
+    experts,
     gather,
     layer_norm,
     linear,
@@ -30,7 +31,7 @@ from penstock.kernels.triton import (
     sampling,
 )
 from penstock.kernels.triton.launch import interpreted
-from penstock.kernels.weights import Linear, Matrix
+from penstock.kernels.weights import Experts, Linear, Matrix
 
 __all__ = [
     "TritonOps",
@@ -38,6 +39,7 @@ __all__ = [
     "adjust",
     "attention",
     "embedding",
+    "experts",
     "gather",
     "layer_norm",
     "linear",
@@ -102,6 +104,10 @@ class TritonOps(TorchOps):
     def _packed(self, weight: Linear) -> linear.PackedLinear:
         invariant = self._products == "invariant"
         return replace(super().pack_linear(weight), invariant=invariant)
+
+    def pack_experts(self, weights: Experts) -> Any:
+        """See `Ops.pack_experts`."""
+        return replace(super().pack_experts(weights), invariant=self._products == "invariant")
 
     def pack_tied(self, table: Matrix) -> tuple[Any, Any]:
         """See `Ops.pack_tied`: one memory."""

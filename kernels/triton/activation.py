@@ -69,7 +69,9 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-SILU_MUL.register(Impl("triton", _gated(_SILU), why_not, invariant_kinds=("float",)))
+silu_mul = _gated(_SILU)
+
+SILU_MUL.register(Impl("triton", silu_mul, why_not, invariant_kinds=("float",)))
 GELU_MUL.register(Impl("triton", _gated(_GELU), why_not, invariant_kinds=("float",)))
 GELU_TANH_MUL.register(Impl("triton", _gated(_GELU_TANH), why_not, invariant_kinds=("float",)))
 GELU.register(Impl("triton", gelu, why_not, invariant_kinds=("float",)))

@@ -23,6 +23,8 @@ _INVARIANT_KINDS = {
     "silu_mul": ("float",),
     "gelu_mul": ("float",),
     "gelu_tanh_mul": ("float",),
+    "route_experts": ("float",),
+    "experts": ("integer",),
     "gelu": ("float",),
     "layer_norm": ("float",),
     "add_layer_norm": ("float",),
@@ -87,6 +89,7 @@ _SERVED = {
     "add_rms_norm": "T3-W576",
     "silu_mul": "T17-F100",
     "linear": "bf16-T18-K64-N48",
+    "experts": "bf16-favourites-T70-E8-C2-F32-W64",
     "rope_cache": "head-norm",
     "attention": "decode-long-window",
 }

@@ -1,0 +1,324 @@
+"""A mixture of experts: grouped products over the choices of a step, in the order of experts.
+
+Tiles of rows belong to one expert each (`experts_order`); a program reads which, and gathers its
+rows. Results lie in the order of choices, so that a token's are neighbours and are summed in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+import triton
+import triton.language as tl
+
+from penstock.kernels.op import Impl
+from penstock.kernels.ops.experts import EXPERTS
+from penstock.kernels.triton.activation import silu_mul
+from penstock.kernels.triton.experts_order import Order, order_choices
+from penstock.kernels.triton.launch import BF16_IS_BROKEN, ceil_div, launch, why_not
+from penstock.kernels.triton.linear_affine import _add_group, _integers, quantize
+from penstock.kernels.triton.packed import Packed, PackedAffine, PackedDense, pack_matrix
+from penstock.kernels.weights import Experts, Matrix
+
+_COMBINED = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class DenseStack:
+    """`data: [E, N, K]` in the weights' own format."""
+
+    data: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        count, rows, width = self.data.shape
+        return count, rows, width
+
+
+@dataclass(frozen=True, slots=True)
+class AffineStack:
+    """As `PackedAffine`, with E in front of each shape."""
+
+    q: torch.Tensor
+    scale: torch.Tensor
+    minimum: torch.Tensor | None
+    bits: int
+    group: int
+    zero_point: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        count, rows, stored = self.q.shape
+        return count, rows, stored * 8 // self.bits
+
+
+Stack: TypeAlias = "DenseStack | AffineStack"
+
+
+@dataclass(frozen=True, slots=True)
+class PackedExperts:
+    """`gate_up`: one stack of [E, 2 F, W], or two of [E, F, W] where they are stored in different
+    kinds. `invariant`: one tile, whatever the number of rows."""
+
+    gate_up: tuple[Stack, ...]
+    down: Stack
+    invariant: bool = False
+
+
+def pack_experts(weights: Experts, device: str, dtype: torch.dtype) -> PackedExperts:
+    """On the device. Raises ValueError where the experts of a layer differ in their kind."""
+    gate, up, down = (
+        _stack(matrices, device, dtype) for matrices in (weights.gate, weights.up, weights.down)
+    )
+    return PackedExperts(_merged(gate, up), down)
+
+
+def _stack(matrices: Sequence[Matrix], device: str, dtype: torch.dtype) -> Stack:
+    packed = [pack_matrix(matrix, device, dtype) for matrix in matrices]
+    first = packed[0]
+    if len({_kind(one) for one in packed}) > 1:
+        raise ValueError("the experts of a layer are stored in different kinds")
+    if isinstance(first, PackedDense):
+        return DenseStack(torch.stack([one.data for one in packed]))  # type: ignore[union-attr]
+    affine = [one for one in packed if isinstance(one, PackedAffine)]
+    minima = [one.minimum for one in affine if one.minimum is not None]
+    return AffineStack(
+        torch.stack([one.q for one in affine]),
+        torch.stack([one.scale for one in affine]),
+        torch.stack(minima) if minima else None,
+        *(first.bits, first.group, first.zero_point),
+    )
+
+
+def _kind(one: Packed | Stack) -> tuple[object, ...]:
+    if isinstance(one, (PackedDense, DenseStack)):
+        return (one.data.dtype,)
+    return (one.bits, one.group, one.zero_point, one.scale.dtype, one.minimum is None)
+
+
+def _merged(gate: Stack, up: Stack) -> tuple[Stack, ...]:
+    """One stack where both are of one kind."""
+    if _kind(gate) != _kind(up):
+        return (gate, up)
+    if isinstance(gate, DenseStack) and isinstance(up, DenseStack):
+        return (DenseStack(torch.cat((gate.data, up.data), dim=1)),)
+    assert isinstance(gate, AffineStack) and isinstance(up, AffineStack)
+    minimum = None
+    if gate.minimum is not None and up.minimum is not None:
+        minimum = torch.cat((gate.minimum, up.minimum), dim=2)
+    return (
+        AffineStack(
+            torch.cat((gate.q, up.q), dim=1),
+            torch.cat((gate.scale, up.scale), dim=2),
+            minimum,
+            *(gate.bits, gate.group, gate.zero_point),
+        ),
+    )
+
+
+@triton.jit(do_not_specialize=["choices", "first_column", "out_columns"])
+def experts_kernel(
+    out,
+    x,
+    weight,
+    order,
+    tile_expert,
+    tiles,
+    choices,
+    first_column,
+    out_columns,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SHARED_BY: tl.constexpr,
+    UPCAST: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Row `choice // SHARED_BY` of x with its expert's weights, to row `choice` of out."""
+    tile = tl.program_id(1)
+    if tile >= tl.load(tiles):
+        return
+    expert = tl.load(tile_expert + tile).to(tl.int64)
+    choice = tl.load(order + tile * BLOCK_M + tl.arange(0, BLOCK_M))
+    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    lane = tl.arange(0, BLOCK_K)
+    present, exists = (choice < choices)[:, None], (column < ROWS)[:, None]
+    x_row = x + (choice // SHARED_BY).to(tl.int64)[:, None] * WIDTH
+    weight_row = weight + (expert * ROWS + column.to(tl.int64)[:, None]) * WIDTH
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for start in range(0, WIDTH, BLOCK_K):
+        k = start + lane
+        x_mask, weight_mask = present, exists
+        if WIDTH % BLOCK_K != 0:
+            inside = (k < WIDTH)[None, :]
+            x_mask, weight_mask = present & inside, exists & inside
+        left = tl.load(x_row + k[None, :], mask=x_mask, other=0.0)
+        right = tl.load(weight_row + k[None, :], mask=weight_mask, other=0.0)
+        left = left.to(right.dtype)
+        if UPCAST:
+            left, right = left.to(tl.float32), right.to(tl.float32)
+        total = tl.dot(left, tl.trans(right), total, input_precision="ieee")
+    place = choice.to(tl.int64)[:, None] * out_columns + first_column + column[None, :]
+    tl.store(out + place, total, mask=present & (column < ROWS)[None, :])
+
+
+@triton.jit(do_not_specialize=["choices", "first_column", "out_columns"])
+def experts_affine_kernel(
+    out,
+    x,
+    x_scale,
+    q,
+    scale,
+    minimum,
+    order,
+    tile_expert,
+    tiles,
+    choices,
+    first_column,
+    out_columns,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SHARED_BY: tl.constexpr,
+    BITS: tl.constexpr,
+    GROUP: tl.constexpr,
+    OFFSET: tl.constexpr,
+    HAS_MINIMUM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """As `experts_kernel`, of integers, with the sums of `linear_affine_kernel`."""
+    tile = tl.program_id(1)
+    if tile >= tl.load(tiles):
+        return
+    expert = tl.load(tile_expert + tile).to(tl.int64)
+    choice = tl.load(order + tile * BLOCK_M + tl.arange(0, BLOCK_M))
+    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    lane = tl.arange(0, 32)
+    present, inside = choice < choices, column < ROWS
+    source = (choice // SHARED_BY).to(tl.int64)
+    x_row = x + source[:, None] * WIDTH + lane[None, :]
+    step_row = x_scale + source * (WIDTH // 32)
+    q += expert * ROWS * (WIDTH * BITS // 8)
+    scale += expert * ROWS * (WIDTH // GROUP)
+    minimum += expert * ROWS * (WIDTH // GROUP)
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for group in range(WIDTH // 32):
+        left = tl.load(x_row + group * 32, mask=present[:, None], other=0)
+        step = tl.load(step_row + group, mask=present, other=0.0)
+        right = _integers(q, column, group, ROWS, WIDTH, BITS, BLOCK_N)
+        if GROUP == 32:
+            total = _add_group(
+                total, left, right, step, scale, minimum,
+                group * ROWS + column, inside, OFFSET, HAS_MINIMUM,
+            )  # fmt: skip
+        else:
+            for half in tl.static_range(2):
+                hidden = tl.where((lane // 16 == half)[None, :], left, 0).to(tl.int8)
+                total = _add_group(
+                    total, hidden, right, step, scale, minimum,
+                    (2 * group + half) * ROWS + column, inside, OFFSET, HAS_MINIMUM,
+                )  # fmt: skip
+    place = choice.to(tl.int64)[:, None] * out_columns + first_column + column[None, :]
+    tl.store(out + place, total, mask=present[:, None] & inside[None, :])
+
+
+@triton.jit
+def combine_kernel(
+    out, y, shares, WIDTH: tl.constexpr, PER_TOKEN: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The results of a token's choices, each with its share, added in their order."""
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for c in tl.static_range(PER_TOKEN):
+        choice = token * PER_TOKEN + c
+        share = tl.load(shares + choice).to(tl.float32)
+        row = tl.load(y + choice * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+        total += share * row
+    tl.store(out + token * WIDTH + column, total, mask=inside)
+
+
+def experts(
+    x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, weights: PackedExperts
+) -> torch.Tensor:
+    """See `Ops.experts`. All are contiguous; every number in `chosen` is that of an expert."""
+    (tokens, width), per_token = x.shape, chosen.shape[1]
+    count, _, ff = weights.down.shape
+    choices = tokens * per_token
+    order = order_choices(chosen, count, _rows_a_tile(choices, count, weights.invariant))
+    opened = x.new_empty(choices, 2 * ff)
+    _products(opened, x, weights.gate_up, order, per_token)
+    y = x.new_empty(choices, width)
+    _products(y, silu_mul(opened), (weights.down,), order, 1)
+    out = torch.empty_like(x)
+    grid = (tokens, ceil_div(width, _COMBINED))
+    constants = {"WIDTH": width, "PER_TOKEN": per_token, "BLOCK": _COMBINED}
+    launch(combine_kernel, grid, out, y, shares, **constants)
+    return out
+
+
+def _rows_a_tile(choices: int, count: int, invariant: bool) -> int:
+    """16 is the least that tensor cores take; experts with many rows reuse what was read."""
+    return 64 if not invariant and choices >= 32 * count else 16
+
+
+def _products(
+    out: torch.Tensor, x: torch.Tensor, stacks: tuple[Stack, ...], order: Order, shared_by: int
+) -> None:
+    """`shared_by`: neighbouring choices that go with one row of x."""
+    quantized = None
+    first_column = 0
+    for stack in stacks:
+        lists = (order.order, order.tile_expert, order.tiles, len(out), first_column, out.shape[1])
+        sizes = {"ROWS": stack.shape[1], "WIDTH": stack.shape[2], "SHARED_BY": shared_by}
+        if isinstance(stack, AffineStack):
+            quantized = quantized or quantize(x)
+            _affine(out, quantized, stack, order, lists, sizes)
+        else:
+            _dense(out, x, stack, order, lists, sizes)
+        first_column += stack.shape[1]
+
+
+def _dense(out, x, stack: DenseStack, order: Order, lists, sizes: dict[str, int]) -> None:
+    single = stack.data.dtype == torch.float32  # no tensor cores: small tiles
+    many = order.rows > 16
+    block_n = 64 if single or not many else 128
+    block_k = 32 if single else 64 if many or stack.shape[2] % 128 else 128
+    launch(
+        experts_kernel,
+        (ceil_div(stack.shape[1], block_n), order.capacity),
+        *(out, x, stack.data, *lists),
+        num_warps=4,
+        num_stages=3 if many or single else 4,
+        **sizes,
+        UPCAST=int(BF16_IS_BROKEN and stack.data.dtype == torch.bfloat16),
+        BLOCK_M=order.rows,
+        BLOCK_N=block_n,
+        BLOCK_K=block_k,
+    )
+
+
+def _affine(out, quantized, stack: AffineStack, order: Order, lists, sizes) -> None:
+    block_n = 64
+    minimum = stack.scale if stack.minimum is None else stack.minimum
+    zero_point = stack.zero_point if stack.minimum is None else 0
+    launch(
+        experts_affine_kernel,
+        (ceil_div(stack.shape[1], block_n), order.capacity),
+        *(out, *quantized, stack.q, stack.scale, minimum, *lists),
+        **sizes,
+        BITS=stack.bits,
+        GROUP=stack.group,
+        OFFSET=(128 if stack.bits == 8 else 0) - zero_point,
+        HAS_MINIMUM=int(stack.minimum is not None),
+        BLOCK_M=order.rows,
+        BLOCK_N=block_n,
+    )
+
+
+EXPERTS.register(Impl("triton", experts, why_not, pack_experts, invariant_kinds=("integer",)))
