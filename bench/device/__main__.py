@@ -8,7 +8,17 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.device import adapters, engine, invariance, machine, ops, peers, products, profile
+from bench.device import (
+    adapters,
+    engine,
+    experts,
+    invariance,
+    machine,
+    ops,
+    peers,
+    products,
+    profile,
+)
 from bench.device.machine import Bench, open_bench
 from bench.device.record import Record
 
@@ -22,6 +32,8 @@ SECTIONS: dict[str, Section] = {
     "qwen3-8b-fp8": lambda bench, record, _: engine.measure(bench, record, "qwen3-8b-fp8"),
     "llama-8b": lambda bench, record, _: engine.measure(bench, record, "llama-8b", False),
     "qwen3-0.6b": lambda bench, record, _: engine.measure(bench, record, "qwen3-0.6b"),
+    "qwen3-30b-a3b": lambda bench, record, _: engine.measure(bench, record, "qwen3-30b-a3b"),
+    "experts": lambda bench, record, _: experts.measure(bench, record),
     "profile": lambda bench, record, _: profile.measure(bench, record, "qwen3-8b"),
     "invariance": lambda bench, record, _: invariance.measure(bench, record, "qwen3-0.6b"),
     "adapters": lambda bench, record, _: adapters.measure(bench, record, "qwen3-8b"),

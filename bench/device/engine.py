@@ -95,7 +95,7 @@ def opened(
 def start(bench: Bench, folder: Path, sizes: Sizes, **changes: Any) -> GpuRuntime:
     settings = engine_settings(sizes, **changes)
     model = load_model(files_at(folder, folder.name), settings.dtype, float8="float8")
-    weights = (folder / "model.safetensors").stat().st_size
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     if bench.device != "cpu":
         return start_gpu_runtime(model, weights, settings, bench.device)
     plan = plan_device_memory(

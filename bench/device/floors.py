@@ -11,7 +11,7 @@ def decode_s(shape: Shape, rows: int, context: float, limits: Ceilings) -> float
     """A decode step of `rows` rows with `context` tokens each. Attention comes between products,
     so its bytes add."""
     operations = rows * (shape.token_operations + 2 * shape.head_weights)
-    return limits.floor_s(shape.step_bytes, operations) + (
+    return limits.floor_s(shape.step_bytes(rows), operations) + (
         rows * context * shape.token_bytes / limits.bytes_s
     )
 
@@ -24,7 +24,7 @@ def adapters_s(shape: Shape, rank: int, adapters: int, limits: Ceilings) -> floa
 def prompt_s(shape: Shape, tokens: int, limits: Ceilings) -> float:
     """Products of `tokens` prompt tokens. Their attention is left out: some percent at 1k. Those
     of 8 bits stand beside the rate of bfloat16, which they may double."""
-    return limits.floor_s(shape.layer_bytes, tokens * shape.token_operations)
+    return limits.floor_s(shape.layer_bytes(tokens), tokens * shape.token_operations)
 
 
 def run_s(shape: Shape, rows: int, prompt: int, new: int, limits: Ceilings) -> float:

@@ -12,6 +12,8 @@
 #   qwen3-8b    the engine on a checkpoint of that shape: start, prompts, decode, whole runs (6 min)
 #               (qwen3-8b-triton: without the CUDA library)
 #   qwen3-8b-fp8  the same with layers in 8 bits (6 min)
+#   qwen3-30b-a3b  the same of a mixture of experts (7 min)
+#   experts     a layer's experts and their choice, by number of tokens, beside their floor (3 min)
 #   llama-8b    the same without whole runs (4 min)      qwen3-0.6b  the same in small (3 min)
 #   profile     kernels of decode steps, and the share of time in which the GPU idles (3 min)
 #   invariance  does an answer depend on its neighbours, and what does it cost that not (4 min)
@@ -20,7 +22,8 @@
 #   peers       transformers on the same checkpoint (4 min)
 #
 # With 10 minutes a command: first `build tests limits ops`, then `build qwen3-8b profile`, then
-# `build products llama-8b qwen3-0.6b`, `build adapters invariance` or `build peers`. A machine that was kept warm has
+# `build products llama-8b qwen3-0.6b`, `build adapters invariance`, `build qwen3-30b-a3b` or
+# `build experts peers`. A machine that was kept warm has
 # its build still; a fresh one needs `build` again.
 #
 # No network is needed. Python packages that such a machine lacks travel as wheels in .whl/ at the
@@ -121,8 +124,8 @@ for section in "${SECTIONS[@]}"; do
         --continue-on-collection-errors tests/kernels tests/engine
       ;;
     limits) bench limits 90 ;;
-    ops | ops-triton | products | profile | adapters | peers | llama-8b | invariance | qwen3-0.6b) bench "$section" 270 ;;
-    qwen3-8b | qwen3-8b-triton | qwen3-8b-fp8) bench "$section" 450 ;;
+    ops | ops-triton | products | experts | profile | adapters | peers | llama-8b | invariance | qwen3-0.6b) bench "$section" 270 ;;
+    qwen3-8b | qwen3-8b-triton | qwen3-8b-fp8 | qwen3-30b-a3b) bench "$section" 450 ;;
     *)
       echo "no section $section; see the head of $0" >&2
       exit 2

@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a model; `floor` of its decode step and of prompts follows from them."""
+    """Sizes of a model; `floor` of its decode step and of prompts follows from them. With
+    `experts` each feed-forward is a mixture: a token goes through `per_token` of them, of `ff`."""
 
     name: str
     architecture: str
@@ -27,12 +28,34 @@ class Shape:
     tied: bool
     theta: float
     qk_norm: bool
+    experts: int = 0
+    per_token: int = 0
     float8: bool = False
 
     @property
-    def layer_weights(self) -> int:
-        attention = self.width * self.head_dim * 2 * (self.heads + self.kv_heads)
-        return attention + 3 * self.width * self.ff
+    def attention_weights(self) -> int:
+        """Of a layer, with what chooses experts."""
+        projections = self.width * self.head_dim * 2 * (self.heads + self.kv_heads)
+        return projections + self.experts * self.width
+
+    @property
+    def expert_weights(self) -> int:
+        """Of one feed-forward."""
+        return 3 * self.width * self.ff
+
+    @property
+    def token_layer_weights(self) -> int:
+        """What a token goes through in a layer."""
+        return self.attention_weights + max(self.per_token, 1) * self.expert_weights
+
+    def layer_weights(self, tokens: float) -> float:
+        """What a step of `tokens` tokens reads in a layer. Of experts as many as so many tokens
+        touch, on the mean, where all are equally likely."""
+        touched = 1.0
+        if self.experts:
+            missed = (1 - self.per_token / self.experts) ** tokens
+            touched = self.experts * (1 - missed)
+        return self.attention_weights + touched * self.expert_weights
 
     @property
     def adapter_columns(self) -> int:
@@ -45,17 +68,15 @@ class Shape:
     def head_weights(self) -> int:
         return self.vocab * self.width
 
-    @property
-    def step_bytes(self) -> int:
-        """Weights that a decode step reads, in bfloat16, but for layers in 8 bits with a scale for
-        each tile of 128 x 128."""
-        return self.layer_bytes + 2 * self.head_weights
+    def step_bytes(self, tokens: float) -> float:
+        """Weights that a decode step of `tokens` rows reads, in bfloat16, but for layers in 8 bits
+        with a scale for each tile of 128 x 128."""
+        return self.layer_bytes(tokens) + 2 * self.head_weights
 
-    @property
-    def layer_bytes(self) -> int:
+    def layer_bytes(self, tokens: float) -> float:
         """Of all layers."""
-        count = self.layers * self.layer_weights
-        return count + 4 * count // 128**2 if self.float8 else 2 * count
+        count = self.layers * self.layer_weights(tokens)
+        return count + 4 * count / 128**2 if self.float8 else 2 * count
 
     @property
     def token_bytes(self) -> int:
@@ -65,27 +86,33 @@ class Shape:
     @property
     def token_operations(self) -> int:
         """Of the products of one token, without the head."""
-        return 2 * self.layers * self.layer_weights
+        return 2 * self.layers * self.token_layer_weights
 
     def small(self) -> Shape:
         """The same kind in a size for a rehearsal."""
-        return replace(self, width=64, heads=4, kv_heads=2, head_dim=16, ff=96, layers=2, vocab=512)
+        small = replace(
+            self, width=64, heads=4, kv_heads=2, head_dim=16, ff=96, layers=2, vocab=512
+        )
+        return replace(small, experts=8, per_token=2, ff=32) if self.experts else small
 
 
 _LLAMA = ("LlamaForCausalLM", 4096, 32, 8, 128, 14336, 32, 128256, False, 5e5, False)
 _QWEN_8B = ("Qwen3ForCausalLM", 4096, 32, 8, 128, 12288, 36, 151936, False, 1e6, True)
 _QWEN_06B = ("Qwen3ForCausalLM", 1024, 16, 8, 128, 3072, 28, 151936, True, 1e6, True)
+_QWEN_30B = ("Qwen3MoeForCausalLM", 2048, 32, 4, 128, 768, 48, 151936, False, 1e6, True, 128, 8)
 SHAPES = {
     "llama-8b": Shape("llama-8b", *_LLAMA),
     "qwen3-8b": Shape("qwen3-8b", *_QWEN_8B),
     "qwen3-8b-fp8": Shape("qwen3-8b-fp8", *_QWEN_8B, float8=True),
     "qwen3-0.6b": Shape("qwen3-0.6b", *_QWEN_06B),
+    "qwen3-30b-a3b": Shape("qwen3-30b-a3b", *_QWEN_30B),
 }
 
 
 def write_checkpoint(shape: Shape, folder: Path, device: str) -> Path:
     """A folder in the Hugging Face form: bfloat16, drawn on `device`, spread so that logits are
-    peaked enough to differ; with `float8` its layers in 8 bits, as DeepSeek and Qwen write them."""
+    peaked enough to differ; with `float8` its layers in 8 bits, as DeepSeek and Qwen write them. A
+    file a layer: no more of it is in memory at a time."""
     source = torch.Generator(device).manual_seed(1)
 
     def matrix(rows: int, columns: int, scale: float = 1.0) -> torch.Tensor:
@@ -99,30 +126,43 @@ def write_checkpoint(shape: Shape, folder: Path, device: str) -> Path:
     }
     if not shape.tied:
         tensors["lm_head.weight"] = matrix(shape.vocab, shape.width, 3.0)
+    files = {"model-ends.safetensors": list(tensors)}
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "model-ends.safetensors", metadata={"format": "pt"})
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     for layer in range(shape.layers):
         at = f"model.layers.{layer}."
-        tensors |= {
+        tensors = {
             f"{at}input_layernorm.weight": ones.clone(),
             f"{at}post_attention_layernorm.weight": ones.clone(),
             f"{at}self_attn.q_proj.weight": matrix(q, shape.width),
             f"{at}self_attn.k_proj.weight": matrix(kv, shape.width),
             f"{at}self_attn.v_proj.weight": matrix(kv, shape.width),
             f"{at}self_attn.o_proj.weight": matrix(shape.width, q),
-            f"{at}mlp.gate_proj.weight": matrix(shape.ff, shape.width),
-            f"{at}mlp.up_proj.weight": matrix(shape.ff, shape.width),
-            f"{at}mlp.down_proj.weight": matrix(shape.width, shape.ff),
         }
+        blocks = [f"{at}mlp."]
+        if shape.experts:
+            tensors[f"{at}mlp.gate.weight"] = matrix(shape.experts, shape.width)
+            blocks = [f"{at}mlp.experts.{expert}." for expert in range(shape.experts)]
+        for block in blocks:
+            tensors |= {
+                f"{block}gate_proj.weight": matrix(shape.ff, shape.width),
+                f"{block}up_proj.weight": matrix(shape.ff, shape.width),
+                f"{block}down_proj.weight": matrix(shape.width, shape.ff),
+            }
         if shape.qk_norm:
             head = torch.ones(shape.head_dim, dtype=torch.bfloat16)
             tensors[f"{at}self_attn.q_norm.weight"] = head
             tensors[f"{at}self_attn.k_norm.weight"] = head.clone()
-    if shape.float8:
-        for name in [name for name in tensors if name.endswith("_proj.weight")]:
-            codes, scale = float8_tiles(tensors[name].to(device))
-            tensors |= {name: codes.cpu(), f"{name}_scale_inv": scale.cpu()}
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        if shape.float8:
+            for name in [name for name in tensors if name.endswith("_proj.weight")]:
+                codes, scale = float8_tiles(tensors[name].to(device))
+                tensors |= {name: codes.cpu(), f"{name}_scale_inv": scale.cpu()}
+        files[f"model-{layer:03}.safetensors"] = list(tensors)
+        save_file(tensors, folder / f"model-{layer:03}.safetensors", metadata={"format": "pt"})
+    weight_map = {name: file for file, names in files.items() for name in names}
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
     (folder / "config.json").write_text(json.dumps(_config(shape)))
     return folder
 
@@ -146,9 +186,20 @@ def _config(shape: Shape) -> dict[str, Any]:
         "activation_scheme": "dynamic",
         "weight_block_size": [128, 128],
     }
-    return ({"quantization_config": quantized} if shape.float8 else {}) | {
+    experts = {
+        "num_experts": shape.experts,
+        "num_experts_per_tok": shape.per_token,
+        "moe_intermediate_size": shape.ff,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    }
+    model_type = "qwen3_moe" if shape.experts else "qwen3" if shape.qk_norm else "llama"
+    return {
+        **({"quantization_config": quantized} if shape.float8 else {}),
+        **(experts if shape.experts else {}),
         "architectures": [shape.architecture],
-        "model_type": "qwen3" if shape.qk_norm else "llama",
+        "model_type": model_type,
         "hidden_size": shape.width,
         "intermediate_size": shape.ff,
         "num_hidden_layers": shape.layers,

@@ -22,8 +22,9 @@ def run(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_every_section_rehearses(tmp_path: Path) -> None:
-    models = ["qwen3-0.6b", "qwen3-8b-fp8"]
+    models = ["qwen3-0.6b", "qwen3-8b-fp8", "qwen3-30b-a3b"]
     sections = ["limits", "ops", "products", *models, "profile", "invariance", "adapters"]
+    sections += ["experts"]
     done = run(tmp_path, "--rehearse", "build", *sections)
     assert done.returncode == 0, done.stdout[-3000:]
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").open()]
