@@ -37,17 +37,26 @@ class CacheExtents:
     dim: int
 
 
+def allocate_pool(extents: CacheExtents, dtype: torch.dtype, device: str) -> torch.Tensor:
+    """The memory of all layers' caches: [L, 2, B, K, P, D], zeroed.
+
+    A layer's blocks lie together, so that a step walks few of the GPU's page entries at a time.
+    """
+    block = (extents.kv_heads, extents.block_tokens, extents.dim)
+    return torch.zeros(extents.layers, 2, extents.blocks, *block, dtype=dtype, device=device)
+
+
+def caches_of(pool: torch.Tensor) -> list[LayerCache[torch.Tensor]]:
+    """A cache for each layer: windows of `pool`. For float8_e4m3fn the scales are 1 until they are
+    set, in place."""
+    return [_window(keys, values) for keys, values in pool.unbind(0)]
+
+
 def allocate_caches(
     extents: CacheExtents, dtype: torch.dtype, device: str
 ) -> list[LayerCache[torch.Tensor]]:
-    """A cache for each layer, zeroed: windows of one pool [L, 2, B, K, P, D].
-
-    A layer's blocks lie together, so that a step walks few of the GPU's page entries at a time.
-    For float8_e4m3fn the scales are 1 until they are set, in place.
-    """
-    block = (extents.kv_heads, extents.block_tokens, extents.dim)
-    pool = torch.zeros(extents.layers, 2, extents.blocks, *block, dtype=dtype, device=device)
-    return [_window(keys, values) for keys, values in pool.unbind(0)]
+    """Both in one."""
+    return caches_of(allocate_pool(extents, dtype, device))
 
 
 def token_major(cache: LayerCache[torch.Tensor]) -> LayerCache[torch.Tensor]:

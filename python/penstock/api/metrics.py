@@ -47,6 +47,8 @@ ENGINE_GAUGES: Final = {
     "sequences_capacity": "sequences_capacity",
     "kv_cache_blocks_used": "kv_cache_blocks_used",
     "kv_cache_blocks_total": "kv_cache_blocks_total",
+    "host_cache_blocks_used": "host_cache_blocks_used",
+    "host_cache_blocks_total": "host_cache_blocks_total",
 }
 ENGINE_COUNTERS: Final = {
     "tokens_processed": "tokens_processed",
@@ -67,6 +69,8 @@ ENGINE_COUNTERS: Final = {
     "forced_tokens": "forced_tokens",
     "speculation_drafted_tokens": "drafted_tokens",
     "speculation_confirmed_tokens": "confirmed_tokens",
+    "host_cache_saves": "host_cache_saves",
+    "host_cache_restores": "host_cache_restores",
 }
 
 

@@ -93,6 +93,13 @@ ENGINE_OPTIONS: Final = (
         "as --max-seqs and --context need",
     ),
     SettingOption(
+        "host_cache_mb",
+        ("--host-cache-mb",),
+        int,
+        "Memory of the host for prefixes that a GPU's KV cache has no room for, in MiB.",
+        ENGINE_PANEL,
+    ),
+    SettingOption(
         "cache_dtype",
         ("--cache-dtype", "--pa-cache-type"),
         Literal["auto", "f16", "f32", "f8e4m3"],

@@ -19,6 +19,7 @@ from penstock.config.settings import (
 ENGINE_RANGES: Final[dict[str, tuple[int, int]]] = {
     "context_tokens": (16, 2**24),
     "cache_mb": (1, 2**24),
+    "host_cache_mb": (0, 2**24),
     "block_tokens": (1, 1024),
     "max_seqs": (1, 4096),
     "max_queue": (1, 2**20),

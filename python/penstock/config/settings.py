@@ -68,7 +68,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
     `cache_dtype` "auto": f16, on a GPU bf16, or f32 with dtype f32; "f8e4m3" is of a GPU.
     `context_tokens` None: the model's own, clamped to what the cache holds. `cache_mb`: memory of
     the KV cache in MiB, None: enough for `max_seqs` sequences of 1,024 tokens and for one of the
-    full context; on a GPU what is left of it. `threads`
+    full context; on a GPU what is left of it. `host_cache_mb`: on a GPU, memory of the host in MiB
+    for prefixes that its cache has no room for any more. `threads`
     None: the cores this process may use. `prefix_cache_n` 0 turns prefix caching off.
     `tool_syntax`: how the model writes calls of functions, None: as its chat template tells.
     `speculation`: guess next tokens from a request's own where that pays; answers stay the same.
@@ -86,6 +87,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     device: str = "auto"
     context_tokens: int | None = None
     cache_mb: int | None = None
+    host_cache_mb: int = 0
     block_tokens: int = 16
     max_seqs: int = 32
     max_queue: int = 1024

@@ -32,7 +32,7 @@ from penstock.engine.types import (
 )
 from penstock.models.vocabulary import Vocabulary
 from penstock.runtime.protocol import Runtime
-from penstock.scheduler import Progress, Scheduler
+from penstock.scheduler import HostTier, Progress, Scheduler
 
 FAILED_ROW = "the model gave no finite scores for this request"
 
@@ -79,6 +79,7 @@ class EngineCore:
             prefix_caching=settings.prefix_cache_n > 0,
             no_kv_cache=settings.no_kv_cache,
             speculation=settings.speculation,
+            tier=HostTier(facts.host_blocks, facts.most_saves),
         )
         info = EngineInfo(
             model_id=facts.model_id,

@@ -142,7 +142,8 @@ class EngineGauges(msgspec.Struct):
     `grammar_mask_seconds`: time in which masks were computed; `grammar_mask_wait_seconds`: the part
     of it for which a step had to wait after its forward pass. `forced_tokens`: tokens of answers
     that a grammar left no choice about. `drafted_tokens`: guesses of speculation that were
-    computed; `confirmed_tokens`: those that were right.
+    computed; `confirmed_tokens`: those that were right. `host_cache_saves`: blocks that went from a
+    GPU's cache to the host's memory; `host_cache_restores`: that came back.
     """
 
     sequences_running: int = 0
@@ -168,3 +169,7 @@ class EngineGauges(msgspec.Struct):
     forced_tokens: int = 0
     drafted_tokens: int = 0
     confirmed_tokens: int = 0
+    host_cache_blocks_used: int = 0
+    host_cache_blocks_total: int = 0
+    host_cache_saves: int = 0
+    host_cache_restores: int = 0

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
@@ -26,6 +27,7 @@ from penstock.runtime.drawing import Drawing
 from penstock.runtime.gpu_adapters import DeviceAdapters
 from penstock.runtime.gpu_graphs import CallAgain, Capturer, CudaCapturer, DecodeGraphs, StepForm
 from penstock.runtime.gpu_groups import GroupWords
+from penstock.runtime.gpu_host_cache import HostCache
 from penstock.runtime.gpu_lane import Lane
 from penstock.runtime.gpu_link import Fetched, Link
 from penstock.runtime.gpu_model import DeviceModel
@@ -86,6 +88,10 @@ class GpuRuntime:
         if model.adapters is not None:
             lane = Lane(self._device, stream)
             self._adapters = DeviceAdapters(model.adapters, lane, self._device)
+        self._host_cache: HostCache | None = None
+        if info.host_blocks:
+            lane = Lane(self._device, stream)
+            self._host_cache = HostCache(model.pool, info.host_blocks, info.most_saves, lane)
         self._rows = RowTable(max_seqs, info.context_tokens, info.block_tokens)
         self._packer = StepPacker(
             self._rows,
@@ -153,6 +159,8 @@ class GpuRuntime:
         with self._launching():
             if self._adapters is not None:
                 self._adapters.await_slots(admit.adapter_slot for admit in plan.admissions)
+            if self._host_cache is not None:
+                self._host_cache.prepare(plan)
             logits, tokens = self._launch(plan, draws=free and bool(drawn))
             if free:
                 self._flights.append(self._fly(plan, drawn, logits, tokens))
@@ -164,6 +172,12 @@ class GpuRuntime:
 
     def collect(self) -> StepResult:
         """See `Runtime.collect`."""
+        result = self._collect()
+        if self._host_cache is None:
+            return result
+        return msgspec.structs.replace(result, landed=self._host_cache.landed)
+
+    def _collect(self) -> StepResult:
         flight = self._flights.popleft()
         if isinstance(flight, StepResult):
             return flight
@@ -186,6 +200,7 @@ class GpuRuntime:
             torch.cuda.synchronize(self._device)
         self._flights.clear()
         del self._graphs
+        self._host_cache = self._adapters = None
         self._model.close()
 
     @contextmanager

@@ -38,6 +38,10 @@ class Lane:
             work()
         return None if self._stream is None else self._stream.record_event()
 
+    def is_past(self, mark: Any) -> bool:
+        """Whether all that `mark` stands for is done."""
+        return mark is None or bool(mark.query())
+
     def follow_steps(self) -> None:
         """What is launched here from now on waits for the steps that were launched so far."""
         if self._stream is not None:

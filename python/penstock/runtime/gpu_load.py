@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from penstock.base.errors import ModelError
+from penstock.base.host import available_bytes
 from penstock.config import EngineSettings, read_environment
 from penstock.kernels.gpu_cache import CacheExtents
 from penstock.kernels.torch_ops import TorchOps
@@ -52,6 +53,12 @@ def start_gpu_runtime(
     free_bytes, _ = torch.cuda.mem_get_info(device)
     sizes = sizes_up_to(settings.max_seqs)
     memory = plan_device_memory(model.spec, weight_bytes, settings, free_bytes, sizes)
+    of_host = available_bytes()
+    if of_host is not None and memory.host_bytes > of_host:
+        raise ModelError(
+            f"host_cache_mb is {settings.host_cache_mb}; {of_host >> 20} MiB of the host's memory "
+            "are available"
+        )
     runtime = place(model, memory, settings, ops, progress)
     runtime.warm(1)
     if isinstance(packaged, Declined):
@@ -105,6 +112,8 @@ def place(
         weight_bytes=memory.weight_bytes if settings.quantize else placed.weight_bytes,
         memory_bytes=memory.total_bytes,
         overlaps=True,
+        host_blocks=memory.host_blocks,
+        most_saves=memory.most_saves,
     )
     stream = None
     if torch.device(ops.device).type == "cuda":

@@ -34,11 +34,19 @@ ATTENTION_CHUNK, MOST_CHUNKS, TILE_ROWS = 256, 64, 16
 keeps for a tile of so many queries."""
 
 
+ARRIVING_BLOCKS = 32
+"""Blocks that come back from the host are brought over in batches of so many."""
+
+SAVED_BYTES = 256 * MIB
+"""Blocks of up to so many bytes are put aside at a time, on their way to the host."""
+
+
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
     """What an engine will take of a device. `step_tokens`: the largest step; `context_tokens`: the
     longest sequence; `cache` has one block more than sequences may have. `adapter_bytes`: what
-    adapters in use at the same time may take, beside the tables of their slots."""
+    adapters in use at the same time may take, beside the tables of their slots. `host_blocks`:
+    blocks of the host's memory, to which a step saves up to `most_saves`."""
 
     weight_bytes: int
     cache: CacheShape
@@ -49,10 +57,27 @@ class DevicePlan:
     step_tokens: int
     adapter_bytes: int = 0
     slot_bytes: int = 0
+    host_blocks: int = 0
+    most_saves: int = 0
+
+    @property
+    def block_bytes(self) -> int:
+        return self.cache.size_bytes // self.cache.blocks
+
+    @property
+    def host_bytes(self) -> int:
+        """Of the host's memory."""
+        return self.host_blocks * self.block_bytes
+
+    @property
+    def aside_bytes(self) -> int:
+        """For blocks on their way to the host, and from there."""
+        arriving = min(self.host_blocks, ARRIVING_BLOCKS)
+        return (self.most_saves + arriving) * self.block_bytes
 
     @property
     def total_bytes(self) -> int:
-        steps = self.work_bytes + self.graph_bytes + self.row_bytes
+        steps = self.work_bytes + self.graph_bytes + self.row_bytes + self.aside_bytes
         weights = self.weight_bytes + self.adapter_bytes + self.slot_bytes
         return weights + self.cache.size_bytes + steps + FIXED_BYTES
 
@@ -63,7 +88,10 @@ class DevicePlan:
             f"{cache.blocks} blocks x {cache.block_tokens} tokens x {cache.layers} layers x 2 x "
             f"{cache.kv_heads} heads x {cache.head_dim} x {cache.item_bytes} bytes"
         )
-        adapters = ""
+        adapters = aside = host = ""
+        if self.host_blocks:
+            aside = f"{_mib(self.aside_bytes)} to and from the host + "
+            host = f", and {_mib(self.host_bytes)} MiB of the host ({self.host_blocks} blocks)"
         if self.adapter_bytes:
             adapters = f"{_mib(self.adapter_bytes)} adapters + {_mib(self.slot_bytes)} slots + "
         return (
@@ -71,7 +99,7 @@ class DevicePlan:
             f"{_mib(cache.size_bytes)} cache ({shape}) + "
             f"{_mib(self.work_bytes)} work ({self.step_tokens} tokens a step) + "
             f"{_mib(self.graph_bytes)} graphs + {_mib(self.row_bytes)} rows + "
-            f"{_mib(FIXED_BYTES)} fixed = {_mib(self.total_bytes)} MiB of the device"
+            f"{aside}{_mib(FIXED_BYTES)} fixed = {_mib(self.total_bytes)} MiB of the device{host}"
         )
 
 
@@ -93,10 +121,13 @@ def plan_device_memory(
         head_dim=spec.head_dim,
         item_bytes=cache_item_bytes(settings),
     )
+    host_blocks, most_saves = _host_blocks(settings, one_block.size_bytes)
     bare = replace(
         _sized(spec, weight_bytes, settings, one_block, wanted_context, graph_sizes),
         adapter_bytes=lora_bytes(spec, settings, free_bytes),
         slot_bytes=slot_bytes(spec, settings),
+        host_blocks=host_blocks,
+        most_saves=most_saves,
     )
     usable = int(SHARE * free_bytes)
     left = usable - (bare.total_bytes - one_block.size_bytes)
@@ -157,6 +188,18 @@ def _sized(
         context_tokens=context,
         step_tokens=step_tokens,
     )
+
+
+def _host_blocks(settings: EngineSettings, block_bytes: int) -> tuple[int, int]:
+    """Blocks that the host has room for, and how many of them a step may fill. Raises ModelError
+    where it has room for none."""
+    blocks = settings.host_cache_mb * MIB // block_bytes
+    if settings.host_cache_mb and not blocks:
+        raise ModelError(
+            f"host_cache_mb is {settings.host_cache_mb}; a block of the cache takes "
+            f"{_mib(block_bytes)} MiB"
+        )
+    return blocks, min(blocks, max(SAVED_BYTES // block_bytes, 1))
 
 
 def slot_bytes(spec: DecoderSpec, settings: EngineSettings) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from penstock.config import EngineSettings
-from penstock.kernels.gpu_cache import CacheExtents, allocate_caches
+from penstock.kernels.gpu_cache import CacheExtents, allocate_pool, caches_of
 from penstock.kernels.table import StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.models.decoder import Decoder, Progress
@@ -18,8 +18,8 @@ from penstock.runtime.adapters import SlotAdapters, slot_adapters
 
 
 class DeviceModel:
-    """`extents`: of the cache. `max_rows` sequences of up to `context_tokens` tokens. Raises
-    ModelError where weights cannot be read."""
+    """`extents`: of the cache, whose memory is `pool`. `max_rows` sequences of up to
+    `context_tokens` tokens. Raises ModelError where weights cannot be read."""
 
     def __init__(
         self,
@@ -37,7 +37,8 @@ class DeviceModel:
         )
         if torch.device(ops.device).type == "cuda":
             torch.cuda.empty_cache()  # what packing left over: the cache is one large piece
-        self._caches = allocate_caches(extents, cache_dtype, ops.device)
+        self.pool = allocate_pool(extents, cache_dtype, ops.device)
+        self._caches = caches_of(self.pool)
         self.adapters: SlotAdapters | None = None
         self._work = None
         if ops.table["attention"].name in ("cuda", "triton"):
@@ -70,7 +71,7 @@ class DeviceModel:
     def close(self) -> None:
         self._caches = []
         self.adapters = self._work = None
-        del self._decoder
+        del self._decoder, self.pool
 
 
 class _Works:

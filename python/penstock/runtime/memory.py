@@ -101,6 +101,8 @@ def plan_memory(
     is not is shrunk to what is available. Raises ModelError with the numbers where it does not
     fit.
     """
+    if settings.host_cache_mb:
+        raise ModelError("host_cache_mb is of a GPU; on a CPU the host has all of the cache_mb")
     one_block = CacheShape(
         blocks=1,
         block_tokens=settings.block_tokens,

@@ -17,7 +17,8 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     `cache_blocks` blocks of `block_tokens` tokens hold the keys and values; `weight_bytes` as
     packed or, where that is unknown, as read; `memory_bytes`: the sum of the memory formula.
     `overlaps`: it computes while the host does other things, so that a second step may be submitted
-    before the first is collected."""
+    before the first is collected. `host_blocks`: of the host, for prefixes that the cache has no
+    room for any more, of which a step saves up to `most_saves`."""
 
     model_id: str
     fingerprint: str
@@ -28,6 +29,8 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     weight_bytes: int
     memory_bytes: int = 0
     overlaps: bool = False
+    host_blocks: int = 0
+    most_saves: int = 0
 
 
 class Masks(Protocol):

@@ -6,6 +6,7 @@ runtime execute it, and calls `commit`, one step at a time.
 
 from penstock.scheduler.gauges import SchedulerGauges
 from penstock.scheduler.guide import Guide
+from penstock.scheduler.host_tier import HostTier
 from penstock.scheduler.scheduler import Scheduler, step_token_budget
 from penstock.scheduler.sequence import FinishReason, Progress
 from penstock.scheduler.speculation import MAX_DRAFT
@@ -15,6 +16,7 @@ from penstock.scheduler.types import (
     AppendBlocks,
     AppendTokens,
     Chunk,
+    CopyBlock,
     Drawn,
     Scored,
     StepPlan,
@@ -28,9 +30,11 @@ __all__ = [
     "AppendBlocks",
     "AppendTokens",
     "Chunk",
+    "CopyBlock",
     "Drawn",
     "FinishReason",
     "Guide",
+    "HostTier",
     "Progress",
     "Scheduler",
     "SchedulerGauges",

@@ -7,12 +7,14 @@ others find it; what is being computed is promised, so that others may wait for 
 from __future__ import annotations
 
 from penstock.scheduler.blocks import BlockPool
+from penstock.scheduler.host_tier import HostTier
 from penstock.scheduler.prefix import Key, PrefixIndex
 from penstock.scheduler.sequence import Sequence
 
 
 class BlockCache:
-    """`prefix_caching` False: blocks are only counted, never found again."""
+    """`prefix_caching` False: blocks are only counted, never found again. `tier`: where blocks go
+    that are overwritten, and come back from."""
 
     def __init__(
         self,
@@ -21,7 +23,9 @@ class BlockCache:
         *,
         prefix_caching: bool,
         secret: bytes | None = None,
+        tier: HostTier | None = None,
     ) -> None:
+        self.tier = tier or HostTier()
         self.pool = BlockPool(num_blocks)
         self.index = PrefixIndex(num_blocks, secret)
         self.block_tokens = block_tokens
@@ -35,13 +39,10 @@ class BlockCache:
         return -(-num_tokens // self.block_tokens)
 
     def find_prefix(self, sequence: Sequence) -> list[int]:
-        """The blocks that hold the longest cached prefix of `sequence`, not held yet. At least
-        one token is left over, since only a computed token has logits; and all whose logits are
-        wanted to score the prompt."""
+        """The blocks that hold the longest cached prefix of `sequence`, not held yet."""
         if not self.prefix_caching:
             return []
-        most = sequence.next_score if sequence.unscored else len(sequence.tokens) - 1
-        limit = most // self.block_tokens
+        limit = self._most_found(sequence)
         self._hash(sequence, limit)
         found: list[int] = []
         while len(found) < limit:
@@ -65,19 +66,24 @@ class BlockCache:
 
     def try_admit(self, sequence: Sequence, found: list[int], reserve: int) -> bool:
         """Give a waiting `sequence` blocks for all its known tokens, the first of them `found`.
-        False, and nothing changed, unless `reserve` blocks stay free."""
+        What the host has of those that follow is brought back. False, and nothing changed, unless
+        `reserve` blocks stay free."""
         needed = self.blocks_for(len(sequence.tokens)) - len(found)
         newly_held = sum(1 for block in found if self.pool.holders(block) == 0)
         if needed + newly_held + reserve > self.pool.num_free:
             return False
         for block in found:
             self.pool.hold(block)
+        saved = self._find_saved(sequence, len(found))
         sequence.blocks = found + [self._take() for _ in range(needed)]
         sequence.published = len(found)
-        sequence.computed = len(found) * self.block_tokens
+        cached = len(found) + len(saved)
+        sequence.computed = cached * self.block_tokens
+        if saved:
+            sequence.restored_by = self.tier.restore(saved, sequence.blocks[len(found) : cached])
         if self.prefix_caching:
             self.lookups += 1
-            self.hits += bool(found)
+            self.hits += bool(cached)
             for key in sequence.keys[len(found) + 1 :]:
                 self._promised.setdefault(key, sequence)
         return True
@@ -104,6 +110,8 @@ class BlockCache:
         """Take all blocks from `sequence`. The last of them are reused first: a block is found
         only through those before it."""
         self._break_promises(sequence)
+        self.tier.let_land(sequence.restored_by)  # whoever gets its blocks writes to them
+        sequence.restored_by = 0
         for block in reversed(sequence.blocks):
             self.pool.release(block, worth_keeping=self.index.holds(block))
         sequence.blocks = []
@@ -114,11 +122,34 @@ class BlockCache:
         """What `sequence` computed is not to be trusted: nobody finds its blocks any more."""
         for block in sequence.blocks:
             self.index.withdraw(block)
+        for key in sequence.keys[1:]:
+            self.tier.forget(key)
+
+    def has_arrived(self, sequence: Sequence) -> bool:
+        """Whether nothing is still on its way from the host to the blocks of `sequence`."""
+        return sequence.restored_by <= self.tier.landed
 
     def _take(self) -> int:
         block = self.pool.take()
-        self.index.evict(block)
+        key = self.index.evict(block)
+        if key is not None:
+            self.tier.save(key, block)
         return block
+
+    def _find_saved(self, sequence: Sequence, num_found: int) -> list[int]:
+        """The host's blocks that hold what follows the first `num_found` blocks of a sequence
+        (`find_prefix` was called)."""
+        if not self.prefix_caching:
+            return []
+        keys = sequence.keys[num_found + 1 : self._most_found(sequence) + 1]
+        return self.tier.read(keys[: self.tier.count_known(keys)])
+
+    def _most_found(self, sequence: Sequence) -> int:
+        """How many blocks of a sequence need not be computed. At least one token is left over,
+        since only a computed token has logits; and all whose logits are wanted to score the
+        prompt."""
+        most = sequence.next_score if sequence.unscored else len(sequence.tokens) - 1
+        return most // self.block_tokens
 
     def _hash(self, sequence: Sequence, count: int) -> None:
         """Know the keys of the first `count` blocks, which are full: `keys[i + 1]` is the one of

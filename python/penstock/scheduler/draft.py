@@ -13,7 +13,7 @@ class Draft:
     """`budget`: tokens that the step may still take; `prompt_budget` <= budget: of those, what
     prompts may take. `score_room`: places whose logits the step may still give beside those of the
     rows that draw. `work[i]` is the sequence of `chunks[i]`. `step`: its number, `whole_budget` its
-    budget before anything was taken."""
+    budget before anything was taken. `awaits`: the step whose restores must have arrived."""
 
     budget: int
     prompt_budget: int
@@ -27,6 +27,7 @@ class Draft:
     num_tokens: int = 0
     num_guessed: int = 0
     score_room: int = 0
+    awaits: int = 0
 
     def __post_init__(self) -> None:
         self.whole_budget = self.budget
@@ -38,6 +39,8 @@ class Draft:
             unsent = tuple(sequence.tokens[-sequence.unsent :])
             self.forced.append(AppendTokens(sequence.row, unsent))
             sequence.unsent = 0
+        self.awaits = max(self.awaits, sequence.restored_by)
+        sequence.restored_by = 0
         start, end, first = sequence.computed, sequence.computed + length, sequence.next_score
         scores = min(sequence.unscored, max(0, end - first), self.score_room)
         complete = end == len(sequence.tokens) and scores == sequence.unscored

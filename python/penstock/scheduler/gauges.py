@@ -9,7 +9,8 @@ class SchedulerGauges(msgspec.Struct):
     """A snapshot; counters only grow. The names are those of `EngineGauges`.
 
     A lookup is an admission while prefix caching is on; a hit is a lookup that found a block or
-    more; an eviction is a findable block that was overwritten.
+    more; an eviction is a findable block that was overwritten. Saves and restores: blocks that went
+    to the host, and that came back.
     """
 
     sequences_running: int
@@ -29,3 +30,7 @@ class SchedulerGauges(msgspec.Struct):
     forced_tokens: int
     drafted_tokens: int
     confirmed_tokens: int
+    host_cache_blocks_used: int
+    host_cache_blocks_total: int
+    host_cache_saves: int
+    host_cache_restores: int

@@ -58,19 +58,20 @@ class PrefixIndex:
             self._block_of[key] = block
             self._key_of[block] = key
 
-    def evict(self, block: int) -> None:
-        """`block` is about to be overwritten: nobody finds it any more."""
-        if self._withdraw(block):
-            self.evictions += 1
+    def evict(self, block: int) -> Key | None:
+        """`block` is about to be overwritten: nobody finds it any more. Returns the prefix that it
+        holds, None if it was not published."""
+        key = self._withdraw(block)
+        self.evictions += key is not None
+        return key
 
     def withdraw(self, block: int) -> None:
         """`block` turned out to be worthless: nobody finds it any more; no eviction is counted."""
         self._withdraw(block)
 
-    def _withdraw(self, block: int) -> bool:
+    def _withdraw(self, block: int) -> Key | None:
         key = self._key_of[block]
-        if key is None:
-            return False
-        self._key_of[block] = None
-        del self._block_of[key]
-        return True
+        if key is not None:
+            self._key_of[block] = None
+            del self._block_of[key]
+        return key

@@ -23,6 +23,7 @@ from penstock.scheduler.draft import Draft
 from penstock.scheduler.gauges import SchedulerGauges
 from penstock.scheduler.guide import Guide
 from penstock.scheduler.harvest import Harvest
+from penstock.scheduler.host_tier import HostTier
 from penstock.scheduler.pace import StepPace
 from penstock.scheduler.sequence import FinishReason, Progress, Sequence
 from penstock.scheduler.speculation import MAX_DRAFT, Speculation
@@ -44,8 +45,8 @@ class Scheduler:
     `num_blocks` blocks of `block_tokens` tokens; `max_seqs` rows; at most `max_queue` requests
     wait; no sequence has more than `context_tokens` tokens; no step more than
     `step_token_budget(...)`. `no_kv_cache`: every step recomputes the whole context of each
-    sequence in it. `speculation`: guess tokens where it pays. `secret` keys the prefix hash; None
-    draws one.
+    sequence in it. `speculation`: guess tokens where it pays. `tier`: the host's part of the cache,
+    None without one. `secret` keys the prefix hash; None draws one.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Scheduler:
         prefix_caching: bool = True,
         no_kv_cache: bool = False,
         speculation: bool = False,
+        tier: HostTier | None = None,
         secret: bytes | None = None,
     ) -> None:
         assert min(num_blocks, block_tokens, context_tokens, max_seqs, token_budget) > 0
@@ -68,6 +70,7 @@ class Scheduler:
             block_tokens,
             prefix_caching=prefix_caching and not no_kv_cache,
             secret=secret,
+            tier=tier,
         )
         self._budget = step_token_budget(token_budget, context_tokens, no_kv_cache=no_kv_cache)
         self._context_tokens = context_tokens
@@ -187,6 +190,8 @@ class Scheduler:
         draft.score_room = self._max_seqs + MAX_DRAFT - draft.num_guessed - drawing
         self._plan_prompts(draft)
         self._plan_admissions(draft)
+        if not draft.chunks:  # all that there is waits for the host
+            draft.compute_prompt(self._running[0])
         assert draft.chunks, "the oldest request always advances"
         self._in_flight = draft
         return self._as_plan(draft)
@@ -213,6 +218,7 @@ class Scheduler:
         steers how many prompt tokens join decoding steps."""
         draft, self._in_flight, self._ahead = self._in_flight, self._ahead, None
         assert draft is not None and result.step == draft.step, "commit() of another step"
+        self._cache.tier.landed = max(self._cache.tier.landed, result.landed)
         self._tokens_processed += draft.num_tokens
         if duration_s is not None:
             self._pace.observe(draft.num_tokens, duration_s)
@@ -258,12 +264,18 @@ class Scheduler:
             forced_tokens=self._harvest.forced_tokens,
             drafted_tokens=self._harvest.drafted_tokens,
             confirmed_tokens=self._harvest.confirmed_tokens,
+            host_cache_blocks_used=cache.tier.num_used,
+            host_cache_blocks_total=cache.tier.num_blocks,
+            host_cache_saves=cache.tier.saved,
+            host_cache_restores=cache.tier.restored,
         )
 
     def _as_plan(self, draft: Draft) -> StepPlan:
         """A step that is about to fly."""
         self._step += 1
         draft.step = self._step
+        assert self._step == self._cache.tier.step
+        saves, restores, awaits = self._cache.tier.take_plans()
         releases, self._releases = tuple(self._releases), []
         return StepPlan(
             self._step,
@@ -272,6 +284,9 @@ class Scheduler:
             tuple(draft.blocks),
             tuple(draft.chunks),
             tuple(draft.forced),
+            saves,
+            restores,
+            max(awaits, draft.awaits),
         )
 
     def _flies(self, sequence: Sequence) -> bool:
@@ -326,7 +341,8 @@ class Scheduler:
         while position < len(self._running) and draft.budget > 0:
             sequence = self._running[position]
             missing = len(sequence.tokens) - sequence.computed
-            if (missing == 1 or sequence.decoding) and self._grow(sequence, draft):
+            wanted = missing == 1 or sequence.decoding
+            if wanted and self._cache.has_arrived(sequence) and self._grow(sequence, draft):
                 length = min(missing, draft.budget)
                 guess: tuple[int, ...] = ()
                 if price < 1.0 and sequence.decoding and length == missing:
@@ -378,7 +394,7 @@ class Scheduler:
                     return
                 if self._grow(sequence, draft):
                     draft.compute_whole(sequence)
-            elif missing > 1 and not sequence.decoding:
+            elif missing > 1 and not sequence.decoding and self._cache.has_arrived(sequence):
                 draft.compute_prompt(sequence)
             position += 1
 
@@ -408,10 +424,10 @@ class Scheduler:
                 )
             )
             draft.blocks.append(AppendBlocks(sequence.row, tuple(sequence.blocks)))
-            if self._keeps_cache:
-                draft.compute_prompt(sequence)
-            else:
+            if not self._keeps_cache:
                 draft.compute_whole(sequence)
+            elif self._cache.has_arrived(sequence):
+                draft.compute_prompt(sequence)
 
     def _try_blocks(self, sequence: Sequence, draft: Draft) -> bool:
         """Blocks for all known tokens of a waiting sequence, if it should run now.

@@ -46,6 +46,8 @@ class Sequence:
     `next_score`: the first position whose logits say what the token of the prompt after it is worth
     to one who asked for that (`prompt_logprobs`) and was not told yet. `adapter`: the generation
     that it computes with, from the runtime's slot `adapter_slot` on as soon as it is queued.
+    `restored_by`: the step that brings blocks of it back from the host, 0 when they are known, or
+    awaited, to be there.
     """
 
     __slots__ = (
@@ -65,6 +67,7 @@ class Sequence:
         "prompt_tokens",
         "published",
         "reported",
+        "restored_by",
         "row",
         "salt",
         "sampling",
@@ -108,6 +111,7 @@ class Sequence:
         self.blocks: list[int] = []
         self.keys: list[bytes] = []
         self.published = 0
+        self.restored_by = 0
         self.cached_tokens: int | None = None
         self.reported = False
         self.aborted = False

@@ -45,6 +45,13 @@ class AppendTokens(msgspec.Struct, frozen=True):
     token_ids: tuple[int, ...]
 
 
+class CopyBlock(msgspec.Struct, frozen=True):
+    """What `block` of the device holds goes to `host_block` of the host, or comes from there."""
+
+    block: int
+    host_block: int
+
+
 class Chunk(msgspec.Struct, frozen=True):
     """Compute tokens [start, start + length) of `row`. With `samples` the chunk ends at the last
     known token, and the runtime draws the next one and appends it to the row.
@@ -67,8 +74,13 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True):
-    """Applied in this order: releases, admissions, blocks, forced, chunks. At most one chunk a row.
-    num_tokens <= the token budget. Never empty of chunks."""
+    """Applied in this order: saves, restores, releases, admissions, blocks, forced, chunks. At most
+    one chunk a row. num_tokens <= the token budget. Never empty of chunks.
+
+    `saves` go to the host before the step overwrites them. `restores` come from there beside the
+    steps, all of them after the saves and those of earlier steps first; `awaits`: the step begins
+    when those of that step have arrived, and touches no block whose content is still to arrive.
+    """
 
     step: int
     releases: tuple[int, ...]
@@ -76,6 +88,9 @@ class StepPlan(msgspec.Struct, frozen=True):
     blocks: tuple[AppendBlocks, ...]
     chunks: tuple[Chunk, ...]
     forced: tuple[AppendTokens, ...] = ()
+    saves: tuple[CopyBlock, ...] = ()
+    restores: tuple[CopyBlock, ...] = ()
+    awaits: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -105,8 +120,10 @@ class Scored(msgspec.Struct, frozen=True):
 
 class StepResult(msgspec.Struct, frozen=True):
     """For each chunk with `samples`, in the plan's order: one `Drawn`, and one more for each token
-    of its draft that was confirmed. And for each chunk its `num_scores` scored tokens."""
+    of its draft that was confirmed. And for each chunk its `num_scores` scored tokens. `landed`:
+    the last step of which all restores are known to have arrived."""
 
     step: int
     drawn: tuple[Drawn, ...]
     scored: tuple[Scored, ...] = ()
+    landed: int = 0

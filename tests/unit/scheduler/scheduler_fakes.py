@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from itertools import pairwise
 
 from penstock.dialog import Sampling
-from penstock.scheduler import MAX_DRAFT, Chunk, Drawn, Scheduler, Scored, StepPlan, StepResult
+from penstock.scheduler import (
+    MAX_DRAFT,
+    Chunk,
+    Drawn,
+    HostTier,
+    Scheduler,
+    Scored,
+    StepPlan,
+    StepResult,
+)
 
 VOCAB = 50
 
@@ -133,8 +143,36 @@ class FakeRuntime:
         self.max_step_tokens = 0
         self.drafted = 0
         self.draws: Callable[[int], int] | None = None
+        self.host: dict[int, list[bytes | None]] = {}
+        self.lane: list[tuple[int, Callable[[], None]]] = []
+        self.lane_waits = False
+
+    def copy(self, count: int) -> None:
+        """Make so many of the copies to and from the host that are on their way."""
+        for _, make in self.lane[:count]:
+            make()
+        del self.lane[:count]
+
+    def _save(self, content: list[bytes | None], place: int) -> None:
+        assert None not in content, "a block is saved that is not computed"
+        self.host[place] = content
+
+    def _bring(self, place: int, block: int) -> None:
+        self.cache[block] = list(self.host[place])
+
+    def _launch_copies(self, plan: StepPlan) -> None:
+        """They are made when the test says so, or when a step awaits them."""
+        for one in plan.saves:
+            content = list(self.cache[one.block])
+            self.lane.append((plan.step, partial(self._save, content, one.host_block)))
+        for one in plan.restores:
+            self.cache[one.block] = [None] * self.block_tokens
+            self.lane.append((plan.step, partial(self._bring, one.host_block, one.block)))
+        awaited = sum(step <= plan.awaits for step, _ in self.lane)
+        self.copy(awaited if self.lane_waits else len(self.lane))
 
     def execute(self, plan: StepPlan) -> StepResult:
+        self._launch_copies(plan)
         for row in plan.releases:
             del self.rows[row]
         for admit in plan.admissions:
@@ -175,7 +213,8 @@ class FakeRuntime:
                 if chunk.draft[place : place + 1] != (row.tokens[-1],):
                     break
         assert num_logits <= self.max_logits
-        return StepResult(plan.step, tuple(drawn), tuple(scored))
+        landed = self.lane[0][0] - 1 if self.lane else plan.step
+        return StepResult(plan.step, tuple(drawn), tuple(scored), landed)
 
     def _draw(self, state: bytes, before: int) -> int:
         return token_of(state, self.vocab) if self.draws is None else self.draws(before)
@@ -216,6 +255,8 @@ class Harness:
     no_kv_cache: bool = False
     speculation: bool = False
     vocab: int = VOCAB
+    host_blocks: int = 0
+    most_saves: int = 100
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(
@@ -228,6 +269,7 @@ class Harness:
             prefix_caching=self.prefix_caching,
             no_kv_cache=self.no_kv_cache,
             speculation=self.speculation,
+            tier=HostTier(self.host_blocks, self.most_saves),
             secret=b"test",
         )
         budget = max(self.token_budget, self.context_tokens if self.no_kv_cache else 0)

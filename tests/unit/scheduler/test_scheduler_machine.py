@@ -26,6 +26,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         no_kv_cache=st.sampled_from([False, False, False, True]),
         speculation=st.booleans(),
         vocab=st.sampled_from([50, 4, 3]),
+        host_blocks=st.sampled_from([0, 2, 5, 30]),
+        most_saves=st.sampled_from([1, 3, 100]),
     )
     def start(self, num_blocks: int, block_tokens: int, **options: object) -> None:
         self.harness = Harness(
@@ -34,6 +36,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             context_tokens=min(24, num_blocks * block_tokens),
             **options,  # type: ignore[arg-type]
         )
+        self.harness.runtime.lane_waits = True
         self.expected: dict[str, list[int]] = {}
         self.expected_scores: dict[str, list[tuple[int, float]]] = {}
         self.aborted: set[str] = set()
@@ -111,6 +114,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         if alive:
             self.aborted.add(id)
 
+    @precondition(lambda self: self.harness.runtime.lane)
+    @rule(count=st.integers(1, 5))
+    def copies_go_on(self, count: int) -> None:
+        self.harness.runtime.copy(count)
+
     @precondition(lambda self: not self.in_flight)
     @rule()
     def plan(self) -> None:
@@ -158,6 +166,24 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(free) == len(set(free)) == pool.num_free
         assert set(free).isdisjoint(held)
         assert len(free) + len(held) == pool.num_blocks
+
+    @invariant()
+    def every_block_of_the_host_is_free_or_holds_one_prefix(self) -> None:
+        tier = self.harness.scheduler._cache.tier
+        places = [*tier._block_of.values(), *tier._free]
+        assert sorted(places) == list(range(tier.num_blocks))
+
+    @invariant()
+    def what_both_sides_have_of_a_prefix_is_the_same(self) -> None:
+        """As far as it has arrived, and nobody who could overwrite it comes first."""
+        harness = self.harness
+        cache, runtime = harness.scheduler._cache, harness.runtime
+        if runtime.lane or self.in_flight:
+            return
+        for key, place in cache.tier._block_of.items():
+            block = cache.index.find(key)
+            if block is not None:
+                assert runtime.cache[block] == runtime.host[place]
 
     @invariant()
     def a_block_that_is_shared_is_published(self) -> None:

@@ -1,0 +1,83 @@
+"""The host's part of a device's cache: blocks that go there before they are overwritten, and come
+back before a step reads them.
+
+A block that goes is copied aside on the device, in the order of the steps, which takes
+microseconds; from there a lane takes it to pinned memory. A block that comes back is brought by the
+lane, and the step that reads it waits for that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import torch
+
+from penstock.runtime.gpu_lane import Lane
+from penstock.runtime.gpu_memory import ARRIVING_BLOCKS
+from penstock.scheduler.types import CopyBlock, StepPlan
+
+
+class HostCache:
+    """`pool: [L, 2, B, K, P, D]`, the device's; `host_blocks` blocks of the host. A step saves
+    `most_saves` at most. Bits are copied, whatever their type."""
+
+    def __init__(self, pool: torch.Tensor, host_blocks: int, most_saves: int, lane: Lane) -> None:
+        self._blocks = pool.view(torch.int32).permute(2, 0, 1, 3, 4, 5)
+        _, *block = self._blocks.shape
+        self._lane = lane
+        pinned = pool.device.type == "cuda"
+        self._host = torch.empty(host_blocks, *block, dtype=torch.int32, pin_memory=pinned)
+        self._aside = self._room(most_saves)
+        self._arriving = self._room(min(host_blocks, ARRIVING_BLOCKS))
+        self._saved: Any = None
+        self._restored: deque[tuple[int, Any]] = deque()
+        self._landed = 0
+
+    @property
+    def landed(self) -> int:
+        """The last step of which all has arrived that it and those before it bring back."""
+        while self._restored and self._lane.is_past(self._restored[0][1]):
+            self._landed, _ = self._restored.popleft()
+        return self._landed
+
+    def prepare(self, plan: StepPlan) -> None:
+        """Launch what a step copies; before the step itself, on its stream."""
+        if plan.saves:
+            self._save(plan.saves)
+        if plan.restores:
+            self._lane.follow_steps()
+            self._restored.append((plan.step, self._lane.run(lambda: self._bring(plan.restores))))
+        for step, mark in self._restored:
+            if step <= plan.awaits:
+                self._lane.let_steps_wait(mark)
+
+    def _save(self, copies: tuple[CopyBlock, ...]) -> None:
+        self._lane.let_steps_wait(self._saved)  # there it went from where these are put
+        leaving = self._places([copy.block for copy in copies])
+        torch.index_select(self._blocks, 0, leaving, out=self._aside[: len(copies)])
+        self._lane.follow_steps()
+        self._saved = self._lane.run(lambda: self._take(copies))
+
+    def _take(self, copies: tuple[CopyBlock, ...]) -> None:
+        for aside, copy in zip(self._aside, copies, strict=False):
+            self._host[copy.host_block].copy_(aside, non_blocking=True)
+
+    def _bring(self, copies: tuple[CopyBlock, ...]) -> None:
+        most = len(self._arriving)
+        for begin in range(0, len(copies), most):
+            batch = copies[begin : begin + most]
+            for arriving, copy in zip(self._arriving, batch, strict=False):
+                arriving.copy_(self._host[copy.host_block], non_blocking=True)
+            places = self._places([copy.block for copy in batch])
+            self._blocks.index_copy_(0, places, self._arriving[: len(batch)])
+
+    def _places(self, blocks: list[int]) -> torch.Tensor:
+        """Indices on the device, without waiting for what the stream has to do."""
+        device = self._blocks.device
+        there = torch.tensor(blocks, pin_memory=device.type == "cuda")
+        return there.to(device, non_blocking=True)
+
+    def _room(self, blocks: int) -> torch.Tensor:
+        _, *block = self._blocks.shape
+        return torch.empty(blocks, *block, dtype=torch.int32, device=self._blocks.device)
