@@ -12,7 +12,7 @@ rm -rf "$guest" "$iso" && mkdir -p "$guest"/{bin,dev,proc,sys,tmp} "$iso/isolinu
 cmake -S . -B "$work/tests" -G "${GENERATOR:-Ninja}" -DCMAKE_BUILD_TYPE=Release -DPENSTOCK_PYTHON=OFF \
     -DPENSTOCK_TESTS=ON -DPENSTOCK_LEVELS=all -DCMAKE_EXE_LINKER_FLAGS=-static >/dev/null
 cmake --build "$work/tests" --parallel "$(nproc)" >/dev/null
-for test in linear arena plan thread_pool; do
+for test in linear lora arena plan thread_pool; do
     strip -o "$guest/bin/${test}_test" "$work/tests/tests/native/${test}_test"
 done
 cp "$root/usr/bin/busybox" "$guest/bin/busybox"
