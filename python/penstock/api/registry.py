@@ -20,10 +20,11 @@ GAUGES_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a request names as its model. `adapter`: the alias of one of its adapters, if that is
-    what was named."""
+    """What a request names as its model. `echoed`: what an answer calls it: its id, or the alias
+    that was used. `adapter`: the alias of one of its adapters, if that is what was named."""
 
     model: str
+    echoed: str
     adapter: str | None = None
 
 
@@ -81,17 +82,12 @@ class ModelRegistry(Mapping[str, ServedModel]):
     def select(self, name: str | None) -> Selection:
         """The model that a request names, or the adapter that it names as a model: by the id of its
         card, or by an alias that is unique. Raises NotFound."""
-        known = name is None or name == DEFAULT_MODEL or name in self
-        card = None if name is None or known else self._cards.find(name)
-        if card is not None:
-            return Selection(card.model, card.adapter.alias)
-        return Selection(self.resolve(name))
-
-    def echoed(self, name: str | None) -> str:
-        """What an answer calls the model: its id, or the alias that the request used."""
-        if name is not None and (name in self._aliases or self.select(name).adapter is not None):
-            return name
-        return self.resolve(name)
+        if name is not None and name != DEFAULT_MODEL and name not in self:
+            card = self._cards.find(name)
+            if card is not None:
+                return Selection(card.model, name, card.adapter.alias)
+        model = self.resolve(name)
+        return Selection(model, name if name is not None and name in self._aliases else model)
 
     @property
     def cards(self) -> Mapping[str, AdapterCard]:

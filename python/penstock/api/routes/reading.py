@@ -48,7 +48,7 @@ class RequestReader(Generic[Asked]):
         record.streaming = decoded.stream
         services.observers.enter(record)
         request: GenerateRequest | EmbeddingRequest = decoded.request
-        settled: dict[str, object] = {"model": services.models.echoed(request.model)}
+        settled: dict[str, object] = {"model": selection.echoed}
         if isinstance(request, GenerateRequest):
             settled["streamed"] = decoded.stream
         request = msgspec.structs.replace(request, **settled)
