@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock._native import Lanes
 from penstock.base.errors import EngineFault
 from penstock.dialog import Sampling
 from penstock.engine.mailbox import Mailboxes
 from penstock.engine.protocol import Tap
 from penstock.engine.types import FinishReason, TokenChunk, TokenDelta, TokenRequest
+from penstock.engine.wire import MAX_FRAME_BYTES
 
 
 class Post:
@@ -180,3 +182,29 @@ def test_every_token_comes_once_and_in_order(sends: list[tuple[int, bool]]) -> N
     sent, chunks = asyncio.run(through())
     assert ids(chunks) == list(range(sent))
     assert [chunk.finish for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
+
+
+class LanelessTap:
+    """Takes all it is shown, and fails where a lane is asked for."""
+
+    def __call__(self, chunk: TokenChunk) -> None:
+        return None
+
+    def lane(self) -> None:
+        raise ValueError("no lane")
+
+    def leave(self) -> None: ...
+
+
+async def test_a_lane_that_cannot_be_opened_fails_its_request_alone() -> None:
+    boxes = Mailboxes(lambda _: None, lambda _: None, Lanes(MAX_FRAME_BYTES))
+    other = TokenRequest("other", (1,), Sampling(), 0, 9)
+    failing = TokenRequest("failing", (1,), Sampling(), 0, 9)
+    answers = [boxes.generate(failing, LanelessTap()), boxes.generate(other)]
+    for token in range(2):
+        reading = [asyncio.create_task(anext(answer)) for answer in answers]
+        await asyncio.sleep(0)
+        boxes.deliver([TokenChunk(r.id, (TokenDelta(token),), 0.0, 0) for r in (failing, other)])
+        told = await asyncio.gather(*reading, return_exceptions=True)
+    assert isinstance(told[0], ValueError)
+    assert isinstance(told[1], TokenChunk) and ids([told[1]]) == [1]

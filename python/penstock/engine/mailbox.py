@@ -122,15 +122,14 @@ class _Mailbox:
         if self._tap is not None and self._begun and chunks[-1].finish is None:
             try:
                 rest = self._tap(chunks[0] if len(chunks) == 1 else joined(chunks))
+                self.chunks = [] if rest is None else [rest]
+                if rest is None:
+                    self._enter_lane()
+                    return
             except Exception as error:  # of this request alone: it is raised to its reader
                 self.chunks = []
                 self.fail(error)
                 return
-            if rest is None:
-                chunks.clear()
-                self._enter_lane()
-                return
-            self.chunks = [rest]
         self._wake()
 
     def fail(self, error: Exception) -> None:
