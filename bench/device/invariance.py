@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
+
+import torch
 
 from bench.device.engine import (
     FULL,
@@ -15,8 +18,9 @@ from bench.device.engine import (
     opened,
 )
 from bench.device.machine import Bench
+from bench.device.ops import step_of
 from bench.device.record import Record
-from bench.device.shapes import SHAPES
+from bench.device.shapes import SHAPES, Shape
 from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenRequest
 from penstock.runtime.gpu import GpuRuntime
@@ -29,6 +33,8 @@ def measure(bench: Bench, record: Record, name: str) -> None:
     shape, sizes = SHAPES[name], FULL
     if bench.rehearsed:
         shape, sizes = shape.small(), SMALL
+    record.title(f"{name}, attention of a prompt in two chunks")
+    _cut(bench, record, shape)
     for mode in (False, True):
         record.title(f"{name}, deterministic {mode}")
         with opened(bench, record, shape, sizes, deterministic=mode) as runtime:
@@ -39,6 +45,27 @@ def measure(bench: Bench, record: Record, name: str) -> None:
                 step_s = statistics.median(decode_steps_s(core, width))
                 prompts = width * sizes.prompt / prompts_s
                 record.line(f"decode {width}", ms=step_s * 1e3, prompt_tok_s=prompts)
+
+
+def _cut(bench: Bench, record: Record, shape: Shape) -> None:
+    """How many rows of a prompt keep their bits when it is cut inside a tile."""
+    tokens, first = (48, 19) if bench.rehearsed else (1500, 611)
+    heads = (shape.heads, shape.kv_heads, shape.head_dim)
+    step, cache = step_of(bench, shape, [(0, tokens)])
+    q = torch.randn(tokens, heads[0] * heads[2], dtype=bench.dtype, device=bench.device)
+    results = []
+    for begin, end in ((0, tokens), (0, first), (first, tokens)):
+        part = replace(
+            step,
+            query_starts=torch.tensor([0, end - begin]).to(step.query_starts),
+            context_lens=torch.tensor([end]).to(step.context_lens),
+            positions=step.positions[begin:end],
+        )
+        of_part = q[begin:end].contiguous()
+        results.append(bench.ops.attention(of_part, part, cache, heads, heads[2] ** -0.5, 0))
+    whole, *parts = results
+    equal = int((whole == torch.cat(parts)).all(dim=1).sum())
+    record.line(bench.ops.table["attention"].name, rows=tokens, equal_rows=equal)
 
 
 def _same(record: Record, runtime: GpuRuntime, sizes: Sizes) -> None:
