@@ -35,7 +35,8 @@ def declined(library: Path, device: str, kept_in: Path | None = None) -> dict[st
     verdict = None if kept is None else _read(kept)
     if verdict is None:
         verdict = _judged(library, device)
-        if kept is not None:
+        # Where nothing is right the kernels may not be what is wrong: others may fill the device.
+        if kept is not None and len(verdict) < len(KERNELS):
             _write(kept, verdict)
     for name, reason in verdict.items():
         log.warning("the CUDA library's %s is not used: %s", name, reason)
