@@ -166,7 +166,7 @@ def _prompt_served(
     """On compute capability 9.0 alone: its products and its copies are of no other."""
     panel = cache.values.shape[2] * heads[2]
     return (
-        (library.emulated or torch.cuda.get_device_capability(q.device) == (9, 0))
+        (library.emulated or capability_of(q.device) == 90)
         and cache.keys.dtype == torch.bfloat16
         and _decode_served(q, cache, heads)
         and cache.keys.stride(0) % panel == 0
@@ -220,7 +220,7 @@ def _prompt(
         "prompt_attention",
         *(out, q, cache.keys, cache.values),
         *(inputs.query_starts, inputs.context_lens, inputs.block_tables),
-        *(rows, len(q), blocks, table_width),
+        *(rows, q.shape[0], blocks, table_width),
         *(cache.keys.stride(0), cache.values.stride(0)),
         *(scale / math.log(2), window, shorter),
         *(*heads, block_tokens, multiprocessors(q.device)),

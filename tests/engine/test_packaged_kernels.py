@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -196,3 +197,14 @@ def test_what_is_no_archive_is_declined(built: tuple[Path, Path], tmp_path: Path
     library, driver = built
     absent = open_packaged(library, tmp_path / "kernels_sm_90a.zip", 0, str(driver))
     assert absent == Declined("kernels_sm_90a.zip is not installed")
+
+
+def test_only_what_compiles_imports_triton_itself() -> None:
+    """Files with kernels take it from `language`, where it may be absent."""
+    folder = _SOURCES.parent / "kernels"
+    importing = {
+        path.name
+        for path in folder.rglob("*.py")
+        if re.search(r"^\s*(import|from) triton\b", path.read_text(), re.MULTILINE)
+    }
+    assert importing == {"ahead.py", "language.py", "package.py"}
