@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-import triton
-import triton.language as tl
 
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.experts import EXPERTS
 from penstock.kernels.triton.activation import silu_mul
 from penstock.kernels.triton.experts_order import Order, order_choices
+from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import BF16_IS_BROKEN, ceil_div, launch, why_not
 from penstock.kernels.triton.linear_affine import _add_group, _integers, quantize
 from penstock.kernels.triton.packed import Packed, PackedAffine, PackedDense, pack_matrix

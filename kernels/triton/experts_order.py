@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton
-import triton.language as tl
 
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.experts import ROUTE_EXPERTS
+from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import launch, power_of_two, why_not
 
 _CHOICES_A_TURN = 1024
