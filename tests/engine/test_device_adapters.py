@@ -67,10 +67,10 @@ def requests() -> list[Request]:
     asked = requests_over(VOCAB, 12 if INTERPRETED else 36)
     most = 3 if INTERPRETED else 8
     shorter = [replace(one, max_tokens=min(one.max_tokens, most)) for one in asked]
-    return shorter[2:5] if INTERPRETED else shorter
+    return [shorter[index] for index in (2, 3, 5)] if INTERPRETED else shorter
 
 
-OWN_SLOTS = SLOTS[2:5] if INTERPRETED else SLOTS
+OWN_SLOTS = [1, NO_ADAPTER, 2] if INTERPRETED else SLOTS
 
 
 def scheduler(runtime: Any, **options: Any) -> Scheduler:
