@@ -113,13 +113,13 @@ def test_adapters_on_integers_answer_as_on_the_reference_runtime(tmp_path: Path)
 
 
 def test_a_mix_of_adapters_answers_as_each_request_alone(device: GpuRuntime) -> None:
+    """But for rounding: products on a CPU, torch's and numpy's with which Triton interprets, round
+    by the place of a row. That the bits are the same a GPU is to show (`test_gpu_extras`)."""
     alone = Outcome([], [], 0)
     for request, slot in zip(requests(), OWN_SLOTS, strict=True):
         alone.answers += generate(device, scheduler(device), [request], [slot]).answers
     together = generate(device, scheduler(device), requests(), OWN_SLOTS)
-    if INTERPRETED:  # torch's own products on a CPU depend on the number of rows
-        assert together.answers == alone.answers
-    assert_near(together, alone)
+    assert_near(together, alone, within=2e-5)
 
 
 def test_graphs_are_captured_without_adapters_and_with(device: GpuRuntime) -> None:
