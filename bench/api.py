@@ -10,7 +10,8 @@ says how fast the core was before and after.
 128 streams that are offered R tokens/s together, a token for each of them every engine step;
 `tokens_per_frame` says how far the server joined them; `added` latency is from the engine's step to
 the client's read; `server`, the part of it from the engine's `send` to that of the server: both
-times of the same clock, without what engine and client take for themselves.
+times of the same clock, without what engine and client take for themselves; `calm`, that of tokens
+that came while no request waited for its first one: which is work for the same core.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import argparse
 import array
 import itertools
 import json
+import math
 import random
 import re
 import sys
@@ -172,6 +174,8 @@ def _stream_row(
     made_s, sent_s = stamps
     latencies: list[float] = []
     within: list[float] = []
+    calm: list[float] = []
+    openings = _openings(done)
     frames = 0
     for exchange in done:
         seen: list[int] = []
@@ -185,6 +189,8 @@ def _stream_row(
                     step = _step(place, piece.read_s, made_s, len(places))
                     latencies.append(piece.read_s - made_s[step])
                     within.append(piece.arrived_s - sent_s[step])
+                    if not _during(openings, sent_s[step], piece.arrived_s):
+                        calm.append(within[-1])
         expected = [(seen[0] + k) % len(places) for k in range(len(seen))]
         complete = b'"completion_tokens":%d,' % len(seen) in exchange.answer
         assert seen == expected and complete, "a stream lost, doubled or reordered a token"
@@ -200,7 +206,31 @@ def _stream_row(
         "added_p99_ms": round(1e3 * percentile(latencies, 0.99), 3),
         "server_p50_ms": round(1e3 * percentile(within, 0.5), 3),
         "server_p99_ms": round(1e3 * percentile(within, 0.99), 3),
+        "calm_share": round(len(calm) / len(within), 3),
+        "calm_p50_ms": round(1e3 * percentile(calm or [math.nan], 0.5), 3),
+        "calm_p99_ms": round(1e3 * percentile(calm or [math.nan], 0.99), 3),
     }
+
+
+def _openings(done: Sequence[Exchange]) -> list[tuple[float, float]]:
+    """The times in which a request was asked and had no token yet, in order, none in another."""
+    spans: list[tuple[float, float]] = []
+    for began_s, answered_s in sorted((e.began_s, _answered_s(e)) for e in done):
+        if spans and began_s <= spans[-1][1]:
+            spans[-1] = spans[-1][0], max(spans[-1][1], answered_s)
+        else:
+            spans.append((began_s, answered_s))
+    return spans
+
+
+def _answered_s(exchange: Exchange) -> float:
+    return next(piece.read_s for piece in exchange.pieces if _CONTENT.search(piece.data))
+
+
+def _during(spans: Sequence[tuple[float, float]], start_s: float, end_s: float) -> bool:
+    """Whether one of the spans is in part between two times."""
+    last = bisect_right(spans, (end_s, math.inf)) - 1
+    return last >= 0 and spans[last][1] >= start_s
 
 
 def _step(place: int, time_s: float, made_s: array.array[float], count: int) -> int:
