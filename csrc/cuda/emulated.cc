@@ -111,20 +111,34 @@ void begin_block(unsigned threads, const Place& at) {
     }
 }
 
+// Lets each thread from `begin` to `end` go on once; whether any could.
+bool run_threads(unsigned begin, unsigned end, unsigned& live) {
+    bool progress = false;
+    for (running = begin; running < end; ++running) {
+        Fibre& fibre = fibres[running];
+        if (!can_run(fibre))
+            continue;
+        progress = true;
+        place = fibre.place;
+        switch_to(fibre);
+        live -= fibre.done;
+    }
+    return progress;
+}
+
+// In even blocks warps take turns at every barrier; in odd ones each goes on as far as it can.
 void run_block(unsigned threads, const Place& at) {
     begin_block(threads, at);
     unsigned live = threads;
     while (live != 0) {
         bool progress = false;
-        for (running = 0; running < threads; ++running) {
-            Fibre& fibre = fibres[running];
-            if (!can_run(fibre)) {
-                continue;
+        for (unsigned begin = 0; begin < threads; begin += kWarp) {
+            const unsigned end = begin + kWarp < threads ? begin + kWarp : threads;
+            while (run_threads(begin, end, live)) {
+                progress = true;
+                if (at.block.x % 2 == 0)
+                    break;
             }
-            progress = true;
-            place = fibre.place;
-            switch_to(fibre);
-            live -= fibre.done;
         }
         if (!progress) {
             std::fputs("emulated: threads of a block wait for each other\n", stderr);
