@@ -18,6 +18,7 @@ from penstock.runtime.gpu import GpuRuntime
 from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_memory import DevicePlan, cache_item_bytes, plan_device_memory
 from penstock.runtime.gpu_model import DeviceModel
+from penstock.runtime.memory import WIDENED
 from penstock.runtime.protocol import RuntimeInfo
 
 log = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ def place(
         host_blocks=memory.host_blocks,
         most_saves=memory.most_saves,
     )
+    widened = WIDENED if model.widened_bytes else ""
     stream = None
     if torch.device(ops.device).type == "cuda":
         stream = torch.cuda.Stream(ops.device)  # type: ignore[no-untyped-call]
@@ -122,7 +124,7 @@ def place(
         ops,
         placed,
         info,
-        memory.formula() + (ROUNDED if settings.quantize else ""),
+        memory.formula() + (ROUNDED if settings.quantize else "") + widened,
         max_seqs=settings.max_seqs,
         step_tokens=memory.step_tokens,
         stream=stream,

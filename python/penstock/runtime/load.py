@@ -22,12 +22,10 @@ from penstock.runtime.backend import Backend
 from penstock.runtime.cpu import CpuRuntime
 from penstock.runtime.device import choose_device
 from penstock.runtime.embedding import NativeEmbedding
-from penstock.runtime.memory import MemoryPlan, plan_memory
+from penstock.runtime.memory import WIDENED, MemoryPlan, plan_memory
 from penstock.runtime.native import NativeBackend
 from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.rows import RowTable
-
-WIDENED = "; weights of 8-bit floats are held as bfloat16, for a CPU has no products of them"
 
 
 def load_runtime(
@@ -86,7 +84,7 @@ def start_runtime(
 
         if settings.device != "auto" or gpu_load.torch_serves():
             model = load_model(files, settings.dtype, float8="float8")
-            taken_bytes = weight_bytes(files, model.spec, settings)
+            taken_bytes = weight_bytes(files, model.spec, settings) + model.widened_bytes
             if settings.quantize is not None:
                 taken_bytes -= model.weights.float8_savings()
             return gpu_load.start_gpu_runtime(model, taken_bytes, settings, device, progress)
