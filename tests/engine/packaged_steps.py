@@ -47,6 +47,7 @@ class PretendedOps(TritonOps):
 
     def __init__(self) -> None:
         self._products = "invariant"  # the others are the library's beyond a few tokens
+        self._dense = "stored"
         table = KernelTable(all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"}))
         TorchOps.__init__(self, table, "cpu", torch.bfloat16)
 
