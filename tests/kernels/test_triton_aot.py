@@ -20,6 +20,8 @@ _TARGETS = {"sm_80", "sm_90a"}
 # An A100 has no 8-bit floats.
 _NOT_FOR_SM_80 = {"quantize_float8_kernel", "linear_float8_kernel"}
 
+pytestmark = pytest.mark.timeout(900)  # minutes of compiling, on a shared core
+
 Compile = Callable[..., list[dict[str, Any]]]
 
 
@@ -66,7 +68,6 @@ def test_each_kernel_compiles_for_each_target(compiled: Compile) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # minutes of compiling, on a shared core
 def test_each_signature_compiles_for_each_target(compiled: Compile) -> None:
     records = compiled()
     _check(records)
