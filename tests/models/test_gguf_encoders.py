@@ -103,6 +103,35 @@ def test_the_vocabulary_of_minilm_cuts_texts_alike_from_a_file(
     )
 
 
+def real(path: Path, texts: list[str]) -> np.ndarray:
+    """The vectors of a model on disk."""
+    files = files_at(path, "test")
+    ids = load_sentence_tokenizer(load_embedding_parts(files).tokenizer).encode(texts)
+    runtime = NativeEmbedding(load_embedder(files, "auto"), 0, EngineSettings(threads=2))
+    return runtime.embed(ids).copy()
+
+
+SENTENCES = ["A cat sleeps on the sofa.", "A kitten naps on a couch.", "Shares fell sharply."]
+
+
+@pytest.mark.weights
+def test_minilm_in_eight_bits_gives_nearly_the_vectors_of_its_folder(weights_dir: Path) -> None:
+    path = weights_dir / "gguf_encoders" / "all-MiniLM-L6-v2-Q8_0.gguf"
+    if not path.exists() or not (weights_dir / "minilm").exists():
+        pytest.skip(f"needs {path.name} in gguf_encoders, and its folder as minilm")
+    ours, folders = real(path, SENTENCES), real(weights_dir / "minilm", SENTENCES)
+    assert (ours * folders).sum(axis=1).min() > 0.999
+
+
+@pytest.mark.weights
+def test_nomic_embed_puts_texts_of_one_meaning_together(weights_dir: Path) -> None:
+    path = weights_dir / "gguf_encoders" / "nomic-embed-text-v1.5.Q4_K_M.gguf"
+    if not path.exists():
+        pytest.skip(f"needs {path.name} in gguf_encoders")
+    cat, kitten, shares = real(path, [f"search_document: {text}" for text in SENTENCES])
+    assert cat @ kitten > 0.85 > 0.7 > cat @ shares
+
+
 def write(path: Path, model: Any, **metadata: Any) -> None:
     """A file like `model`'s with some metadata added."""
     export_encoder(model, path, words=WORDS)

@@ -35,7 +35,7 @@ def resolve_folder(text: str, root: Path | None) -> Path:
     except PermissionError:
         raise _path("adapter_path_forbidden", "lora_path may not be read") from None
     except (FileNotFoundError, NotADirectoryError):
-        raise _path("adapter_path_not_found", "lora_path is not there") from None
+        raise _no_folder(root) from None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
             raise _path("invalid_adapter_path", "lora_path leads nowhere") from None
@@ -85,6 +85,12 @@ def _open(path: Path) -> int:
             at = os.open(part, _PASS_THROUGH, dir_fd=at)
             opened.callback(os.close, at)
         return os.open(parts[-1], _READ, dir_fd=at)
+
+
+def _no_folder(root: Path | None) -> AdapterRefused:
+    starts = "the working directory" if root is None else "SERVICE_LORA_ADAPTER_ROOT"
+    why = f"there is no folder lora_path; a relative one starts at {starts}"
+    return _path("adapter_path_not_found", why)
 
 
 def _path(code: str, why: str) -> AdapterRefused:
