@@ -24,7 +24,6 @@ from penstock.dialog import Sampling  # noqa: E402
 from penstock.kernels.cuda.launcher import DriverLauncher  # noqa: E402
 from penstock.kernels.op import KernelTable, Machine  # noqa: E402
 from penstock.kernels.ops import all_ops  # noqa: E402
-from penstock.kernels.torch_ops import TorchOps  # noqa: E402
 from penstock.kernels.triton import TritonOps  # noqa: E402
 from penstock.kernels.triton.archive import Archive, Cubin  # noqa: E402
 from penstock.kernels.triton.elf import parameters  # noqa: E402
@@ -46,10 +45,9 @@ class PretendedOps(TritonOps):
     """On CPU tensors, the kernels of a GPU: they are started, and do nothing."""
 
     def __init__(self) -> None:
-        self._products = "invariant"  # the others are the library's beyond a few tokens
-        self._dense = "stored"
-        table = KernelTable(all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"}))
-        TorchOps.__init__(self, table, "cpu", torch.bfloat16)
+        # Invariant: other products of more than a few tokens are cuBLAS's.
+        super().__init__("cpu", torch.bfloat16, products="invariant")
+        self.table = KernelTable(all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"}))
 
 
 class Noting(Packaged):
