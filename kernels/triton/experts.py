@@ -6,116 +6,24 @@ rows. Results lie in the order of choices, so that a token's are neighbours and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
-
 import torch
 
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.experts import EXPERTS
 from penstock.kernels.triton.activation import silu_mul
 from penstock.kernels.triton.experts_order import Order, order_choices
+from penstock.kernels.triton.experts_packed import (
+    AffineStack,
+    DenseStack,
+    PackedExperts,
+    Stack,
+    pack_experts,
+)
 from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import BF16_IS_BROKEN, ceil_div, launch, why_not
 from penstock.kernels.triton.linear_affine import _add_group, _integers, quantize
-from penstock.kernels.triton.packed import Packed, PackedAffine, PackedDense, pack_matrix
-from penstock.kernels.weights import Experts, Matrix
 
 _COMBINED = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class DenseStack:
-    """`data: [E, N, K]` in the weights' own format."""
-
-    data: torch.Tensor
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        count, rows, width = self.data.shape
-        return count, rows, width
-
-
-@dataclass(frozen=True, slots=True)
-class AffineStack:
-    """As `PackedAffine`, with E in front of each shape."""
-
-    q: torch.Tensor
-    scale: torch.Tensor
-    minimum: torch.Tensor | None
-    bits: int
-    group: int
-    zero_point: int
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        count, rows, stored = self.q.shape
-        return count, rows, stored * 8 // self.bits
-
-
-Stack: TypeAlias = "DenseStack | AffineStack"
-
-
-@dataclass(frozen=True, slots=True)
-class PackedExperts:
-    """`gate_up`: one stack of [E, 2 F, W], or two of [E, F, W] where they are stored in different
-    kinds. `invariant`: one tile, whatever the number of rows."""
-
-    gate_up: tuple[Stack, ...]
-    down: Stack
-    invariant: bool = False
-
-
-def pack_experts(weights: Experts, device: str, dtype: torch.dtype) -> PackedExperts:
-    """On the device. Raises ValueError where the experts of a layer differ in their kind."""
-    gate, up, down = (
-        _stack(matrices, device, dtype) for matrices in (weights.gate, weights.up, weights.down)
-    )
-    return PackedExperts(_merged(gate, up), down)
-
-
-def _stack(matrices: Sequence[Matrix], device: str, dtype: torch.dtype) -> Stack:
-    packed = [pack_matrix(matrix, device, dtype) for matrix in matrices]
-    first = packed[0]
-    if len({_kind(one) for one in packed}) > 1:
-        raise ValueError("the experts of a layer are stored in different kinds")
-    if isinstance(first, PackedDense):
-        return DenseStack(torch.stack([one.data for one in packed]))  # type: ignore[union-attr]
-    affine = [one for one in packed if isinstance(one, PackedAffine)]
-    minima = [one.minimum for one in affine if one.minimum is not None]
-    return AffineStack(
-        torch.stack([one.q for one in affine]),
-        torch.stack([one.scale for one in affine]),
-        torch.stack(minima) if minima else None,
-        *(first.bits, first.group, first.zero_point),
-    )
-
-
-def _kind(one: Packed | Stack) -> tuple[object, ...]:
-    if isinstance(one, (PackedDense, DenseStack)):
-        return (one.data.dtype,)
-    return (one.bits, one.group, one.zero_point, one.scale.dtype, one.minimum is None)
-
-
-def _merged(gate: Stack, up: Stack) -> tuple[Stack, ...]:
-    """One stack where both are of one kind."""
-    if _kind(gate) != _kind(up):
-        return (gate, up)
-    if isinstance(gate, DenseStack) and isinstance(up, DenseStack):
-        return (DenseStack(torch.cat((gate.data, up.data), dim=1)),)
-    assert isinstance(gate, AffineStack) and isinstance(up, AffineStack)
-    minimum = None
-    if gate.minimum is not None and up.minimum is not None:
-        minimum = torch.cat((gate.minimum, up.minimum), dim=2)
-    return (
-        AffineStack(
-            torch.cat((gate.q, up.q), dim=1),
-            torch.cat((gate.scale, up.scale), dim=2),
-            minimum,
-            *(gate.bits, gate.group, gate.zero_point),
-        ),
-    )
 
 
 @triton.jit(do_not_specialize=["choices", "first_column", "out_columns"])

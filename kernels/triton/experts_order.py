@@ -163,8 +163,7 @@ def order_choices(chosen: torch.Tensor, count: int, rows: int) -> Order:
         return torch.empty(size, dtype=torch.int32, device=chosen.device)
 
     counts, ordered = empty(count), Order(empty(capacity * rows), empty(capacity), empty(1), rows)
-    block = min(_CHOICES_A_TURN, max(16, power_of_two(choices)))
-    launch(count_choices_kernel, (count,), counts, chosen, choices, BLOCK=block)
+    launch(count_choices_kernel, (count,), counts, chosen, choices, BLOCK=_CHOICES_A_TURN)
     launch(
         order_choices_kernel,
         (count,),
@@ -172,7 +171,7 @@ def order_choices(chosen: torch.Tensor, count: int, rows: int) -> Order:
         COUNT=count,
         EXPERTS=power_of_two(count),
         TILE=rows,
-        BLOCK=block,
+        BLOCK=_CHOICES_A_TURN,
         TURN=_TILES_A_TURN,
     )
     return ordered

@@ -9,7 +9,7 @@ runtime of a GPU launches, so nothing is forgotten.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from penstock.kernels.table import HeadNorm, StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton.attention_work import AttentionWork, most_units
 from penstock.kernels.triton.embedding import PackedTable
-from penstock.kernels.triton.experts import DenseStack, PackedExperts
+from penstock.kernels.triton.experts_packed import DenseStack, PackedExperts
 from penstock.kernels.triton.launch import noting
 from penstock.kernels.triton.linear import PackedLinear
 from penstock.kernels.triton.packed import PackedDense
@@ -36,14 +36,16 @@ CACHES = (torch.bfloat16, torch.float8_e4m3fn)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of a decoder: what its kernels are compiled for."""
+    """Of a decoder: what its kernels are compiled for. With `experts` each feed-forward is a
+    mixture: `per_token` of them, of `ff`."""
 
     width: int
     heads: tuple[int, int, int]  # query heads, KV heads, head dim
     ff: int
     vocab: int
     head_norm: bool
-    experts: tuple[int, int] | None = None  # of a mixture, each of width ff; chosen for a token
+    experts: int = 0
+    per_token: int = 0
 
 
 MODELS = {
@@ -52,7 +54,7 @@ MODELS = {
     "Qwen3-4B": Sizes(2560, (32, 8, 128), 9728, 151936, True),
     "Qwen3-8B": Sizes(4096, (32, 8, 128), 12288, 151936, True),
     "Qwen3-14B": Sizes(5120, (40, 8, 128), 17408, 151936, True),
-    "Qwen3-30B-A3B": Sizes(2048, (32, 4, 128), 768, 151936, True, (128, 8)),
+    "Qwen3-30B-A3B": Sizes(2048, (32, 4, 128), 768, 151936, True, 128, 8),
     "Llama-3.2-1B": Sizes(2048, (32, 8, 64), 8192, 128256, False),
     "Llama-3.2-3B": Sizes(3072, (24, 8, 128), 8192, 128256, False),
     "Llama-3.1-8B": Sizes(4096, (32, 8, 128), 14336, 128256, False),
@@ -127,37 +129,35 @@ def _products(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
     """Dense weights: streamed for few tokens, and the one tile of deterministic answers."""
     q_heads, kv_heads, dim = sizes.heads
     layers = [((q_heads + 2 * kv_heads) * dim, sizes.width), (sizes.width, q_heads * dim)]
-    if sizes.experts is None:
+    if not sizes.experts:
         layers += [(2 * sizes.ff, sizes.width), (sizes.width, sizes.ff)]
-    heads = [(sizes.vocab, extents.rows)]
-    if sizes.experts is not None:
-        heads.append((sizes.experts[0], extents.tokens))
     for invariant in (False, True):
         for shape in layers:
             if invariant or extents.tokens <= 16:
                 packed = PackedLinear((PackedDense(_empty(*shape)),), None, invariant=invariant)
                 ops.linear(_empty(extents.tokens, shape[1]), packed)
-        for outputs, tokens in heads:
-            if invariant or tokens <= 16:
-                matrix = PackedDense(_empty(outputs, sizes.width))
-                head = PackedLinear((matrix,), None, torch.float32, invariant)
-                ops.linear(_empty(tokens, sizes.width), head)
+        if invariant or extents.rows <= 16:
+            matrix = PackedDense(_empty(sizes.vocab, sizes.width))
+            head = PackedLinear((matrix,), None, torch.float32, invariant)
+            ops.linear(_empty(extents.rows, sizes.width), head)
 
 
 def _experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """A mixture: its router, and the experts for as many tokens as change a tile or a list."""
-    if sizes.experts is None or extents != STEPS[0]:
+    """What chooses experts, and these: with tiles for few tokens and for many."""
+    if not sizes.experts:
         return
-    count, per_token = sizes.experts
-    packed = PackedExperts(
-        (DenseStack(_empty(count, 2 * sizes.ff, sizes.width)),),
-        DenseStack(_empty(count, sizes.width, sizes.ff)),
-    )
-    for tokens in (1, 4, 8, 16, 32, 64, 128, 2048):
-        chosen, shares = ops.route_experts(_floats(tokens, count), per_token, True)
-        for invariant in (False, True):
-            weights = replace(packed, invariant=invariant)
-            ops.experts(_empty(tokens, sizes.width), chosen, shares, weights)
+    x = _empty(extents.tokens, sizes.width)
+    for invariant in (False, True):
+        matrix = PackedDense(_empty(sizes.experts, sizes.width))
+        router = PackedLinear((matrix,), None, torch.float32, invariant)
+        if invariant or extents.tokens <= 16:
+            ops.linear(x, router)
+        chosen, shares = ops.route_experts(
+            _floats(extents.tokens, sizes.experts), sizes.per_token, True
+        )
+        gate_up = DenseStack(_empty(sizes.experts, 2 * sizes.ff, sizes.width))
+        down = DenseStack(_empty(sizes.experts, sizes.width, sizes.ff))
+        ops.experts(x, chosen, shares, PackedExperts((gate_up,), down, invariant))
 
 
 def _attention(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
-from penstock.models.low_rank import SLICES
+from penstock.models.low_rank import linear_sizes
 from penstock.models.spec import DecoderSpec
 from penstock.runtime.adapters import SLOTS_AN_ADAPTER
 from penstock.runtime.memory import MIB, CacheShape, inner_bytes, lora_bytes
@@ -207,7 +207,7 @@ def slot_bytes(spec: DecoderSpec, settings: EngineSettings) -> int:
     each of the largest rank."""
     if settings.lora is None:
         return 0
-    projections = len(spec.layers) * sum(map(len, SLICES))
+    projections = sum(len(rows) for _, rows in linear_sizes(spec))
     slots = SLOTS_AN_ADAPTER * settings.lora.max_adapters
     return slots * projections * (2 * 8 + 4 + 4 * settings.lora.max_rank)
 
