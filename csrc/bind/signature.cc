@@ -92,8 +92,8 @@ std::vector<Parameter> gated_tensors() {
 
 // `K`, `N`, `V` and `Z` of a packed_linear: its depth, its rows (as N and as V), and the bytes of
 // a quantized row of that depth. `E`, `F`, `W`, `X` and `Y` of packed_experts: how many, their
-// sizes, and the bytes of a prepared row of W, and of F, numbers. `K`, `N` and `H` of adapter_slots: those of the layer `linear`,
-// and the columns of its scratch.
+// sizes, and the bytes of a prepared row of W, and of F, numbers. `K`, `N` and `H` of
+// adapter_slots: those of the layer `linear`, and the columns of its scratch.
 const std::vector<Signature>& table() {
     static const std::vector<Signature> signatures{
         {"rms_norm",

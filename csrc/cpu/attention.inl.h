@@ -8,7 +8,8 @@
 //                    reals:    scale
 //   bidirectional_attention  the same without partials: a token also sees the tokens after it, with
 //                    a window w those at a distance below w
-//   biased_attention  the same with 7 bias [H, 2 M + 1] float32: a key d positions after a token (or
+//   biased_attention  the same with 7 bias [H, 2 M + 1] float32: a key d positions after a token
+//   (or
 //                    -d before it) has bias[h, M + d] added to its score, d no farther than M
 //
 // P is a multiple of kLanes and divides 64 or is a multiple of it; D is any multiple of 8. Blocks
@@ -247,7 +248,8 @@ struct Walk {
         }
     }
 
-    // Adds the bias of row i to its scores of the tile's keys from `begin` to `end`, in whole vectors.
+    // Adds the bias of row i to its scores of the tile's keys from `begin` to `end`, in whole
+    // vectors.
     void add_bias(int64_t tile, int64_t i, int begin, int end) const {
         const TensorView& bias = call.tensor[7];
         const float* of_head = bias.row<float>(job.kv_head * step.group + i % step.group);

@@ -260,8 +260,7 @@ PENSTOCK_INLINE void multiply(const Call& call, const ExpertLayer& layer, int64_
                               Workspace& workspace) {
     const Cut cut = cut_of(call, layer, threads);
     const int64_t block = index / (cut.parts * cut.chunks), rest = index % (cut.parts * cut.chunks);
-    const PanelPart& part =
-        layer.panels.parts[call.expert[block] * cut.parts + rest / cut.chunks];
+    const PanelPart& part = layer.panels.parts[call.expert[block] * cut.parts + rest / cut.chunks];
     const int64_t begin = rest % cut.chunks * cut.chunk_panels, end = begin + cut.chunk_panels;
     const LinearTask task{&part, begin, end < part.panels ? end : part.panels, call.begin[block],
                           call.end[block]};

@@ -27,17 +27,15 @@ PENSTOCK_EXPORT int penstock_cuda_rms_norm(void* out, void* total, const void* x
 
 // Normalise (where the weights [dim] float32 are not null) and rotate q and k, store k and v.
 // qkv [tokens, (H + 2 K) * dim], out [tokens, H * dim], rope [positions, rotated] float32; a slot
-// below 0 is not stored. Caches bfloat16, or e4m3 where there are scales [kv_heads] (an element times
-// its head's scale is meant); strides in elements from a block to the next.
-// dim <= 256 and even, rotated % 4 == 0.
-PENSTOCK_EXPORT int penstock_cuda_rope_cache(void* out, void* keys, void* values, const void* qkv,
-                                             const float* rope, const int32_t* positions,
-                                             const int32_t* slots, const float* q_weight,
-                                             const float* k_weight, const float* key_scales,
-                                             const float* value_scales, float eps, int tokens,
-                                             int q_heads, int kv_heads, int dim, int rotated,
-                                             int block_tokens, int64_t key_stride,
-                                             int64_t value_stride, void* stream);
+// below 0 is not stored. Caches bfloat16, or e4m3 where there are scales [kv_heads] (an element
+// times its head's scale is meant); strides in elements from a block to the next. dim <= 256 and
+// even, rotated % 4 == 0.
+PENSTOCK_EXPORT int
+penstock_cuda_rope_cache(void* out, void* keys, void* values, const void* qkv, const float* rope,
+                         const int32_t* positions, const int32_t* slots, const float* q_weight,
+                         const float* k_weight, const float* key_scales, const float* value_scales,
+                         float eps, int tokens, int q_heads, int kv_heads, int dim, int rotated,
+                         int block_tokens, int64_t key_stride, int64_t value_stride, void* stream);
 
 // The units of one persistent launch: see kernels/triton/attention_work.py, which lists them, and
 // csrc/cuda/attention/decode_attention.cuh. dim 64 or 128, `lanes` (query heads of a KV head, times
@@ -46,15 +44,15 @@ PENSTOCK_EXPORT int penstock_cuda_rope_cache(void* out, void* keys, void* values
 PENSTOCK_EXPORT int penstock_cuda_decode_attention(
     void* out, const void* q, const void* keys, const void* values, const float* key_scales,
     const float* value_scales, const int32_t* starts, const int32_t* contexts,
-    const int32_t* tables, const int32_t* units, const int32_t* unit_count,
-    float* parts, float* stats, int32_t* arrived, int table_width, int64_t key_stride,
-    int64_t value_stride, float log2_scale, int window, int lanes, int q_heads, int kv_heads,
-    int dim, int block_tokens, int programs, void* stream);
+    const int32_t* tables, const int32_t* units, const int32_t* unit_count, float* parts,
+    float* stats, int32_t* arrived, int table_width, int64_t key_stride, int64_t value_stride,
+    float log2_scale, int window, int lanes, int q_heads, int kv_heads, int dim, int block_tokens,
+    int programs, void* stream);
 
 // Chunks of more than `shorter` tokens, on compute capability 9.0 alone; see
 // csrc/cuda/attention/prompt_attention.cuh. q and out [tokens, H * dim], caches of `blocks` blocks
-// whose strides are multiples of block_tokens * dim; dim 64 or 128, block_tokens a power of two from
-// 8 on, at most 128 query heads a KV head.
+// whose strides are multiples of block_tokens * dim; dim 64 or 128, block_tokens a power of two
+// from 8 on, at most 128 query heads a KV head.
 PENSTOCK_EXPORT int penstock_cuda_prompt_attention(
     void* out, const void* q, const void* keys, const void* values, const int32_t* starts,
     const int32_t* contexts, const int32_t* tables, int rows, int tokens, int blocks,

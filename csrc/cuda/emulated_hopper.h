@@ -1,7 +1,7 @@
-// hopper.h on the CPU, as strict as the GPU and stricter: what is waited for comes as late as it may
-// (a copy when its barrier is waited for, a product when its group is), or, in every other block,
-// products run at once; memory that a copy will write is poisoned when it starts; and misuse aborts
-// with a line that names it.
+// hopper.h on the CPU, as strict as the GPU and stricter: what is waited for comes as late as it
+// may (a copy when its barrier is waited for, a product when its group is), or, in every other
+// block, products run at once; memory that a copy will write is poisoned when it starts; and misuse
+// aborts with a line that names it.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // What kernels for sm_90a are written with beyond device.h: barriers in shared memory that count
 // arrivals and bytes, copies of boxes by the copy engine, products of a warp group, and the sharing
-// out of registers. Real under nvcc, emulated with the same meaning elsewhere. Terms and layouts are
-// those of the PTX ISA: 9.7.13.15 (mbarrier), 9.7.9.25 (cp.async.bulk.tensor), 9.7.15 (wgmma).
+// out of registers. Real under nvcc, emulated with the same meaning elsewhere. Terms and layouts
+// are those of the PTX ISA: 9.7.13.15 (mbarrier), 9.7.9.25 (cp.async.bulk.tensor), 9.7.15 (wgmma).
 #pragma once
 
 #include "cuda/device.h"
@@ -39,10 +39,10 @@ __device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
 
 // Arrives, and lets the phase end only when copies have brought so many bytes.
 __device__ __forceinline__ void barrier_arrive_expecting(uint64_t* barrier, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     shared_address(barrier)),
-                 "r"(bytes)
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+        "r"(bytes)
+        : "memory");
 }
 
 // Until the phase of that parity has ended; the first phase has parity 0. So a wait for parity 1
@@ -177,11 +177,11 @@ __device__ __forceinline__ void multiply_registers(float (&sums)[32], const uint
 
 namespace penstock::cuda {
 
-constexpr int kGroup = 128; // threads of a warp group
+constexpr int kGroup = 128;     // threads of a warp group
 constexpr int kBoxColumns = 64; // bfloat16 of a row of 128 bytes, which is what is swizzled
 
-// Of a matrix in shared memory whose rows are 128 bytes, swizzled over 1024 aligned bytes: bits 4 to
-// 6 of an address are xored with bits 7 to 9. `stride_bytes`: between groups of eight rows.
+// Of a matrix in shared memory whose rows are 128 bytes, swizzled over 1024 aligned bytes: bits 4
+// to 6 of an address are xored with bits 7 to 9. `stride_bytes`: between groups of eight rows.
 // `leading_bytes`: between pieces of 64 columns where the columns of b are innermost, unused
 // otherwise.
 __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t leading_bytes,

@@ -37,9 +37,8 @@ int launch_with_memory(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes
                        Arguments... arguments) {
     if (grid.x == 0 || grid.y == 0)
         return 0;
-    const cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shared_bytes));
+    const cudaError_t status = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
     if (status != cudaSuccess)
         return static_cast<int>(status);
     kernel<<<grid, block, shared_bytes, static_cast<cudaStream_t>(stream)>>>(arguments...);

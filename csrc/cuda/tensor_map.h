@@ -7,16 +7,14 @@ namespace penstock::cuda {
 
 // A tensor of bfloat16 and the boxes that are copied of it, innermost dimension first. In shared
 // memory a row of a box is 128 bytes (so box[0] is 64), swizzled over 128 bytes; what a box has
-// outside of the tensor becomes zero. Strides are in elements, of dimensions 1 to 3, each a multiple
-// of 8 and of the one before.
+// outside of the tensor becomes zero. Strides are in elements, of dimensions 1 to 3, each a
+// multiple of 8 and of the one before.
 struct BoxedTensor {
     const void* base;
     int64_t sizes[4];
     int64_t strides[3];
     int box[4];
 };
-
-
 
 inline bool can_be_mapped(const BoxedTensor& tensor) {
     bool can = reinterpret_cast<uintptr_t>(tensor.base) % 16 == 0 && tensor.box[0] == kBoxColumns;
@@ -46,14 +44,14 @@ inline int make_map(TensorMap& map, const BoxedTensor& tensor) {
 
 #else
 
-// 0, or a CUDA error. The driver's function is looked up when it is needed: the library is loaded on
-// machines without a driver too.
+// 0, or a CUDA error. The driver's function is looked up when it is needed: the library is loaded
+// on machines without a driver too.
 inline int make_map(TensorMap& map, const BoxedTensor& tensor) {
     using Encode = decltype(&cuTensorMapEncodeTiled);
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result;
-    const cudaError_t status = cudaGetDriverEntryPointByVersion(
-        "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+    const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found,
+                                                                12000, cudaEnableDefault, &result);
     if (status != cudaSuccess)
         return static_cast<int>(status);
     if (result != cudaDriverEntryPointSuccess || found == nullptr)

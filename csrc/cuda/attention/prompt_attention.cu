@@ -53,8 +53,8 @@ int penstock_cuda_prompt_attention(void* out, const void* q, const void* keys, c
     cuda::PromptMaps maps;
     cuda::TensorMap* const made[3] = {&maps.queries, &maps.keys, &maps.values};
     for (int i = 0; i < 3; ++i) {
-        const int status = cuda::can_be_mapped(tensors[i]) ? cuda::make_map(*made[i], tensors[i])
-                                                           : cuda::kRefused;
+        const int status =
+            cuda::can_be_mapped(tensors[i]) ? cuda::make_map(*made[i], tensors[i]) : cuda::kRefused;
         if (status != 0)
             return status;
     }

@@ -1,6 +1,6 @@
 // Attention of prompts over the paged cache on sm_90a (after arXiv 2407.08608): a persistent grid
-// walks tiles of 128 queries. One warp brings queries, keys and values by the copy engine; two groups
-// of four warps have 64 queries each and multiply.
+// walks tiles of 128 queries. One warp brings queries, keys and values by the copy engine; two
+// groups of four warps have 64 queries each and multiply.
 //
 // Rows of a tile are queries: token r / shared of the tile, head r % shared of the KV head. A row's
 // bits depend on its own query and keys alone: keys are taken in tiles that begin at multiples of
@@ -35,7 +35,8 @@ __device__ __forceinline__ void copy_tile(unsigned char* to, const TensorMap& ma
         const int block = key < tile.last ? table[key >> call.block_shift] : call.blocks;
         const int at[4] = {piece * kBoxColumns, key & ((1 << call.block_shift) - 1), tile.kv_head,
                            block};
-        copy_box(to + piece * Memory::kPieceBytes + offset * 2 * kBoxColumns, map, &buffer.full, at);
+        copy_box(to + piece * Memory::kPieceBytes + offset * 2 * kBoxColumns, map, &buffer.full,
+                 at);
     }
 }
 
@@ -47,8 +48,8 @@ __device__ __forceinline__ void copy_queries(PromptMemory<kDim>& memory, const T
     const int shared = call.q_heads / call.kv_heads;
     barrier_wait(&memory.of_queries.empty, phase ^ 1);
     if (lane == 0)
-        barrier_arrive_expecting(&memory.of_queries.full, Memory::kPieces * call.tile_tokens *
-                                                              shared * 2 * kBoxColumns);
+        barrier_arrive_expecting(&memory.of_queries.full,
+                                 Memory::kPieces * call.tile_tokens * shared * 2 * kBoxColumns);
     __syncwarp();
     if (lane < Memory::kPieces) {
         const int at[4] = {lane * kBoxColumns, tile.kv_head * shared, tile.first, 0};
@@ -78,7 +79,8 @@ __device__ __forceinline__ void copy_tiles(PromptMemory<kDim>& memory, const Pro
 
 // --- the groups that multiply -------------------------------------------------------------------
 
-// A thread's share of a tile: rows g and g + 8 of its warp's sixteen, columns 8 j + 2t and the next.
+// A thread's share of a tile: rows g and g + 8 of its warp's sixteen, columns 8 j + 2t and the
+// next.
 template <int kDim>
 struct Share {
     float outputs[kDim / 2] = {};
@@ -96,8 +98,7 @@ __device__ __forceinline__ void start_scores(float (&scores)[kTileKeys / 2], uin
     products_begin();
 #pragma unroll
     for (int k = 0; k < kDim; k += 16) {
-        const uint32_t at = k / kBoxColumns * PromptMemory<kDim>::kPieceBytes +
-                            k % kBoxColumns * 2;
+        const uint32_t at = k / kBoxColumns * PromptMemory<kDim>::kPieceBytes + k % kBoxColumns * 2;
         multiply_shared(scores, matrix_descriptor(queries + at, 0, kSwizzleBytes),
                         matrix_descriptor(keys + at, 0, kSwizzleBytes), k > 0);
     }
@@ -168,8 +169,7 @@ __device__ __forceinline__ void round_weights(Share<kDim>& share,
     for (int k = 0; k < kTileKeys / 16; ++k) {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-            share.weights[k][i] =
-                pack_bf16(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
+            share.weights[k][i] = pack_bf16(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
     }
 }
 
@@ -330,8 +330,8 @@ template <int kDim>
 __device__ __forceinline__ void prompt_attention(unsigned char* given, const PromptAttention& call,
                                                  const PromptMaps& maps) {
     const uint32_t misaligned = shared_address(given) % kSwizzleBytes;
-    auto& memory = *reinterpret_cast<PromptMemory<kDim>*>(
-        given + (kSwizzleBytes - misaligned) % kSwizzleBytes);
+    auto& memory = *reinterpret_cast<PromptMemory<kDim>*>(given + (kSwizzleBytes - misaligned) %
+                                                                      kSwizzleBytes);
     make_barriers<kDim>(memory);
     const int group = threadIdx.x / kGroup, lane = threadIdx.x % kWarp;
     // Registers go in eights: 40 and twice 232 a thread fit.
@@ -347,8 +347,7 @@ __device__ __forceinline__ void prompt_attention(unsigned char* given, const Pro
 
 template <int kDim>
 __global__ void __launch_bounds__(kPromptThreads, 1)
-    prompt_attention_kernel(const PromptAttention call,
-                            const __grid_constant__ PromptMaps maps) {
+    prompt_attention_kernel(const PromptAttention call, const __grid_constant__ PromptMaps maps) {
 #ifdef PENSTOCK_EMULATED
     prompt_attention<kDim>(emulated::dynamic_shared, call, maps);
 #elif defined(__CUDA_ARCH_FEAT_SM90_ALL)

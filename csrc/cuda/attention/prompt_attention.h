@@ -12,10 +12,10 @@ struct PromptAttention {
     const int32_t* tables;
     float log2_scale;
     int rows, table_width, blocks, window, q_heads, kv_heads;
-    int shorter;      // chunks of at most so many tokens are another kernel's
-    int tile_tokens;  // tokens of a tile of queries
-    int tiles;        // that any chunks of so many tokens can have, for each KV head
-    int block_shift;  // a block of the cache has 1 << block_shift tokens
+    int shorter;     // chunks of at most so many tokens are another kernel's
+    int tile_tokens; // tokens of a tile of queries
+    int tiles;       // that any chunks of so many tokens can have, for each KV head
+    int block_shift; // a block of the cache has 1 << block_shift tokens
 };
 
 // q as [1, T, H, D], the caches as [B, K, P, D].

@@ -36,6 +36,6 @@ int penstock_cuda_rope_cache(void* out, void* keys, void* values, const void* qk
     const unsigned groups = cuda::ceil_div(q_heads + 2 * kv_heads, cuda::kWarpsOfRope);
     const auto kernel = key_scales == nullptr ? cuda::rope_cache_kernel<cuda::Bf16>
                                               : cuda::rope_cache_kernel<cuda::E4m3>;
-    return cuda::launch(kernel, dim3(tokens, groups),
-                        dim3(cuda::kWarpsOfRope * cuda::kWarp), stream, call);
+    return cuda::launch(kernel, dim3(tokens, groups), dim3(cuda::kWarpsOfRope * cuda::kWarp),
+                        stream, call);
 }
