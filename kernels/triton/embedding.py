@@ -10,7 +10,7 @@ import torch
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.embedding import EMBEDDING
 from penstock.kernels.triton.language import tl, triton
-from penstock.kernels.triton.launch import ceil_div, launch, why_not
+from penstock.kernels.triton.launch import ceil_div, in_units, launch, why_not
 from penstock.kernels.triton.packed import Packed, PackedDense, pack_matrix
 from penstock.kernels.weights import Matrix
 
@@ -25,17 +25,18 @@ class PackedTable:
     dtype: torch.dtype
 
 
-@triton.jit(do_not_specialize=["factor"])
-def embedding_kernel(out, table, tokens, factor, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["factor", "units"])
+def embedding_kernel(out, table, tokens, factor, units, UNIT: tl.constexpr, BLOCK: tl.constexpr):
+    width = units * UNIT
     place = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < WIDTH
+    inside = column < width
     row = tl.load(tokens + place).to(tl.int64)
-    values = tl.load(table + row * WIDTH + column, mask=inside).to(tl.float32) * factor
-    tl.store(out + place * WIDTH + column, values, mask=inside)
+    values = tl.load(table + row * width + column, mask=inside).to(tl.float32) * factor
+    tl.store(out + place * width + column, values, mask=inside)
 
 
-@triton.jit(do_not_specialize=["factor"])
+@triton.jit(do_not_specialize=["factor", "rows", "units"])
 def embedding_affine_kernel(
     out,
     q,
@@ -43,30 +44,32 @@ def embedding_affine_kernel(
     minimum,
     tokens,
     factor,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
+    rows,
+    units,
+    UNIT: tl.constexpr,
     BITS: tl.constexpr,
     GROUP: tl.constexpr,
     ZERO_POINT: tl.constexpr,
     HAS_MINIMUM: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    width = units * UNIT
     place = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < WIDTH
+    inside = column < width
     row = tl.load(tokens + place).to(tl.int64)
     if BITS == 4:
-        packed = tl.load(q + row * (WIDTH // 2) + column // 2, mask=inside, other=0)
+        packed = tl.load(q + row * (units * (UNIT // 2)) + column // 2, mask=inside, other=0)
         integer = (packed.to(tl.int32) >> (4 * (column % 2))) & 15
     else:
-        integer = tl.load(q + row * WIDTH + column, mask=inside, other=0).to(tl.int32)
-    group = (column // GROUP).to(tl.int64) * ROWS + row
+        integer = tl.load(q + row * width + column, mask=inside, other=0).to(tl.int32)
+    group = (column // GROUP).to(tl.int64) * rows + row
     step = tl.load(scale + group, mask=inside, other=0.0).to(tl.float32)
     if HAS_MINIMUM:
         values = step * integer + tl.load(minimum + group, mask=inside, other=0.0).to(tl.float32)
     else:
         values = step * (integer - ZERO_POINT)
-    tl.store(out + place * WIDTH + column, values * factor, mask=inside)
+    tl.store(out + place * width + column, values * factor, mask=inside)
 
 
 def pack_embedding(table: Matrix, device: str, dtype: Any) -> PackedTable:
@@ -77,11 +80,12 @@ def embedding(table: PackedTable, tokens: torch.Tensor, scale: float) -> torch.T
     """See `Ops.embedding`."""
     matrix = table.matrix
     vocabulary, width = matrix.shape
+    units, unit = in_units(width)
     out = torch.empty(len(tokens), width, dtype=table.dtype, device=tokens.device)
     grid = (len(tokens), ceil_div(width, _BLOCK))
     if isinstance(matrix, PackedDense):
-        rows = (out, matrix.data, tokens, scale)
-        launch(embedding_kernel, grid, *rows, WIDTH=width, BLOCK=_BLOCK)
+        rows = (out, matrix.data, tokens, scale, units)
+        launch(embedding_kernel, grid, *rows, UNIT=unit, BLOCK=_BLOCK)
         return out
     launch(
         embedding_affine_kernel,
@@ -91,9 +95,8 @@ def embedding(table: PackedTable, tokens: torch.Tensor, scale: float) -> torch.T
         matrix.scale,
         matrix.scale if matrix.minimum is None else matrix.minimum,
         tokens,
-        scale,
-        ROWS=vocabulary,
-        WIDTH=width,
+        *(scale, vocabulary, units),
+        UNIT=unit,
         BITS=matrix.bits,
         GROUP=matrix.group,
         ZERO_POINT=matrix.zero_point,

@@ -116,7 +116,7 @@ def experts_affine_kernel(
     for group in range(WIDTH // 32):
         left = tl.load(x_row + group * 32, mask=present[:, None], other=0)
         step = tl.load(step_row + group, mask=present, other=0.0)
-        right = _integers(q, column, group, ROWS, WIDTH, BITS, BLOCK_N)
+        right = _integers(q, column, group, ROWS, WIDTH // 32, BITS, BLOCK_N)
         if GROUP == 32:
             total = _add_group(
                 total, left, right, step, scale, minimum,

@@ -122,5 +122,14 @@ def power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
+def in_units(size: int, longest: int = 64) -> tuple[int, int]:
+    """(units, UNIT): `size` as units of the largest power of two, up to `longest`, that divides it.
+
+    A kernel that gets the units at run time and multiplies them by the constant serves all sizes,
+    and its compiler still knows how rows are aligned."""
+    unit = min(size & -size, longest)
+    return size // unit, unit
+
+
 def ceil_div(number: int, divisor: int) -> int:
     return -(-number // divisor)

@@ -13,7 +13,7 @@ import torch
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.linear import LINEAR
 from penstock.kernels.triton.language import tl, triton
-from penstock.kernels.triton.launch import BF16_IS_BROKEN, ceil_div, launch, why_not
+from penstock.kernels.triton.launch import BF16_IS_BROKEN, ceil_div, in_units, launch, why_not
 from penstock.kernels.triton.linear_affine import affine_product, quantize, rows_a_tile
 from penstock.kernels.triton.linear_choice import capability_of, choose
 from penstock.kernels.triton.linear_float8 import float8_product
@@ -41,7 +41,7 @@ class PackedLinear:
     invariant: bool = False
 
 
-@triton.jit(do_not_specialize=["tokens", "first_column", "out_columns"])
+@triton.jit(do_not_specialize=["tokens", "first_column", "out_columns", "units"])
 def linear_kernel(
     out,
     x,
@@ -50,7 +50,8 @@ def linear_kernel(
     tokens,
     first_column,
     out_columns,
-    ROWS: tl.constexpr,
+    units,
+    UNIT: tl.constexpr,
     WIDTH: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     UPCAST: tl.constexpr,
@@ -58,10 +59,13 @@ def linear_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
+    """`units * UNIT` rows of weights. Their width is a constant: offsets of rows that are known to
+    the compiler stand in the instructions."""
+    rows = units * UNIT
     token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     lane = tl.arange(0, BLOCK_K)
-    present, exists = (token < tokens)[:, None], (column < ROWS)[:, None]
+    present, exists = (token < tokens)[:, None], (column < rows)[:, None]
     x_row = x + token.to(tl.int64)[:, None] * WIDTH
     weight_row = weight + column.to(tl.int64)[:, None] * WIDTH
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
@@ -78,9 +82,9 @@ def linear_kernel(
             left, right = left.to(tl.float32), right.to(tl.float32)
         total = tl.dot(left, tl.trans(right), total, input_precision="ieee")
     if HAS_BIAS:
-        total += tl.load(bias + first_column + column, mask=column < ROWS, other=0.0)[None, :]
+        total += tl.load(bias + first_column + column, mask=column < rows, other=0.0)[None, :]
     place = token.to(tl.int64)[:, None] * out_columns + first_column + column[None, :]
-    tl.store(out + place, total, mask=present & (column < ROWS)[None, :])
+    tl.store(out + place, total, mask=present & (column < rows)[None, :])
 
 
 def pack_linear(weight: Linear, device: str, dtype: torch.dtype) -> PackedLinear:
@@ -178,13 +182,15 @@ _INVARIANT = _Tile(64, 32, 64, 4, 3)
 def _dense(out, x, part: PackedDense, bias, first_column: int, invariant: bool = False) -> None:
     (rows, width), tokens = part.shape, x.shape[0]
     tile = _INVARIANT if invariant else _tile(tokens, rows, width, part.data.dtype)
+    units, unit = in_units(rows)
     launch(
         linear_kernel,
         (ceil_div(rows, tile.n), ceil_div(tokens, tile.m)),
-        *(out, x, part.data, out if bias is None else bias, tokens, first_column, out.shape[1]),
+        *(out, x, part.data, out if bias is None else bias),
+        *(tokens, first_column, out.shape[1], units),
         num_warps=tile.warps,
         num_stages=tile.stages,
-        ROWS=rows,
+        UNIT=unit,
         WIDTH=width,
         HAS_BIAS=int(bias is not None),
         UPCAST=int(BF16_IS_BROKEN and part.data.dtype == torch.bfloat16),

@@ -7,20 +7,21 @@ import torch
 
 from penstock.kernels.ops.linear import ACTIVATION_GROUP
 from penstock.kernels.triton.language import tl, triton
-from penstock.kernels.triton.launch import ceil_div, launch
+from penstock.kernels.triton.launch import ceil_div, in_units, launch
 from penstock.kernels.triton.packed import PackedAffine
 
 _GROUPS_A_PROGRAM = 16
 
 
-@triton.jit
-def quantize_kernel(q, scale, x, WIDTH: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr):
+@triton.jit(do_not_specialize=["groups"])
+def quantize_kernel(q, scale, x, groups, GROUP: tl.constexpr, GROUPS: tl.constexpr):
     """Symmetric int8 per group: the integers nearest to x / (absmax / 127), half to even, and the
     scale that fits them best."""
+    width = groups * GROUP
     token = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     place = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    values = tl.load(x + token * WIDTH + place, mask=place < WIDTH, other=0.0).to(tl.float32)
+    values = tl.load(x + token * width + place, mask=place < width, other=0.0).to(tl.float32)
     step = tl.div_rn(tl.max(tl.abs(values), axis=1), 127.0)
     # A maximum ignores NaN; the row must not.
     broken = tl.max((values != values).to(tl.int32), axis=1) > 0
@@ -28,28 +29,28 @@ def quantize_kernel(q, scale, x, WIDTH: tl.constexpr, GROUP: tl.constexpr, GROUP
     quanta = tl.div_rn(values, tl.where(step > 0, step, 1.0)[:, None])
     # Adding 1.5 * 2^23 leaves no bit below one: the addition itself rounds half to even.
     rounded = (quanta + 12582912.0) - 12582912.0
-    tl.store(q + token * WIDTH + place, rounded.to(tl.int8), mask=place < WIDTH)
+    tl.store(q + token * width + place, rounded.to(tl.int8), mask=place < width)
     squares = tl.sum(rounded * rounded, axis=1)
     usable = (step > 0) & (step < float("inf"))
     fitted = step * tl.div_rn(tl.sum(quanta * rounded, axis=1), tl.where(usable, squares, 1.0))
-    inside = group < WIDTH // GROUP
+    inside = group < groups
     fitted = tl.where(usable, fitted, step)
-    tl.store(scale + token * (WIDTH // GROUP) + group, fitted, mask=inside)
+    tl.store(scale + token * groups + group, fitted, mask=inside)
 
 
 @triton.jit
-def _integers(q, column, group, ROWS, WIDTH, BITS: tl.constexpr, BLOCK_N: tl.constexpr):
+def _integers(q, column, group, rows, groups, BITS: tl.constexpr, BLOCK_N: tl.constexpr):
     """32 stored integers of each column, as int8 [BLOCK_N, 32]; 8-bit ones less 128."""
     row = column.to(tl.int64)[:, None]
-    inside = (column < ROWS)[:, None]
+    inside = (column < rows)[:, None]
     if BITS == 4:
         packed = tl.load(
-            q + row * (WIDTH // 2) + group * 16 + tl.arange(0, 16)[None, :], mask=inside, other=0
+            q + row * (groups * 16) + group * 16 + tl.arange(0, 16)[None, :], mask=inside, other=0
         )
         integers = tl.join(packed & 15, packed >> 4).reshape(BLOCK_N, 32).to(tl.int8)
     else:
         stored = tl.load(
-            q + row * WIDTH + group * 32 + tl.arange(0, 32)[None, :], mask=inside, other=0
+            q + row * (groups * 32) + group * 32 + tl.arange(0, 32)[None, :], mask=inside, other=0
         )
         integers = (stored.to(tl.int16) - 128).to(tl.int8)
     return integers
@@ -79,7 +80,7 @@ def _add_group(
     return total + step[:, None] * part
 
 
-@triton.jit(do_not_specialize=["tokens", "first_column", "out_columns"])
+@triton.jit(do_not_specialize=["tokens", "first_column", "out_columns", "units", "groups"])
 def linear_affine_kernel(
     out,
     x,
@@ -91,8 +92,9 @@ def linear_affine_kernel(
     tokens,
     first_column,
     out_columns,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
+    units,
+    groups,
+    UNIT: tl.constexpr,
     BITS: tl.constexpr,
     GROUP: tl.constexpr,
     OFFSET: tl.constexpr,
@@ -101,21 +103,23 @@ def linear_affine_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
+    """`units * UNIT` rows of weights, of `groups` groups of activations."""
+    rows, width = units * UNIT, groups * 32
     token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     lane = tl.arange(0, 32)
-    present, inside = token < tokens, column < ROWS
-    x_row = x + token.to(tl.int64)[:, None] * WIDTH + lane[None, :]
-    step_row = x_scale + token.to(tl.int64) * (WIDTH // 32)
+    present, inside = token < tokens, column < rows
+    x_row = x + token.to(tl.int64)[:, None] * width + lane[None, :]
+    step_row = x_scale + token.to(tl.int64) * groups
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for group in range(WIDTH // 32):
+    for group in range(groups):
         left = tl.load(x_row + group * 32, mask=present[:, None], other=0)
         step = tl.load(step_row + group, mask=present, other=0.0)
-        right = _integers(q, column, group, ROWS, WIDTH, BITS, BLOCK_N)
+        right = _integers(q, column, group, rows, groups, BITS, BLOCK_N)
         if GROUP == 32:
             total = _add_group(
                 total, left, right, step, scale, minimum,
-                group * ROWS + column, inside, OFFSET, HAS_MINIMUM,
+                group * rows + column, inside, OFFSET, HAS_MINIMUM,
             )  # fmt: skip
         else:
             # A product of 32 is the least that int8 tensor cores take: zeros hide the other half.
@@ -123,7 +127,7 @@ def linear_affine_kernel(
                 hidden = tl.where((lane // 16 == half)[None, :], left, 0).to(tl.int8)
                 total = _add_group(
                     total, hidden, right, step, scale, minimum,
-                    (2 * group + half) * ROWS + column, inside, OFFSET, HAS_MINIMUM,
+                    (2 * group + half) * rows + column, inside, OFFSET, HAS_MINIMUM,
                 )  # fmt: skip
     if HAS_BIAS:
         total += tl.load(bias + first_column + column, mask=inside, other=0.0)[None, :]
@@ -138,8 +142,8 @@ def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     q = torch.empty(tokens, width, dtype=torch.int8, device=x.device)
     scale = torch.empty(tokens, groups, dtype=torch.float32, device=x.device)
     grid = (tokens, ceil_div(groups, _GROUPS_A_PROGRAM))
-    constants = {"WIDTH": width, "GROUP": ACTIVATION_GROUP, "GROUPS": _GROUPS_A_PROGRAM}
-    launch(quantize_kernel, grid, q, scale, x, **constants)
+    constants = {"GROUP": ACTIVATION_GROUP, "GROUPS": _GROUPS_A_PROGRAM}
+    launch(quantize_kernel, grid, q, scale, x, groups, **constants)
     return q, scale
 
 
@@ -151,6 +155,7 @@ def rows_a_tile(tokens: int) -> int:
 def affine_product(out, q, scale, part: PackedAffine, bias, first_column: int) -> None:
     """Write the columns of `out` that belong to `part`."""
     rows, width = part.shape
+    units, unit = in_units(rows)
     block_m, block_n = rows_a_tile(len(q)), 64
     minimum = part.scale if part.minimum is None else part.minimum
     zero_point = part.zero_point if part.minimum is None else 0
@@ -158,9 +163,8 @@ def affine_product(out, q, scale, part: PackedAffine, bias, first_column: int) -
         linear_affine_kernel,
         (ceil_div(rows, block_n), ceil_div(len(q), block_m)),
         *(out, q, scale, part.q, part.scale, minimum, out if bias is None else bias),
-        *(len(q), first_column, out.shape[1]),
-        ROWS=rows,
-        WIDTH=width,
+        *(len(q), first_column, out.shape[1], units, width // ACTIVATION_GROUP),
+        UNIT=unit,
         BITS=part.bits,
         GROUP=part.group,
         OFFSET=(128 if part.bits == 8 else 0) - zero_point,

@@ -14,7 +14,7 @@ import torch
 
 from penstock.kernels.ops.linear import FLOAT8_GROUP
 from penstock.kernels.triton.language import tl, triton
-from penstock.kernels.triton.launch import BF16_IS_BROKEN, ceil_div, interpreted, launch
+from penstock.kernels.triton.launch import BF16_IS_BROKEN, ceil_div, in_units, interpreted, launch
 from penstock.kernels.triton.linear_affine import rows_a_tile
 from penstock.kernels.triton.linear_choice import Float8Choice, capability_of, choose_float8
 from penstock.kernels.triton.packed import PackedFloat8
@@ -61,7 +61,7 @@ def _as_bfloat16(codes):
     )
 
 
-@triton.jit(do_not_specialize=["tokens", "first_column", "out_columns"])
+@triton.jit(do_not_specialize=["tokens", "first_column", "out_columns", "units", "groups"])
 def linear_float8_kernel(
     out,
     x,
@@ -72,8 +72,9 @@ def linear_float8_kernel(
     tokens,
     first_column,
     out_columns,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
+    units,
+    groups,
+    UNIT: tl.constexpr,
     SCALE_ROWS: tl.constexpr,
     GROUPED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
@@ -82,16 +83,17 @@ def linear_float8_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Both sides in 8 bits. BLOCK_K is a group of columns, and divides WIDTH."""
+    """Both sides in 8 bits: `units * UNIT` rows of weights, in `groups` groups of BLOCK_K."""
+    rows, width = units * UNIT, groups * BLOCK_K
     token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     lane = tl.arange(0, BLOCK_K)
-    present, exists = token < tokens, column < ROWS
-    x_row = x + token.to(tl.int64)[:, None] * WIDTH + lane[None, :]
-    weight_row = codes + column.to(tl.int64)[:, None] * WIDTH + lane[None, :]
-    scale_column, scales = column // SCALE_ROWS, (ROWS + SCALE_ROWS - 1) // SCALE_ROWS
+    present, exists = token < tokens, column < rows
+    x_row = x + token.to(tl.int64)[:, None] * width + lane[None, :]
+    weight_row = codes + column.to(tl.int64)[:, None] * width + lane[None, :]
+    scale_column, scales = column // SCALE_ROWS, (rows + SCALE_ROWS - 1) // SCALE_ROWS
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for group in range(WIDTH // BLOCK_K):
+    for group in range(groups):
         left = tl.load(x_row + group * BLOCK_K, mask=present[:, None], other=0.0)
         right = tl.load(weight_row + group * BLOCK_K, mask=exists[:, None], other=0.0)
         if UPCAST:
@@ -112,7 +114,7 @@ def linear_float8_kernel(
     tl.store(out + place, total, mask=present[:, None] & exists[None, :])
 
 
-@triton.jit(do_not_specialize=["tokens", "first_column", "out_columns"])
+@triton.jit(do_not_specialize=["tokens", "first_column", "out_columns", "units"])
 def widen_float8_kernel(
     out,
     x,
@@ -122,7 +124,8 @@ def widen_float8_kernel(
     tokens,
     first_column,
     out_columns,
-    ROWS: tl.constexpr,
+    units,
+    UNIT: tl.constexpr,
     WIDTH: tl.constexpr,
     SCALE_ROWS: tl.constexpr,
     GROUPED: tl.constexpr,
@@ -133,14 +136,15 @@ def widen_float8_kernel(
     BLOCK_K: tl.constexpr,
 ):
     """Activations as they are, and weights widened to their type (WIDE: float32). BLOCK_K is a
-    group of columns."""
+    group of columns. The width is a constant, as in `linear_kernel`."""
+    rows = units * UNIT
     token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     lane = tl.arange(0, BLOCK_K)
-    present, exists = token < tokens, column < ROWS
+    present, exists = token < tokens, column < rows
     x_row = x + token.to(tl.int64)[:, None] * WIDTH
     weight_row = codes + column.to(tl.int64)[:, None] * WIDTH
-    scale_column, scales = column // SCALE_ROWS, (ROWS + SCALE_ROWS - 1) // SCALE_ROWS
+    scale_column, scales = column // SCALE_ROWS, (rows + SCALE_ROWS - 1) // SCALE_ROWS
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for group in range((WIDTH + BLOCK_K - 1) // BLOCK_K):
         k = group * BLOCK_K + lane
@@ -210,19 +214,21 @@ def multiply(
     wide = BF16_IS_BROKEN or x.dtype == torch.float32
     tile = _INVARIANT[kind] if invariant else _tile(kind, tokens, rows, wide)
     operands = (x, part.codes)
-    constants = {"WIDE": int(wide)}
+    units, unit = in_units(rows, FLOAT8_GROUP)
+    sizes: tuple[int, ...] = (units,)
+    constants = {"WIDTH": width, "WIDE": int(wide)}
     if kind == "float8":
         operands = (*quantize_float8(x, part.grouped), part.codes.view(codes_type()))
+        sizes = (units, width // FLOAT8_GROUP)
         constants = {"UPCAST": int(interpreted())}
     launch(
         linear_float8_kernel if kind == "float8" else widen_float8_kernel,
         (ceil_div(rows, tile.n), ceil_div(tokens, tile.m)),
         *(out, *operands, part.scale, out if bias is None else bias),
-        *(tokens, first_column, out.shape[1]),
+        *(tokens, first_column, out.shape[1], *sizes),
         num_warps=tile.warps,
         num_stages=tile.stages,
-        ROWS=rows,
-        WIDTH=width,
+        UNIT=unit,
         SCALE_ROWS=part.scale_rows,
         GROUPED=int(part.grouped),
         HAS_BIAS=int(bias is not None),

@@ -17,12 +17,13 @@ from penstock.kernels.op import Impl
 from penstock.kernels.ops.lora import LORA
 from penstock.kernels.table import AdapterRows
 from penstock.kernels.triton.language import tl, triton
-from penstock.kernels.triton.launch import ceil_div, launch, power_of_two, why_not
+from penstock.kernels.triton.launch import ceil_div, in_units, launch, why_not
 
 _BLOCK_ROWS = 16
 _BLOCK_RANK = 16
 _BLOCK_DEPTH = 64
 _BLOCK_OUT = 64
+_FEW_GROUPS = 32  # lanes of a warp
 _ALIGNED_ITEMS = 16
 
 
@@ -138,13 +139,18 @@ def _segment(
     return first, stop, entry, rank
 
 
-@triton.jit(do_not_specialize=["groups", "num_slices", "first_slice", "inner_columns"])
+_SIZES = ["groups", "num_slices", "first_slice", "inner_columns", "max_rank"]
+
+
+@triton.jit(do_not_specialize=[*_SIZES, "units"])
 def lora_shrink_kernel(
     inner, x, order, starts, slots, places, ranks, scale,
-    groups, num_slices, first_slice, inner_columns,
-    WIDTH: tl.constexpr, HALF: tl.constexpr, MAX_RANK: tl.constexpr, MOST_GROUPS: tl.constexpr,
+    groups, num_slices, first_slice, inner_columns, max_rank, units,
+    UNIT: tl.constexpr, HALF: tl.constexpr, MOST_GROUPS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_RANK: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
+    """inner = scale * (x @ a^T), of `units * UNIT` columns of x."""
+    width = units * UNIT
     piece = tl.program_id(1)
     first, stop, entry, rank = _segment(
         starts, slots, ranks, tl.program_id(0), groups, num_slices, first_slice + piece,
@@ -160,26 +166,27 @@ def lora_shrink_kernel(
         else:
             a = tl.load(places + entry * 2).to(tl.pointer_type(tl.float32))
         total = tl.zeros((BLOCK_ROWS, BLOCK_RANK), dtype=tl.float32)
-        for start in range(0, WIDTH, BLOCK_K):
+        for start in range(0, width, BLOCK_K):
             k = start + tl.arange(0, BLOCK_K)
-            inside = (k < WIDTH)[None, :]
-            from_x, from_a = x + row[:, None] * WIDTH, a + r[:, None] * WIDTH
+            inside = (k < width)[None, :]
+            from_x, from_a = x + row[:, None] * width, a + r[:, None] * width
             left = tl.load(from_x + k[None, :], mask=here[:, None] & inside, other=0)
             right = tl.load(from_a + k[None, :], mask=(r < rank)[:, None] & inside, other=0)
             left, right = left.to(tl.float32), right.to(tl.float32)
             total = tl.dot(left, tl.trans(right), total, input_precision="ieee")
-        unit = tl.load(scale + entry * MAX_RANK + r, mask=r < rank, other=0)
-        to = inner + place[:, None].to(tl.int64) * inner_columns + piece * MAX_RANK + r[None, :]
+        unit = tl.load(scale + entry * max_rank + r, mask=r < rank, other=0)
+        to = inner + place[:, None].to(tl.int64) * inner_columns + piece * max_rank + r[None, :]
         tl.store(to, total * unit[None, :], mask=here[:, None] & (r < rank)[None, :])
 
 
-@triton.jit(do_not_specialize=["groups", "num_slices", "first_slice", "inner_columns", "columns"])
+@triton.jit(do_not_specialize=[*_SIZES, "columns"])
 def lora_expand_kernel(
     y, inner, order, starts, slots, places, ranks, shapes,
-    groups, num_slices, first_slice, inner_columns, columns,
-    HALF: tl.constexpr, MAX_RANK: tl.constexpr, MOST_GROUPS: tl.constexpr,
+    groups, num_slices, first_slice, inner_columns, max_rank, columns,
+    HALF: tl.constexpr, MOST_GROUPS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_RANK: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
+    """y += inner @ b^T, where the slice of y lies."""
     piece = tl.program_id(1)
     first, stop, entry, rank = _segment(
         starts, slots, ranks, tl.program_id(0), groups, num_slices, first_slice + piece,
@@ -199,7 +206,7 @@ def lora_expand_kernel(
         for start in range(0, rank, BLOCK_RANK):
             r = start + tl.arange(0, BLOCK_RANK)
             known = (r < rank)[None, :]
-            from_inner = inner + place[:, None].to(tl.int64) * inner_columns + piece * MAX_RANK
+            from_inner = inner + place[:, None].to(tl.int64) * inner_columns + piece * max_rank
             left = tl.load(from_inner + r[None, :], mask=here[:, None] & known, other=0)
             from_b = b + n[:, None] * rank
             right = tl.load(from_b + r[None, :], mask=(n < width)[:, None] & known, other=0)
@@ -226,19 +233,19 @@ def lora(
     blocks = ceil_div(len(x), _BLOCK_ROWS) + groups
     half = slots.factor_dtype == torch.float16
     where = (rows.order, rows.starts, rows.slots, slots.places, slots.ranks)
-    counts = (groups, slots.ranks.shape[1], slots.first_slices[linear], inner.shape[1])
+    counts = (groups, slots.ranks.shape[1], slots.first_slices[linear], inner.shape[1], max_rank)
+    units, unit = in_units(width)
     constants = {
         "HALF": half,
-        "MAX_RANK": max_rank,
-        "MOST_GROUPS": max(power_of_two(groups), 2),
+        "MOST_GROUPS": _most_groups(groups),
         "BLOCK_ROWS": _BLOCK_ROWS,
         "BLOCK_RANK": _BLOCK_RANK,
     }
     launch(
         lora_shrink_kernel,
         (blocks, len(pieces), ceil_div(max_rank, _BLOCK_RANK)),
-        inner, x, *where, slots.scale, *counts,
-        WIDTH=width, BLOCK_K=_BLOCK_DEPTH, **constants,
+        inner, x, *where, slots.scale, *counts, units,
+        UNIT=unit, BLOCK_K=_BLOCK_DEPTH, **constants,
     )  # fmt: skip
     launch(
         lora_expand_kernel,
@@ -247,6 +254,14 @@ def lora(
         BLOCK_N=_BLOCK_OUT, **constants,
     )  # fmt: skip
     return y
+
+
+def _most_groups(groups: int) -> int:
+    """What a kernel is compiled for: 32, 256, 2048 and so on, so that few kernels serve all."""
+    most = _FEW_GROUPS
+    while most < groups:
+        most *= 8
+    return most
 
 
 LORA.register(Impl("triton", lora, why_not, pack=TritonSlots, invariant_kinds=("float", "i8")))

@@ -6,7 +6,7 @@ import torch
 
 from penstock.kernels.ops.linear import FLOAT8_GROUP
 from penstock.kernels.triton.language import tl, triton
-from penstock.kernels.triton.launch import ceil_div, interpreted, launch
+from penstock.kernels.triton.launch import ceil_div, in_units, interpreted, launch
 
 _ROW_BLOCK = 4096
 _GROUPS_A_PROGRAM = 8
@@ -37,13 +37,14 @@ def _quantized(values, step, ENCODE: tl.constexpr):
     return result
 
 
-@triton.jit(do_not_specialize=["tokens"])
+@triton.jit(do_not_specialize=["tokens", "units"])
 def quantize_float8_kernel(
     codes,
     scale,
     x,
     tokens,
-    WIDTH: tl.constexpr,
+    units,
+    UNIT: tl.constexpr,
     GROUP: tl.constexpr,
     GROUPED: tl.constexpr,
     ENCODE: tl.constexpr,
@@ -51,26 +52,27 @@ def quantize_float8_kernel(
 ):
     """Codes of one row of `x`, and its scales: one of each group of columns, or one of all. Scales
     [groups, tokens], so that neighbouring rows of a tile read neighbouring ones."""
+    width = units * UNIT
     token = tl.program_id(0)
-    source, target = x + token.to(tl.int64) * WIDTH, codes + token.to(tl.int64) * WIDTH
+    source, target = x + token.to(tl.int64) * width, codes + token.to(tl.int64) * width
     if GROUPED:
         group = tl.program_id(1) * (BLOCK // GROUP) + tl.arange(0, BLOCK // GROUP)
         place = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-        values = tl.load(source + place, mask=place < WIDTH, other=0.0).to(tl.float32)
+        values = tl.load(source + place, mask=place < width, other=0.0).to(tl.float32)
         step = tl.div_rn(tl.max(tl.abs(values), axis=1), 448.0)
         result = _quantized(values, step[:, None], ENCODE)
-        tl.store(target + place, result, mask=place < WIDTH)
-        tl.store(scale + group * tokens + token, step, mask=group * GROUP < WIDTH)
+        tl.store(target + place, result, mask=place < width)
+        tl.store(scale + group * tokens + token, step, mask=group * GROUP < width)
     else:
         lane = tl.arange(0, BLOCK)
         largest = tl.zeros((BLOCK,), dtype=tl.float32)
-        for start in range(0, WIDTH, BLOCK):
-            inside = start + lane < WIDTH
+        for start in range(0, width, BLOCK):
+            inside = start + lane < width
             values = tl.load(source + start + lane, mask=inside, other=0.0).to(tl.float32)
             largest = tl.maximum(largest, tl.abs(values))
         step = tl.div_rn(tl.max(largest, axis=0), 448.0)
-        for start in range(0, WIDTH, BLOCK):
-            inside = start + lane < WIDTH
+        for start in range(0, width, BLOCK):
+            inside = start + lane < width
             values = tl.load(source + start + lane, mask=inside, other=0.0).to(tl.float32)
             tl.store(target + start + lane, _quantized(values, step, ENCODE), mask=inside)
         tl.store(scale + token, step)
@@ -80,6 +82,7 @@ def quantize_float8(x: torch.Tensor, grouped: bool) -> tuple[torch.Tensor, torch
     """x [T, K] as codes [T, K] and their float32 scales [groups, T]: of 128 columns each where
     they are grouped, else of all."""
     tokens, width = x.shape
+    units, unit = in_units(width)
     groups = ceil_div(width, FLOAT8_GROUP) if grouped else 1
     codes = torch.empty(tokens, width, dtype=codes_type(), device=x.device)
     scale = torch.empty(groups, tokens, dtype=torch.float32, device=x.device)
@@ -87,8 +90,8 @@ def quantize_float8(x: torch.Tensor, grouped: bool) -> tuple[torch.Tensor, torch
     launch(
         quantize_float8_kernel,
         (tokens, ceil_div(width, block) if grouped else 1),
-        *(codes, scale, x, tokens),
-        WIDTH=width,
+        *(codes, scale, x, tokens, units),
+        UNIT=unit,
         GROUP=FLOAT8_GROUP,
         GROUPED=int(grouped),
         ENCODE=int(interpreted()),
