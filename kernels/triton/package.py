@@ -35,7 +35,7 @@ def build(
     """Compile the signatures and write `kernels_<target>.zip` of each target into the folder."""
     written = []
     count = processes or len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(count, get_context("spawn"), _leave_out_lines) as pool:
         for capability in capabilities:
             target = TARGETS[capability]
             work = [(one, capability) for one in signatures if can_run(one, capability)]
@@ -44,6 +44,12 @@ def build(
             write_archive(path, target, compiler, pool.map(_compiled, work, chunksize=2))
             written.append(path)
     return written
+
+
+def _leave_out_lines() -> None:
+    """Cubins without the lines of their source, which are half of one, and its place on the machine
+    that built it."""
+    triton.knobs.compilation.disable_line_info = True
 
 
 def _compiled(work: tuple[Signature, int]) -> tuple[Cubin, bytes]:
