@@ -15,21 +15,26 @@ from typing import Any
 import torch
 
 from penstock.kernels.gpu_cache import CacheExtents, allocate_caches
+from penstock.kernels.lora import SlotSizes
 from penstock.kernels.op import KernelTable, Machine
 from penstock.kernels.ops import all_ops
+from penstock.kernels.ops.linear import FLOAT8_GROUP
 from penstock.kernels.rows import RowState, StepSlots, Upload
 from penstock.kernels.sampling import SamplingRows
-from penstock.kernels.table import HeadNorm, StepInputs
+from penstock.kernels.table import AdapterRows, HeadNorm, StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton.attention_work import AttentionWork, most_units
 from penstock.kernels.triton.embedding import PackedTable
 from penstock.kernels.triton.experts_packed import DenseStack, PackedExperts
-from penstock.kernels.triton.launch import noting
+from penstock.kernels.triton.launch import ceil_div, noting
 from penstock.kernels.triton.linear import PackedLinear
-from penstock.kernels.triton.packed import PackedDense
+from penstock.kernels.triton.linear_choice import Float8Choice
+from penstock.kernels.triton.linear_float8 import multiply
+from penstock.kernels.triton.packed import PackedAffine, PackedDense, PackedFloat8
 from penstock.kernels.triton.signature import Signature
 
 BLOCK_TOKENS = 16
+MOST_GROUPS = 256  # rows of a step by their adapters
 ACTIVATIONS = torch.bfloat16
 CACHES = (torch.bfloat16, torch.float8_e4m3fn)
 
@@ -46,19 +51,48 @@ class Sizes:
     head_norm: bool
     experts: int = 0
     per_token: int = 0
+    blocks: bool = False  # 8-bit floats with scales of blocks are of this model too
 
 
 MODELS = {
     "Qwen3-0.6B": Sizes(1024, (16, 8, 128), 3072, 151936, True),
     "Qwen3-1.7B": Sizes(2048, (16, 8, 128), 6144, 151936, True),
     "Qwen3-4B": Sizes(2560, (32, 8, 128), 9728, 151936, True),
-    "Qwen3-8B": Sizes(4096, (32, 8, 128), 12288, 151936, True),
+    "Qwen3-8B": Sizes(4096, (32, 8, 128), 12288, 151936, True, blocks=True),
     "Qwen3-14B": Sizes(5120, (40, 8, 128), 17408, 151936, True),
     "Qwen3-30B-A3B": Sizes(2048, (32, 4, 128), 768, 151936, True, 128, 8),
     "Llama-3.2-1B": Sizes(2048, (32, 8, 64), 8192, 128256, False),
     "Llama-3.2-3B": Sizes(3072, (24, 8, 128), 8192, 128256, False),
-    "Llama-3.1-8B": Sizes(4096, (32, 8, 128), 14336, 128256, False),
-    "Mistral-7B-v0.3": Sizes(4096, (32, 8, 128), 14336, 32768, False),
+    "Llama-3.1-8B": Sizes(4096, (32, 8, 128), 14336, 128256, False, blocks=True),
+    "Mistral-7B-v0.3": Sizes(4096, (32, 8, 128), 14336, 32768, False, blocks=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """How a type of a GGUF file is held: bits, columns of a group, whether it has minima, and what
+    its scales are."""
+
+    bits: int
+    group: int
+    zero_point: int | None  # None: it has minima
+    scale: torch.dtype = torch.float16
+
+    def packed(self, rows: int, width: int) -> PackedAffine:
+        """A matrix of this type."""
+        scale = _empty(width // self.group, rows, dtype=self.scale)
+        minimum = scale if self.zero_point is None else None
+        q = _empty(rows, width * self.bits // 8, dtype=torch.uint8)
+        return PackedAffine(q, scale, minimum, self.bits, self.group, self.zero_point or 0)
+
+
+INTEGERS = {
+    "Q4_0": Integers(4, 32, 8),
+    "Q4_1": Integers(4, 32, None),
+    "Q8_0": Integers(8, 32, 128),
+    "Q4_K": Integers(4, 32, None, torch.float32),
+    "Q5_K": Integers(8, 32, None, torch.float32),
+    "Q6_K": Integers(8, 16, 32, torch.float32),
 }
 
 
@@ -101,6 +135,15 @@ def _floats(*shape: int) -> Any:
     return _empty(*shape, dtype=torch.float32)
 
 
+def _layers(sizes: Sizes) -> list[tuple[int, int]]:
+    """[N, K] of the products of a layer."""
+    q_heads, kv_heads, dim = sizes.heads
+    layers = [((q_heads + 2 * kv_heads) * dim, sizes.width), (sizes.width, q_heads * dim)]
+    if not sizes.experts:
+        layers += [(2 * sizes.ff, sizes.width), (sizes.width, sizes.ff)]
+    return layers
+
+
 def _inputs(extents: Extents) -> StepInputs[torch.Tensor]:
     tokens, rows = extents.tokens, extents.rows
     return StepInputs(
@@ -127,12 +170,8 @@ def _hidden_states(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 
 def _products(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
     """Dense weights: streamed for few tokens, and the one tile of deterministic answers."""
-    q_heads, kv_heads, dim = sizes.heads
-    layers = [((q_heads + 2 * kv_heads) * dim, sizes.width), (sizes.width, q_heads * dim)]
-    if not sizes.experts:
-        layers += [(2 * sizes.ff, sizes.width), (sizes.width, sizes.ff)]
     for invariant in (False, True):
-        for shape in layers:
+        for shape in _layers(sizes):
             if invariant or extents.tokens <= 16:
                 packed = PackedLinear((PackedDense(_empty(*shape)),), None, invariant=invariant)
                 ops.linear(_empty(extents.tokens, shape[1]), packed)
@@ -160,6 +199,34 @@ def _experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
         ops.experts(x, chosen, shares, PackedExperts((gate_up,), down, invariant))
 
 
+def _float8(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
+    """Weights in 8-bit floats, by either kernel: which one serves is a matter of what was measured,
+    and of the GPU. As `--quantize fp8` rounds them; of models that come so, in blocks too."""
+    kinds: tuple[Float8Choice, ...] = ("widen", "float8")
+    forms = [(False, 1), (True, FLOAT8_GROUP)] if sizes.blocks else [(False, 1)]
+    for rows, columns in () if sizes.experts else _layers(sizes):
+        codes, x = _empty(rows, columns, dtype=torch.uint8), _empty(extents.tokens, columns)
+        for grouped, height in forms:
+            groups = ceil_div(columns, FLOAT8_GROUP) if grouped else 1
+            scale = _floats(groups, ceil_div(rows, height))
+            part = PackedFloat8(codes, scale, height, grouped)
+            for kind in kinds if columns % FLOAT8_GROUP == 0 else kinds[:1]:
+                for invariant in (False, True):
+                    out = _empty(extents.tokens, rows)
+                    multiply(kind, out, x, part, None, 0, invariant)
+
+
+def _integers(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
+    """Affine weights as GGUF files have them: of layers, of the head and of the embedding."""
+    table = (sizes.vocab, sizes.width)
+    for kind in INTEGERS.values():
+        ops.embedding(PackedTable(kind.packed(*table), ACTIVATIONS), _ints(extents.tokens), 1.0)
+        head = PackedLinear((kind.packed(*table),), None, torch.float32)
+        ops.linear(_empty(extents.rows, sizes.width), head)
+        for shape in _layers(sizes):
+            ops.linear(_empty(extents.tokens, shape[1]), PackedLinear((kind.packed(*shape),), None))
+
+
 def _attention(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
     """Rotation, cache and attention, for every type of cache."""
     q_heads, kv_heads, dim = sizes.heads
@@ -174,6 +241,17 @@ def _attention(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
         work = AttentionWork.allocate(extents.rows, units, sizes.heads, 0, "meta")
         work.plan(inputs)
         ops.attention(rotated, inputs, cache, sizes.heads, 1.0, 0)
+
+
+def _adapters(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
+    """Adapters of low rank on a linear layer: few groups of rows, and many."""
+    tokens = extents.tokens
+    for rows, columns in _layers(sizes):
+        slots = ops.adapter_slots(SlotSizes(1, 16, ((columns, (rows,)),), "f16"))
+        x, y = _empty(tokens, columns), _empty(tokens, rows)
+        for groups in (1, MOST_GROUPS):
+            adapted = AdapterRows(_ints(groups), _ints(tokens), _ints(groups + 1))
+            ops.lora(x, y, slots, 0, adapted)
 
 
 def _rows(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
@@ -197,7 +275,10 @@ def _rows(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
 _STEP: tuple[Callable[[TorchOps, Sizes, Extents], None], ...] = (
     _hidden_states,
     _products,
+    _float8,
+    _integers,
     _experts,
     _attention,
+    _adapters,
     _rows,
 )

@@ -18,6 +18,7 @@ from penstock.config import EngineSettings, LoraSettings
 from penstock.dialog import Sampling
 from penstock.models.files import ModelFiles
 from penstock.models.sources import files_at
+from penstock.models.spec import DecoderSpec
 from penstock.runtime import CpuRuntime, Runtime, start_runtime
 from penstock.scheduler import Admit, AppendBlocks, Chunk, StepPlan
 
@@ -70,19 +71,20 @@ def start(path: Path, **options: Any) -> CpuRuntime:
     return start_runtime(files, settings(str(path), **options))
 
 
-def draw_adapters(folder: Path, count: int = 4) -> list[Adapter]:
+def draw_adapters(folder: Path, count: int = 4, spec: DecoderSpec = SMALL) -> list[Adapter]:
     """Adapters of different ranks, the second one on attention only."""
     ranks = (4, 1, 7, 16)
     return [
         read_adapter(
             write_adapter(
                 folder / f"adapter-{index}",
+                spec=spec,
                 seed=index,
                 rank=ranks[index],
                 size=0.3,
                 **({"targets": ("q_proj", "v_proj", "o_proj")} if index == 1 else {}),
             ),
-            SMALL,
+            spec,
             LORA,
         )
         for index in range(count)
@@ -105,24 +107,26 @@ def write_merged(base: Path, adapter: Adapter, folder: Path) -> Path:
     return folder
 
 
-def write_quantized(folder: Path, kind: str) -> tuple[Path, Path]:
+def write_quantized(folder: Path, kind: str, spec: DecoderSpec = SMALL) -> tuple[Path, Path]:
     """A small Llama as a GGUF of this type, and a folder of the very same weights in float32."""
-    source = write_small_llama(folder / "source")
+    source = write_small_llama(
+        folder / "source", width=spec.width, head_dim=spec.head_dim, ff=spec.ff
+    )
     path, exact = folder / f"{kind}.gguf", folder / f"{kind}-exact"
     writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_block_count(len(SMALL.layers))
+    writer.add_block_count(len(spec.layers))
     writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(SMALL.width)
-    writer.add_feed_forward_length(SMALL.ff)
-    writer.add_head_count(SMALL.heads)
-    writer.add_head_count_kv(SMALL.kv_heads)
-    writer.add_layer_norm_rms_eps(SMALL.norm_eps)
-    writer.add_rope_freq_base(SMALL.rope.theta)
+    writer.add_embedding_length(spec.width)
+    writer.add_feed_forward_length(spec.ff)
+    writer.add_head_count(spec.heads)
+    writer.add_head_count_kv(spec.kv_heads)
+    writer.add_layer_norm_rms_eps(spec.norm_eps)
+    writer.add_rope_freq_base(spec.rope.theta)
     tensors = {}
     for name, values in load_file(source / "model.safetensors").items():
         wanted = gguf.GGMLQuantizationType[kind if values.ndim == 2 else "F32"]
-        packed = gguf.quants.quantize(_interleaved(name, values.astype(np.float32)), wanted)
-        tensors[name] = _interleaved(name, gguf.quants.dequantize(packed, wanted), back=True)
+        packed = gguf.quants.quantize(_interleaved(spec, name, values.astype(np.float32)), wanted)
+        tensors[name] = _interleaved(spec, name, gguf.quants.dequantize(packed, wanted), back=True)
         short = name
         for old, new in GGUF_NAMES.items():
             short = short.replace(old, new)
@@ -139,12 +143,12 @@ def write_quantized(folder: Path, kind: str) -> tuple[Path, Path]:
     return path, exact
 
 
-def _interleaved(name: str, values: Any, *, back: bool = False) -> Any:
+def _interleaved(spec: DecoderSpec, name: str, values: Any, *, back: bool = False) -> Any:
     """Rows of q and k as converters of the llama architecture store them."""
-    heads = {"q_proj": SMALL.heads, "k_proj": SMALL.kv_heads}.get(name.split(".")[-2], 0)
+    heads = {"q_proj": spec.heads, "k_proj": spec.kv_heads}.get(name.split(".")[-2], 0)
     if not heads:
         return values
-    pairs = (SMALL.head_dim // 2, 2) if back else (2, SMALL.head_dim // 2)
+    pairs = (spec.head_dim // 2, 2) if back else (2, spec.head_dim // 2)
     halves = values.reshape(heads, *pairs, values.shape[1])
     return halves.swapaxes(1, 2).reshape(values.shape)
 
@@ -152,7 +156,7 @@ def _interleaved(name: str, values: Any, *, back: bool = False) -> Any:
 def with_adapters(runtime: AnyRuntime, folder: Path) -> AnyRuntime:
     """The drawn ones, each in the slot of its number."""
     assert runtime.adapters is not None
-    for slot, adapter in enumerate(draw_adapters(folder)):
+    for slot, adapter in enumerate(draw_adapters(folder, spec=runtime.adapters.spec)):
         runtime.adapters.install(slot, runtime.adapters.pack(adapter))
     return runtime
 

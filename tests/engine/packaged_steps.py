@@ -1,8 +1,9 @@
-"""The worker without Triton: a runtime's steps, every launch of them by a packaged kernel.
+"""The worker without Triton: steps of runtimes, every launch of them by a packaged kernel.
 
 The driver is a double that runs nothing (driver_double.c), so results are whatever memory holds:
-what is looked at is which kernels are started, and with what. Prints one JSON object: what was
-packaged, served and missing, and each launch whose parameters are not what the cubin expects.
+what is looked at is which kernels are started, and with what. Prints one JSON object: of each of
+`WAYS` what was packaged, served and missing, the kernels that were launched, and each launch whose
+parameters are not what the cubin expects.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import ctypes
 import json
 import struct
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 sys.modules["triton"] = None  # type: ignore[assignment]
 
 import torch  # noqa: E402
+from adapter_bases import LORA, with_adapters  # noqa: E402
 from small_llama import CONTEXT, VOCAB  # noqa: E402
 
 from penstock.config import EngineSettings  # noqa: E402
@@ -29,25 +32,49 @@ from penstock.kernels.triton.archive import Archive, Cubin  # noqa: E402
 from penstock.kernels.triton.elf import parameters  # noqa: E402
 from penstock.kernels.triton.launch import serve_packaged  # noqa: E402
 from penstock.kernels.triton.packaged import Packaged  # noqa: E402
+from penstock.models.files import ModelFiles  # noqa: E402
 from penstock.models.loading import load_model  # noqa: E402
 from penstock.models.sources import files_at  # noqa: E402
 from penstock.runtime.gpu import GpuRuntime  # noqa: E402
 from penstock.runtime.gpu_graphs import sizes_up_to  # noqa: E402
 from penstock.runtime.gpu_load import place  # noqa: E402
 from penstock.runtime.gpu_memory import plan_device_memory  # noqa: E402
-from penstock.scheduler import Scheduler  # noqa: E402
+from penstock.scheduler import NO_ADAPTER, Scheduler  # noqa: E402
+
+Products: TypeAlias = Literal["measured", "invariant"]
+Dense: TypeAlias = Literal["stored", "float8"]
 
 STREAM = 7
 ROWS = 6
 
 
-class PretendedOps(TritonOps):
+class Pretended(TritonOps):
     """On CPU tensors, the kernels of a GPU: they are started, and do nothing."""
 
-    def __init__(self) -> None:
-        # Invariant: other products of more than a few tokens are cuBLAS's.
-        super().__init__("cpu", torch.bfloat16, products="invariant")
+    def __init__(self, products: Products, dense: Dense) -> None:
+        super().__init__("cpu", torch.bfloat16, products=products, dense=dense)
         self.table = KernelTable(all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"}))
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """`model`: its file or folder, under that of all. Dense layers are "invariant": by "measured",
+    the library would have them beyond a few tokens."""
+
+    model: str
+    products: Products
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+WAYS = {
+    "float": Way("plain", "invariant"),
+    "adapters": Way("plain", "invariant", {"lora": LORA}),
+    "8-bit floats": Way("float8", "measured"),
+    "8-bit floats, deterministic": Way("float8", "invariant", {"deterministic": True}),
+    "rounded to 8-bit floats": Way("plain", "measured", {"quantize": "fp8"}),
+    "Q8_0": Way("Q8_0.gguf", "measured"),
+    "Q4_1": Way("Q4_1.gguf", "measured"),
+}
 
 
 class Noting(Packaged):
@@ -63,8 +90,9 @@ class Noting(Packaged):
         return super().start(kernel, grid, arguments, *rest)
 
 
-def run(runtime: GpuRuntime) -> None:
-    """Prompts long and short, alone and beside decodes; draws on the device and by the host."""
+def run(runtime: GpuRuntime, adapter_slot: int | None) -> None:
+    """Prompts long and short, alone and beside decodes; draws on the device and by the host. The
+    long one with the adapter in that slot."""
     scheduler = Scheduler(
         num_blocks=runtime.info.cache_blocks,
         block_tokens=16,
@@ -79,7 +107,16 @@ def run(runtime: GpuRuntime) -> None:
         ("biased", 9, biased),
     ]:
         tokens = tuple(index % VOCAB for index in range(length))
-        scheduler.submit(name, token_ids=tokens, sampling=sampling, seed=1, max_tokens=4)
+        own = NO_ADAPTER if adapter_slot is None or name != "long" else adapter_slot
+        scheduler.submit(
+            name,
+            token_ids=tokens,
+            sampling=sampling,
+            seed=1,
+            max_tokens=4,
+            adapter="" if own == NO_ADAPTER else "generation",
+            adapter_slot=own,
+        )
     for _ in range(100):
         plan = scheduler.plan()
         if plan is None:
@@ -88,9 +125,9 @@ def run(runtime: GpuRuntime) -> None:
     raise AssertionError("the requests do not end")
 
 
-def wrong_launches(packaged: Noting, notes: str, archive: Archive) -> list[str]:
+def wrong_launches(packaged: Noting, launched: list[str], archive: Archive) -> list[str]:
     """Launches that the driver got otherwise than they were meant."""
-    lines = [line.split(" ") for line in notes.splitlines() if line.startswith("launch ")]
+    lines = [line.split(" ") for line in launched]
     wrong = [f"{len(lines)} launches, not {len(packaged.noted)}"] * (
         len(lines) != len(packaged.noted)
     )
@@ -114,30 +151,56 @@ def wrong_launches(packaged: Noting, notes: str, archive: Archive) -> list[str]:
     return wrong
 
 
-def main(library: str, driver: str, archive_path: str, folder: str) -> None:
-    archive = Archive(Path(archive_path))
-    packaged = Noting(archive, DriverLauncher(Path(library), 0, driver))
+def outcome(way: Way, archive: Archive, launcher: DriverLauncher, driver: Any, folder: Path) -> Any:
+    """What was started, and how."""
+    before = len(launches(driver))
+    packaged = Noting(archive, launcher)
     serve_packaged(packaged)
+    settings = EngineSettings(
+        context_tokens=CONTEXT,
+        max_seqs=ROWS,
+        token_budget=64,
+        block_tokens=16,
+        cache_mb=1,
+        **way.settings,
+    )
+    path = folder / way.model
+    files = files_at(path, path.name) if path.is_dir() else ModelFiles(path.name, "gguf", path)
+    model = load_model(files, settings.dtype, float8="float8")
+    memory = plan_device_memory(model.spec, 1 << 20, settings, 1 << 30, sizes_up_to(ROWS))
+    ops = Pretended(way.products, "float8" if settings.quantize else "stored")
+    runtime = place(model, memory, settings, ops)
+    adapted = runtime.adapters is not None
+    run(with_adapters(runtime, folder) if adapted else runtime, adapter_slot=1 if adapted else None)
+    return {
+        "packaged": len(packaged),
+        "served": packaged.served,
+        "missing": packaged.missing,
+        "launches": len(packaged.noted),
+        "kernels": sorted({name for name, _, _ in packaged.noted}),
+        "wrong": wrong_launches(packaged, launches(driver)[before:], archive),
+        "report": packaged.report(),
+    }
+
+
+def launches(driver: Any) -> list[str]:
+    """What the driver was asked to launch, so far."""
+    notes = driver.double_notes().decode().splitlines()
+    return [line for line in notes if line.startswith("launch ")]
+
+
+def main(library: str, driver_path: str, archive_path: str, folder: str) -> None:
+    archive = Archive(Path(archive_path))
+    launcher = DriverLauncher(Path(library), 0, driver_path)
     # Results are never computed: filled, they are at least the same every time.
     torch.use_deterministic_algorithms(True)
-    settings = EngineSettings(
-        context_tokens=CONTEXT, max_seqs=ROWS, token_budget=64, block_tokens=16, cache_mb=1
-    )
-    model = load_model(files_at(Path(folder), "small-llama"), settings.dtype)
-    memory = plan_device_memory(model.spec, 1 << 20, settings, 1 << 30, sizes_up_to(ROWS))
-    run(place(model, memory, settings, PretendedOps()))
-    loaded = ctypes.CDLL(driver)
-    loaded.double_notes.restype = ctypes.c_char_p
-    notes = loaded.double_notes().decode()
+    driver = ctypes.CDLL(driver_path)
+    driver.double_notes.restype = ctypes.c_char_p
     print(
         json.dumps(
             {
-                "packaged": len(packaged),
-                "served": packaged.served,
-                "missing": packaged.missing,
-                "launches": len(packaged.noted),
-                "wrong": wrong_launches(packaged, notes, archive),
-                "report": packaged.report(),
+                name: outcome(way, archive, launcher, driver, Path(folder))
+                for name, way in WAYS.items()
             }
         )
     )

@@ -17,28 +17,47 @@ from typing import Any
 
 import pytest
 import torch
-from small_llama import FF, HEAD_DIM, HEADS, KV_HEADS, VOCAB, WIDTH, write_small_llama
+from adapter_bases import write_quantized
+from float8_folders import write_float8
+from lora_folders import SMALL
+from small_llama import write_small_llama
 
 from penstock.kernels.cuda.launcher import DriverLauncher, open_packaged
 from penstock.kernels.cuda.library import Declined
 from penstock.kernels.triton.archive import Archive, Cubin
 from penstock.kernels.triton.packaged import REQUEST, Misaligned, Packaged
 from penstock.kernels.triton.signature import Signature
+from penstock.models.spec import RopeSpec
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
 _HERE = Path(__file__).parent
 _SOURCES = _HERE.parents[1] / "csrc"
+# Wide enough for the groups of 128 columns that 8-bit floats have.
+_WIDE = replace(SMALL, width=128, head_dim=32, ff=128, rope=RopeSpec(10_000.0, 32))
 _PACKAGE = f"""
 from pathlib import Path
 import sys
 import penstock.kernels.triton
 from penstock.kernels.triton import package, shipped
 if __name__ == "__main__":
-    heads = ({HEADS}, {KV_HEADS}, {HEAD_DIM})
-    sizes = shipped.Sizes({WIDTH}, heads, {FF}, {VOCAB}, False)
+    heads = ({_WIDE.heads}, {_WIDE.kv_heads}, {_WIDE.head_dim})
+    sizes = shipped.Sizes({_WIDE.width}, heads, {_WIDE.ff}, {_WIDE.vocab}, False, blocks=True)
+    shipped.INTEGERS = {{name: shipped.INTEGERS[name] for name in ("Q8_0", "Q4_1")}}
     package.build(Path(sys.argv[1]), shipped.shipped([sizes]), [90])
 """
+_LAYER = {"rms_norm_kernel", "rope_cache_kernel", "attention_kernel", "decode_attention_kernel"}
+_FLOAT8 = {"quantize_float8_kernel", "linear_float8_kernel"}
+_INTEGER = {"quantize_kernel", "linear_affine_kernel", "embedding_affine_kernel"}
+_LAUNCHED = {
+    "float": {"linear_kernel", "embedding_kernel"},
+    "adapters": {"linear_kernel", "lora_shrink_kernel", "lora_expand_kernel"},
+    "8-bit floats": {*_FLOAT8, "widen_float8_kernel"},
+    "8-bit floats, deterministic": _FLOAT8,
+    "rounded to 8-bit floats": {*_FLOAT8, "widen_float8_kernel"},
+    "Q8_0": _INTEGER,
+    "Q4_1": _INTEGER,
+}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +78,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def _python(arguments: list[str], **environment: str) -> str:
-    path = os.pathsep.join([str(_HERE), *(part for part in sys.path if part)])
+    path = os.pathsep.join([str(_HERE), str(_HERE.parent), *(part for part in sys.path if part)])
     inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, *arguments],
@@ -87,7 +106,14 @@ def archive(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 def steps(
     built: tuple[Path, Path], archive: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    folder = write_small_llama(tmp_path_factory.mktemp("model") / "small-llama")
+    folder = tmp_path_factory.mktemp("models")
+    sizes = {"width": _WIDE.width, "head_dim": _WIDE.head_dim, "ff": _WIDE.ff}
+    write_small_llama(folder / "plain", **sizes)
+    write_float8(folder / "plain", folder / "float8", "fp8-block", torch.float16)
+    for kind in ("Q8_0", "Q4_1"):
+        (folder / kind).mkdir()
+        path, _ = write_quantized(folder / kind, kind, _WIDE)
+        path.rename(folder / path.name)
     script = str(_HERE / "packaged_steps.py")
     answer: dict[str, Any] = json.loads(
         _python([script, *map(str, built), str(archive), str(folder)])
@@ -96,17 +122,21 @@ def steps(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", _LAUNCHED)
 def test_without_triton_every_launch_of_a_runtime_is_a_packaged_kernel(
-    steps: dict[str, Any],
+    steps: dict[str, Any], way: str
 ) -> None:
-    assert steps["missing"] == 0
-    assert steps["served"] >= 15 and steps["launches"] > 100
-    assert "0 compiled here" in steps["report"]
+    assert steps.keys() == _LAUNCHED.keys()
+    own = steps[way]
+    assert own["missing"] == 0
+    assert own["served"] >= 15 and own["launches"] > 100
+    assert set(own["kernels"]) >= _LAYER | _LAUNCHED[way]
+    assert "0 compiled here" in own["report"]
 
 
 @pytest.mark.slow
 def test_parameters_lie_where_the_cubins_expect_them(steps: dict[str, Any]) -> None:
-    assert steps["wrong"] == []
+    assert {way: own["wrong"] for way, own in steps.items() if own["wrong"]} == {}
 
 
 def _notes(driver: Path) -> list[str]:
@@ -179,7 +209,7 @@ def test_a_kernel_whose_source_changed_is_not_served(archive: Path) -> None:
             return "was asked for"
 
     signature = cubin.signature
-    x, weight = torch.zeros(1, WIDTH, dtype=torch.bfloat16), torch.zeros(WIDTH)
+    x, weight = torch.zeros(1, _WIDE.width, dtype=torch.bfloat16), torch.zeros(_WIDE.width)
     arguments = (x, x, x, x, weight, 1e-6)
     sizes = dict(signature.constants)
     call = (norm.rms_norm_kernel, (1,), arguments, signature.num_warps, signature.num_stages, sizes)
