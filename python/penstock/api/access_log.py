@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from functools import partial
+import sys
 from typing import Literal
 
 import orjson
 
 from penstock.api.record import RequestRecord
-from penstock.base.logs import LineHandler
 
 log = logging.getLogger("penstock.access")
 
@@ -19,7 +17,9 @@ def configure_access_log(form: Literal["text", "json"], *, enabled: bool) -> Non
     """Choose the form of the lines for this process. JSON lines carry nothing but the object."""
     log.disabled = not enabled
     if form == "json":
-        log.handlers[:] = [LineHandler()]
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        log.handlers[:] = [handler]
         log.propagate = False
 
 
@@ -28,7 +28,6 @@ class AccessLog:
 
     def __init__(self, form: Literal["text", "json"]) -> None:
         self._write = self._json if form == "json" else self._text
-        self._say = _way_out()
 
     def started(self, record: RequestRecord) -> None:
         self._write(
@@ -61,16 +60,8 @@ class AccessLog:
 
     def _text(self, event: str, fields: dict[str, object]) -> None:
         pairs = [f"{key}={value}" for key, value in fields.items() if value is not None]
-        self._say(f"{event} {' '.join(pairs)}")
+        log.info("%s %s", event, " ".join(pairs))
 
     def _json(self, event: str, fields: dict[str, object]) -> None:
         given = {key: value for key, value in fields.items() if value is not None}
-        self._say(orjson.dumps({"event": event, **given}).decode())
-
-
-def _way_out() -> Callable[[str], None]:
-    """Straight to the handler of this process; where it is not ours, as a record."""
-    handlers = [*log.handlers, *logging.getLogger("penstock").handlers]
-    if handlers and isinstance(handlers[0], LineHandler) and log.isEnabledFor(logging.INFO):
-        return partial(handlers[0].say, log.name)
-    return partial(log.info, "%s")
+        log.info("%s", orjson.dumps({"event": event, **given}).decode())
