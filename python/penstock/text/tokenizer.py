@@ -21,7 +21,6 @@ from penstock.models.tokenizer_data import (
 from penstock.text.build import SPACE, adds_space_prefix, build_backend
 from penstock.text.pieces import RememberedPieces, stand_alone
 from penstock.text.pretokenizers import split_named
-from penstock.text.words import AsciiWords, ascii_words
 
 END_OF_TURN = (
     "<|im_end|>",
@@ -33,9 +32,6 @@ END_OF_TURN = (
     "<|end_of_text|>",
 )
 """Control tokens that end an answer in any model whose vocabulary has them."""
-
-SHORT_CHARS = 4096
-"""Longer texts are split by the library, which lets other threads run meanwhile."""
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -113,9 +109,7 @@ class Tokenizer:
         self.text_of: Mapping[int, str | None] = _TokenTexts(self.bytes_of, self.control_ids)
         self._control_pattern = _alternatives(self.control_tokens)
         self._pieces: RememberedPieces | None = None
-        self._words: AsciiWords | None = None
         if byte_level and not space_prefix and stand_alone(added):
-            self._words = ascii_words(backend)
             self._pieces = RememberedPieces(self._encode_whole, self.added_tokens)
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
@@ -169,8 +163,6 @@ class Tokenizer:
         return self._encode_whole(text) if self._pieces is None else self._pieces.encode(text)
 
     def _encode_whole(self, text: str) -> list[int]:
-        if self._words is not None and len(text) <= SHORT_CHARS and text.isascii():
-            return self._words.encode(text)
         try:
             ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         except (TypeError, UnicodeEncodeError):  # lone surrogates, which JSON can spell
