@@ -41,6 +41,8 @@ def decode_hosted(entry: Fields) -> HostedTool:
 def decode_hosted_tools(fields: Fields, kinds: Sequence[str]) -> tuple[HostedTool, ...]:
     """The hosted ones of `tools`, in order; each of them at most once. `kinds`: those that the
     dialect has; others are left to `tools.decode_functions`."""
+    if fields.get("tools") is None:
+        return ()
     tools: list[HostedTool] = []
     for entry in fields.objects("tools"):
         if hosted_kind(entry.required_string("type")) not in kinds:

@@ -18,6 +18,8 @@ TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 def decode_functions(fields: Fields, hosted: Sequence[str]) -> tuple[FunctionTool, ...]:
     """The functions of `tools`, in order. `hosted`: the other kinds that the dialect has, which
     are left to `hosted.decode_hosted_tools`; what is none of them is refused."""
+    if fields.get("tools") is None:
+        return ()
     tools = tuple(
         _tool(entry, hosted)
         for entry in fields.objects("tools")

@@ -9,6 +9,8 @@ from penstock.dialog import FunctionTool, ToolPolicy
 
 def decode_legacy_functions(fields: Fields) -> tuple[FunctionTool, ...]:
     """The functions of the old form; none where it is not used."""
+    if fields.get("functions") is None:
+        return ()
     functions = tuple(decode_function(entry) for entry in fields.objects("functions"))
     if functions and fields.get("tools"):
         fields.refuse("functions", "cannot be used together with `tools`")
