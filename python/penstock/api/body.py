@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
 from penstock.api.cutoff import CutOff, Cuttable
 from penstock.api.errors import ClientGone, RequestTimeout
@@ -50,25 +50,32 @@ class BodyReader:
         record.body_bytes = 0
         more = True
         while more:
-            chunk, more = await self._receive(receive)
+            chunk, more = await self._receive(record, receive)
             record.body_bytes += len(chunk)
             if record.body_bytes > self._limit_bytes:
                 raise self._too_large()
             yield chunk
 
-    async def _receive(self, receive: Receive) -> tuple[bytes, bool]:
+    async def _receive(self, record: RequestRecord, receive: Receive) -> tuple[bytes, bool]:
+        connection = record.connection
+        if connection is not None and connection.received:  # as most are: nothing to wait for
+            message = await receive()
+        else:
+            message = await self._receive_in_time(receive)
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        return message.get("body", b""), message.get("more_body", False)
+
+    async def _receive_in_time(self, receive: Receive) -> Message:
         block = Cuttable()
         timer = asyncio.get_running_loop().call_later(self._stall_timeout_s, block.cut)
         try:
             with block:
-                message = await receive()
+                return await receive()
         except CutOff:
             raise RequestTimeout("the body did not arrive in time") from None
         finally:
             timer.cancel()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        return message.get("body", b""), message.get("more_body", False)
 
     def _too_large(self) -> PayloadTooLarge:
         return PayloadTooLarge(

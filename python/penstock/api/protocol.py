@@ -45,6 +45,10 @@ class DirectConnection:
         self._send = protocol.transport.write
 
     @property
+    def received(self) -> bool:
+        return not self._cycle.more_body
+
+    @property
     def ready(self) -> bool:
         cycle = self._cycle
         return bool(

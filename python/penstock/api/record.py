@@ -27,6 +27,11 @@ class Connection(Protocol):
     """The connection of a request past ASGI and the middlewares (`protocol.DirectConnection`)."""
 
     @property
+    def received(self) -> bool:
+        """Whether all of the request is here."""
+        ...
+
+    @property
     def ready(self) -> bool:
         """Whether a piece of an open stream would be sent now."""
         ...

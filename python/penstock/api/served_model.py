@@ -263,13 +263,16 @@ class _Opened:
     def __init__(self, task: asyncio.Future[LoadedModel]) -> None:
         self.task = task
         self.leases = 0
+        self._loaded: LoadedModel | None = None
         self._retired = False
         self._closing: asyncio.Task[None] | None = None
 
     @property
     def loaded(self) -> LoadedModel | None:
-        done = self.task.done() and not self.task.cancelled() and self.task.exception() is None
-        return self.task.result() if done else None
+        task = self.task
+        if self._loaded is None and task.done() and not task.cancelled() and not task.exception():
+            self._loaded = task.result()
+        return self._loaded
 
     def retire(self) -> None:
         self._retired = True
