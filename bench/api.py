@@ -12,6 +12,8 @@ says how fast the core was before and after.
 the client's read; `server`, the part of it from the engine's `send` to that of the server: both
 times of the same clock, without what engine and client take for themselves; `calm`, that of tokens
 that came while no request waited for its first one: which is work for the same core.
+`waited_share`: for how much of the time the API process waited for its core, which is no work of
+its own; with `--first` (as root) it does not.
 """
 
 from __future__ import annotations
@@ -55,12 +57,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rates", default=",".join(map(str, RATES)), help="tokens/s offered")
     parser.add_argument("--requests", type=int, default=0, help="make so many; report the memory")
+    parser.add_argument("--first", action="store_true", help="before all else on its core")
     parser.add_argument("--quiet", action="store_true", help="without an access log")
     parser.add_argument("--out", type=Path, help="write the result as JSON")
     arguments = parser.parse_args(sys.argv[2:])
     rates = [int(rate) for rate in arguments.rates.split(",") if rate]
     loop_us = [python_loop_us(SERVER_CORE)]
     with ApiServer(arguments.model, arguments.python, log=not arguments.quiet) as server:
+        if arguments.first:
+            server.go_first()
         if arguments.requests:
             rows = memory(server, arguments.requests)
         else:
@@ -83,9 +88,9 @@ def requests(server: ApiServer, seconds: float, repeats: int) -> Row:
 
 
 def _requests(server: ApiServer, asking: Iterator[bytes], seconds: float) -> Row:
-    cpu_s = server.cpu_s()
+    cpu_s, waited_s = server.cpu_s(), server.waited_s()
     done = drive(server.address, asking, CONNECTIONS, seconds)
-    cpu_s = server.cpu_s() - cpu_s
+    cpu_s, waited_s = server.cpu_s() - cpu_s, server.waited_s() - waited_s
     _check(done)
     wall_s = done[-1].ended_s - done[0].began_s
     took = [exchange.ended_s - exchange.began_s for exchange in done]
@@ -94,6 +99,7 @@ def _requests(server: ApiServer, asking: Iterator[bytes], seconds: float) -> Row
         "requests_per_cpu_s": round(len(done) / cpu_s, 1),
         "cpu_us_per_request": round(1e6 * cpu_s / len(done), 1),
         "cpu_share": round(cpu_s / wall_s, 3),
+        "waited_share": round(waited_s / wall_s, 3),
         "p50_ms": round(1e3 * percentile(took, 0.5), 2),
         "p99_ms": round(1e3 * percentile(took, 0.99), 2),
         "rss_mib": round(server.rss_mib(), 1),
@@ -109,15 +115,16 @@ def streams(
         server.pace(CONNECTIONS / rate)
         tokens = max(LEAST_TOKENS, round(STREAM_S * rate / CONNECTIONS))
         asking = bodies(stream=True, max_tokens=tokens, spread=0.5)
-        cpu_s = server.cpu_s()
+        cpu_s, waited_s = server.cpu_s(), server.waited_s()
         done = drive(server.address, asking, CONNECTIONS, seconds)
         _check(done)
-        runs.append((rate, done, server.cpu_s() - cpu_s, server.rss_mib()))
+        used = server.cpu_s() - cpu_s, server.waited_s() - waited_s
+        runs.append((rate, done, used, server.rss_mib()))
     stamps = server.stamps()
     places = {word: place for place, word in enumerate(server.words)}
     rows: dict[str, Row] = {}
-    for rate, done, cpu_s, rss in runs:
-        row = _stream_row(done, cpu_s, stamps, places) | {"rss_mib": round(rss, 1)}
+    for rate, done, used, rss in runs:
+        row = _stream_row(done, used, stamps, places) | {"rss_mib": round(rss, 1)}
         best = rows.setdefault(f"streams-{rate}", row)
         if row["cpu_us_per_token"] < best["cpu_us_per_token"]:
             rows[f"streams-{rate}"] = row
@@ -168,10 +175,14 @@ def _check(done: Sequence[Exchange]) -> None:
 
 
 def _stream_row(
-    done: Sequence[Exchange], cpu_s: float, stamps: Stamps, places: dict[str, int]
+    done: Sequence[Exchange],
+    used: tuple[float, float],
+    stamps: Stamps,
+    places: dict[str, int],
 ) -> Row:
     """Of one rate. What came within the first and the last answer's end is what counts as speed."""
     made_s, sent_s = stamps
+    cpu_s, waited_s = used
     latencies: list[float] = []
     within: list[float] = []
     calm: list[float] = []
@@ -201,6 +212,7 @@ def _stream_row(
         "tokens_per_cpu_s": round(tokens / cpu_s),
         "cpu_us_per_token": round(1e6 * cpu_s / tokens, 2),
         "cpu_share": round(cpu_s / wall_s, 3),
+        "waited_share": round(waited_s / wall_s, 3),
         "tokens_per_frame": round(tokens / frames, 2),
         "added_p50_ms": round(1e3 * percentile(latencies, 0.5), 3),
         "added_p99_ms": round(1e3 * percentile(latencies, 0.99), 3),

@@ -90,8 +90,15 @@ class ApiServer:
 
     def cpu_s(self) -> float:
         """CPU time that the API process has used."""
-        tasks = Path(f"/proc/{self._api.pid}/task").iterdir()
-        return sum(int((t / "schedstat").read_text().split()[0]) for t in tasks) / 1e9
+        return self._scheduled(0)
+
+    def waited_s(self) -> float:
+        """Time for which the API process had something to do, but not its core."""
+        return self._scheduled(1)
+
+    def go_first(self) -> None:
+        """Let the API process have its core whenever it wants it. Needs root."""
+        os.sched_setscheduler(self._api.pid, os.SCHED_FIFO, os.sched_param(1))
 
     def rss_mib(self) -> float:
         text = Path(f"/proc/{self._api.pid}/statm").read_text()
@@ -108,6 +115,10 @@ class ApiServer:
         both = array.array("d", self._stamps.read_bytes())
         steps = len(both) // 2
         return both[:steps], both[steps:]
+
+    def _scheduled(self, field: int) -> float:
+        tasks = Path(f"/proc/{self._api.pid}/task").iterdir()
+        return sum(int((t / "schedstat").read_text().split()[field]) for t in tasks) / 1e9
 
     def _start(
         self, module: str, *arguments: str, core: int, pass_fd: int | None = None

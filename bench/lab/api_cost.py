@@ -188,7 +188,13 @@ async def build(model: str, connections: int) -> Bench:
     services = Services(registry, Control(), opened, settings, metrics)
     protocol = bounded_protocol(2 * connections)
     config = uvicorn.Config(
-        create_app(services), http=protocol, lifespan="off", log_config=None, access_log=False
+        create_app(services),
+        http=protocol,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
     )
     config.load()
     state = ServerState()
