@@ -105,6 +105,7 @@ ROUTE_EXPERTS = Op(
 
 
 _FLOATS = frozenset({"bf16", "f16", "f32"})
+_FLOAT8 = frozenset({"f8_row", "f8_tile"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,9 @@ class _Sizes:
 
 
 def _matrices(source: Draw, count: int, rows: int, width: int, like: str) -> tuple[Matrix, ...]:
+    if like in _FLOAT8:
+        block = (1, width) if like == "f8_row" else (128, 128)
+        return tuple(source.float8(rows, width, block) for _ in range(count))
     if like in _FLOATS:
         return tuple(source.dense(rows, width, like) for _ in range(count))  # type: ignore[arg-type]
     return tuple(source.affine(rows, width, like) for _ in range(count))
@@ -141,7 +145,7 @@ def _draw(
         down = _matrices(source, sizes.count, sizes.width, sizes.ff, like["down"])
         return {
             "x": source.normal(tokens, sizes.width)
-            if _FLOATS.issuperset(like.values())
+            if (_FLOATS | _FLOAT8).issuperset(like.values())
             else source.quantizable(tokens, sizes.width),
             "chosen": chosen,
             "shares": shares,
@@ -165,7 +169,10 @@ def _case(
     formats = set(like.values())
     floats = [kind for kind in ("bf16", "f16", "f32") if kind in formats]
     integer = not _FLOATS.issuperset(formats)
-    kind = "mixed" if integer and floats else "integer" if integer else floats[0]
+    if formats & _FLOAT8:
+        kind = "float8"
+    else:
+        kind = "mixed" if integer and floats else "integer" if integer else floats[0]
     title = f"{name}-T{tokens}-E{sizes.count}-C{sizes.per_token}-F{sizes.ff}-W{sizes.width}"
     return Case(title, kind, _draw(like, tokens, sizes, favourites))
 
@@ -206,6 +213,11 @@ EXPERTS = Op(
         _case("f16", 9, _Sizes(8, 2, 32, 64)),
         _case("bf16", 1, _Sizes(8, 4, 64, 96)),
         _case("bf16-favourites", 70, _Sizes(8, 2, 32, 64), favourites=3),
+        _case("f8_row", 3, _Sizes(4, 2, 40, 200)),
+        _case("f8_tile", 5, _Sizes(4, 2, 128, 256)),
+        _case("f8_tile-uneven", 3, _Sizes(3, 2, 136, 200)),
+        _case("f8_tile-crowded", 70, _Sizes(2, 1, 40, 144)),
+        _case("f8_tile-up-f8_row", 4, _Sizes(4, 2, 32, 64), up="f8_row"),
         _case("q4_0", 1, _Sizes(8, 2, 32, 64)),
         _case("q4_1", 34, _Sizes(5, 2, 96, 64)),
         _case("q5_0", 2, _Sizes(4, 2, 32, 96)),
@@ -225,6 +237,7 @@ EXPERTS = Op(
         "f32": Tolerance(2e-5, 2e-5),
         "f16": Tolerance(3e-3, 2e-3),  # activations may be rounded to the weights' own format
         "bf16": Tolerance(3e-2, 2e-2),
+        "float8": Tolerance(1e-4, 2e-5),
         # what lies between the products may be rounded to a neighbouring integer
         "integer": Tolerance(2e-2, 1e-3),
         "mixed": Tolerance(2e-2, 2e-3),

@@ -11,10 +11,12 @@ import torch
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.experts import EXPERTS
 from penstock.kernels.triton.activation import silu_mul
+from penstock.kernels.triton.experts_float8 import float8_products
 from penstock.kernels.triton.experts_order import Order, order_choices
 from penstock.kernels.triton.experts_packed import (
     AffineStack,
     DenseStack,
+    Float8Stack,
     PackedExperts,
     Stack,
     pack_experts,
@@ -186,6 +188,8 @@ def _products(
         if isinstance(stack, AffineStack):
             quantized = quantized or quantize(x)
             _affine(out, quantized, stack, order, lists, sizes)
+        elif isinstance(stack, Float8Stack):
+            float8_products(out, x, stack, order, lists, shared_by)
         else:
             _dense(out, x, stack, order, lists, sizes)
         first_column += stack.shape[1]

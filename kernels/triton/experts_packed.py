@@ -8,9 +8,14 @@ from typing import TypeAlias
 
 import torch
 
-from penstock.kernels.ops.dequantize import dequantize
-from penstock.kernels.triton.packed import Packed, PackedAffine, PackedDense, pack_matrix
-from penstock.kernels.weights import Experts, Float8, Matrix
+from penstock.kernels.triton.packed import (
+    Packed,
+    PackedAffine,
+    PackedDense,
+    PackedFloat8,
+    pack_matrix,
+)
+from penstock.kernels.weights import Experts, Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,22 @@ class AffineStack:
         return count, rows, stored * 8 // self.bits
 
 
-Stack: TypeAlias = "DenseStack | AffineStack"
+@dataclass(frozen=True, slots=True)
+class Float8Stack:
+    """As `PackedFloat8`, with E in front of each shape."""
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+    scale_rows: int
+    grouped: bool
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        count, rows, width = self.codes.shape
+        return count, rows, width
+
+
+Stack: TypeAlias = "DenseStack | AffineStack | Float8Stack"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +84,19 @@ def pack_experts(weights: Experts, device: str, dtype: torch.dtype) -> PackedExp
 
 
 def _stack(matrices: Sequence[Matrix], device: str, dtype: torch.dtype) -> Stack:
-    packed = [_packed(matrix, device, dtype) for matrix in matrices]
+    packed = [pack_matrix(matrix, device, dtype) for matrix in matrices]
     first = packed[0]
     if len({_kind(one) for one in packed}) > 1:
         raise ValueError("the experts of a layer are stored in different kinds")
     if isinstance(first, PackedDense):
         return DenseStack(torch.stack([one.data for one in packed]))  # type: ignore[union-attr]
+    if isinstance(first, PackedFloat8):
+        eight_bits = [one for one in packed if isinstance(one, PackedFloat8)]
+        return Float8Stack(
+            torch.stack([one.codes for one in eight_bits]),
+            torch.stack([one.scale for one in eight_bits]),
+            *(first.scale_rows, first.grouped),
+        )
     affine = [one for one in packed if isinstance(one, PackedAffine)]
     minima = [one.minimum for one in affine if one.minimum is not None]
     return AffineStack(
@@ -80,16 +107,11 @@ def _stack(matrices: Sequence[Matrix], device: str, dtype: torch.dtype) -> Stack
     )
 
 
-def _packed(matrix: Matrix, device: str, dtype: torch.dtype) -> Packed:
-    """8-bit floats as the type of activations: there is no grouped product of them."""
-    if isinstance(matrix, Float8):
-        return PackedDense(dequantize(matrix, dtype).to(device))
-    return pack_matrix(matrix, device, dtype)
-
-
 def _kind(one: Packed | Stack) -> tuple[object, ...]:
     if isinstance(one, (PackedDense, DenseStack)):
         return (one.data.dtype,)
+    if isinstance(one, (PackedFloat8, Float8Stack)):
+        return (one.scale_rows, one.grouped)
     return (one.bits, one.group, one.zero_point, one.scale.dtype, one.minimum is None)
 
 
@@ -99,6 +121,11 @@ def _merged(gate: Stack, up: Stack) -> tuple[Stack, ...]:
         return (gate, up)
     if isinstance(gate, DenseStack) and isinstance(up, DenseStack):
         return (DenseStack(torch.cat((gate.data, up.data), dim=1)),)
+    if isinstance(gate, Float8Stack) and isinstance(up, Float8Stack):
+        if gate.shape[1] % gate.scale_rows:  # a block of rows would lie in both
+            return (gate, up)
+        codes, scale = torch.cat((gate.codes, up.codes), 1), torch.cat((gate.scale, up.scale), 2)
+        return (Float8Stack(codes, scale, gate.scale_rows, gate.grouped),)
     assert isinstance(gate, AffineStack) and isinstance(up, AffineStack)
     minimum = None
     if gate.minimum is not None and up.minimum is not None:

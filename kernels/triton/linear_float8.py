@@ -114,6 +114,39 @@ def linear_float8_kernel(
     tl.store(out + place, total, mask=present[:, None] & exists[None, :])
 
 
+@triton.jit
+def widened_product(
+    x_row, weight_row, scale, scales, scale_column, present, exists,
+    WIDTH: tl.constexpr, GROUPED: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """A tile of activations as they are, by weights widened to their type (WIDE: float32). BLOCK_K
+    is a group of columns. `x_row: [BLOCK_M, 1]`, `weight_row: [BLOCK_N, 1]` are where rows begin,
+    `scale_column` is the place of a row's scale among the `scales` of a group."""
+    lane = tl.arange(0, BLOCK_K)
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for group in range((WIDTH + BLOCK_K - 1) // BLOCK_K):
+        k = group * BLOCK_K + lane
+        x_mask, weight_mask = present[:, None], exists[:, None]
+        if WIDTH % BLOCK_K != 0:
+            x_mask, weight_mask = x_mask & (k < WIDTH)[None, :], weight_mask & (k < WIDTH)[None, :]
+        left = tl.load(x_row + k[None, :], mask=x_mask, other=0.0)
+        stored = tl.load(weight_row + k[None, :], mask=weight_mask, other=0)
+        if WIDE:
+            left, right = left.to(tl.float32), _decoded(stored)
+        else:
+            left, right = left.to(tl.bfloat16), _as_bfloat16(stored)
+        if GROUPED:
+            step = tl.load(scale + group * scales + scale_column, mask=exists, other=0.0)
+            total += tl.dot(left, tl.trans(right), input_precision="ieee") * step[None, :]
+        else:
+            total = tl.dot(left, tl.trans(right), total, input_precision="ieee")
+    if not GROUPED:
+        step = tl.load(scale + scale_column, mask=exists, other=0.0)
+        total = total * step[None, :]
+    return total
+
+
 @triton.jit(do_not_specialize=["tokens", "first_column", "out_columns", "units"])
 def widen_float8_kernel(
     out,
@@ -135,36 +168,18 @@ def widen_float8_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Activations as they are, and weights widened to their type (WIDE: float32). BLOCK_K is a
-    group of columns. The width is a constant, as in `linear_kernel`."""
+    """Weights widened in registers. Their width is a constant, as in `linear_kernel`."""
     rows = units * UNIT
     token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    lane = tl.arange(0, BLOCK_K)
     present, exists = token < tokens, column < rows
     x_row = x + token.to(tl.int64)[:, None] * WIDTH
     weight_row = codes + column.to(tl.int64)[:, None] * WIDTH
     scale_column, scales = column // SCALE_ROWS, (rows + SCALE_ROWS - 1) // SCALE_ROWS
-    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for group in range((WIDTH + BLOCK_K - 1) // BLOCK_K):
-        k = group * BLOCK_K + lane
-        x_mask, weight_mask = present[:, None], exists[:, None]
-        if WIDTH % BLOCK_K != 0:
-            x_mask, weight_mask = x_mask & (k < WIDTH)[None, :], weight_mask & (k < WIDTH)[None, :]
-        left = tl.load(x_row + k[None, :], mask=x_mask, other=0.0)
-        stored = tl.load(weight_row + k[None, :], mask=weight_mask, other=0)
-        if WIDE:
-            left, right = left.to(tl.float32), _decoded(stored)
-        else:
-            left, right = left.to(tl.bfloat16), _as_bfloat16(stored)
-        if GROUPED:
-            step = tl.load(scale + group * scales + scale_column, mask=exists, other=0.0)
-            total += tl.dot(left, tl.trans(right), input_precision="ieee") * step[None, :]
-        else:
-            total = tl.dot(left, tl.trans(right), total, input_precision="ieee")
-    if not GROUPED:
-        step = tl.load(scale + scale_column, mask=exists, other=0.0)
-        total = total * step[None, :]
+    total = widened_product(
+        x_row, weight_row, scale, scales, scale_column, present, exists,
+        WIDTH, GROUPED, WIDE, BLOCK_M, BLOCK_N, BLOCK_K,
+    )  # fmt: skip
     if HAS_BIAS:
         total += tl.load(bias + first_column + column, mask=exists, other=0.0)[None, :]
     place = token.to(tl.int64)[:, None] * out_columns + first_column + column[None, :]

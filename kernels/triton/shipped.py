@@ -25,7 +25,7 @@ from penstock.kernels.table import AdapterRows, HeadNorm, StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton.attention_work import AttentionWork, most_units
 from penstock.kernels.triton.embedding import PackedTable
-from penstock.kernels.triton.experts_packed import DenseStack, PackedExperts
+from penstock.kernels.triton.experts_packed import DenseStack, Float8Stack, PackedExperts
 from penstock.kernels.triton.launch import ceil_div, noting
 from penstock.kernels.triton.linear import PackedLinear
 from penstock.kernels.triton.linear_choice import Float8Choice
@@ -60,7 +60,7 @@ MODELS = {
     "Qwen3-4B": Sizes(2560, (32, 8, 128), 9728, 151936, True),
     "Qwen3-8B": Sizes(4096, (32, 8, 128), 12288, 151936, True, blocks=True),
     "Qwen3-14B": Sizes(5120, (40, 8, 128), 17408, 151936, True),
-    "Qwen3-30B-A3B": Sizes(2048, (32, 4, 128), 768, 151936, True, 128, 8),
+    "Qwen3-30B-A3B": Sizes(2048, (32, 4, 128), 768, 151936, True, 128, 8, True),
     "Llama-3.2-1B": Sizes(2048, (32, 8, 64), 8192, 128256, False),
     "Llama-3.2-3B": Sizes(3072, (24, 8, 128), 8192, 128256, False),
     "Llama-3.1-8B": Sizes(4096, (32, 8, 128), 14336, 128256, False, blocks=True),
@@ -197,6 +197,17 @@ def _experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
         gate_up = DenseStack(_empty(sizes.experts, 2 * sizes.ff, sizes.width))
         down = DenseStack(_empty(sizes.experts, sizes.width, sizes.ff))
         ops.experts(x, chosen, shares, PackedExperts((gate_up,), down, invariant))
+        if sizes.blocks:
+            opening = _blocks_of_experts(sizes.experts, 2 * sizes.ff, sizes.width)
+            closing = _blocks_of_experts(sizes.experts, sizes.width, sizes.ff)
+            ops.experts(x, chosen, shares, PackedExperts((opening,), closing, invariant))
+
+
+def _blocks_of_experts(count: int, rows: int, width: int) -> Float8Stack:
+    codes = _empty(count, rows, width, dtype=torch.uint8)
+    groups = ceil_div(width, FLOAT8_GROUP)
+    scale = _floats(count, groups, ceil_div(rows, FLOAT8_GROUP))
+    return Float8Stack(codes, scale, FLOAT8_GROUP, True)
 
 
 def _float8(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
@@ -204,7 +215,7 @@ def _float8(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
     and of the GPU. As `--quantize fp8` rounds them; of models that come so, in blocks too."""
     kinds: tuple[Float8Choice, ...] = ("widen", "float8")
     forms = [(False, 1), (True, FLOAT8_GROUP)] if sizes.blocks else [(False, 1)]
-    for rows, columns in () if sizes.experts else _layers(sizes):
+    for rows, columns in _layers(sizes):
         codes, x = _empty(rows, columns, dtype=torch.uint8), _empty(extents.tokens, columns)
         for grouped, height in forms:
             groups = ceil_div(columns, FLOAT8_GROUP) if grouped else 1
