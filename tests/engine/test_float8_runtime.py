@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from device_runtimes import rehearse
-from float8_folders import write_float8
+from float8_folders import Form, write_float8
 from generations import generate, requests_over
 from small_experts import write_small_experts
 from small_llama import (
@@ -24,7 +24,7 @@ from small_llama import (
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
-from penstock.kernels.weights import Dense
+from penstock.kernels.weights import Float8
 from penstock.models.loading import load_model
 from penstock.models.sources import files_at
 from penstock.runtime import start_runtime
@@ -77,16 +77,18 @@ def test_what_becomes_wider_is_known_before_it_is_read(folder: Path) -> None:
     assert load_model(files, "auto", float8="float8").widened_bytes == 0
 
 
-def test_a_mixture_is_held_as_bfloat16_on_a_device_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["fp8-block", "channel"])
+def test_a_mixture_keeps_its_codes_on_a_device(tmp_path: Path, form: Form) -> None:
     plain = write_small_experts(tmp_path / "plain")
-    write_float8(plain, tmp_path / "m", "fp8-block", torch.bfloat16)
+    write_float8(plain, tmp_path / "m", form, torch.bfloat16)
     model = load_model(files_at(tmp_path / "m", "m"), "auto", float8="float8")
     experts = model.weights.layer(0).experts
-    assert experts is not None and isinstance(experts.gate[0], Dense)
-    stored = sum(part.stat().st_size for part in (tmp_path / "m").glob("*.safetensors"))
+    assert experts is not None and isinstance(experts.gate[0], Float8)
+    assert model.widened_bytes == 0
     device = rehearse(tmp_path / "m", settings())
-    assert device.report.endswith("8-bit floats are held as bfloat16")
-    assert device.info.weight_bytes <= stored + model.widened_bytes < 2 * stored
+    assert "8-bit" not in device.report
+    stored = sum(part.stat().st_size for part in (tmp_path / "m").glob("*.safetensors"))
+    assert device.info.weight_bytes < stored
     assert first_logprobs(device) == pytest.approx(first_logprobs(native(tmp_path / "m")), abs=0.05)
 
 

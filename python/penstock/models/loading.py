@@ -116,8 +116,7 @@ def load_embedding_parts(files: ModelFiles) -> EmbeddingParts:
 def load_model(
     files: ModelFiles, dtype: Literal["auto", "f32"], float8: Held = "bf16"
 ) -> LoadedModel:
-    """Open a model. `float8`: what matrices of 8-bit floats become; a CPU knows no such weights,
-    and no kernel has experts of them: of a mixture all become bfloat16.
+    """Open a model. `float8`: what matrices of 8-bit floats become; a CPU knows no such weights.
 
     Raises ModelError naming file and key or tensor for an unknown architecture, a missing,
     unexpected or misshapen tensor, a corrupt file.
@@ -129,8 +128,7 @@ def load_model(
         weights = DecoderWeights(file, GGUF_NAMES, spec, dtype, family.interleaved)
     else:
         spec = architectures.spec_of_folder(files.path)
-        mixture = any(layer.experts for layer in spec.layers)
-        checkpoint = open_checkpoint(files.path, _held("bf16" if mixture else float8, dtype))
+        checkpoint = open_checkpoint(files.path, _held(float8, dtype))
         weights = DecoderWeights(checkpoint, hf_names(spec), spec, dtype)
     return LoadedModel(files.model_id, fingerprint(files), spec, weights, widened_bytes(checkpoint))
 
