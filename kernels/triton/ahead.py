@@ -46,7 +46,7 @@ ACTIVATIONS = (torch.bfloat16, torch.float32)
 _QUICK = "--each-kernel-once"
 
 # Sizes of a model that shape no tile: one value stands for all.
-_EXTENTS = frozenset({"ROWS", "WIDTH", "VOCABULARY"})
+_EXTENTS = frozenset({"ROWS", "WIDTH", "VOCABULARY", "UNIT"})
 
 Work = tuple[Signature, int]
 """A signature and the capability that it is compiled for."""
