@@ -1,4 +1,4 @@
-"""A worker process in which Triton kernels are interpreted: an import decides that for all."""
+"""Processes in which Triton kernels are interpreted: an import decides that for all of one."""
 
 from __future__ import annotations
 
@@ -11,22 +11,35 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.kernels.op import Case, Op
 
 Ask = Callable[[str, Op, Case], Any]
 
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
 _SCRIPT = Path(__file__).parent / "kernels" / "interpret.py"
+
+
+def _environment() -> dict[str, str]:
+    path = os.pathsep.join(path for path in sys.path if path)
+    return {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
+
+
+def passes_interpreted(file: str) -> None:
+    """The tests of a file pass where Triton is interpreted."""
+    pytest.importorskip("triton", reason="Triton has no build for this platform")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, env=_environment(), capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stdout[-4000:]
 
 
 @contextlib.contextmanager
 def interpreting(*arguments: str) -> Iterator[Ask]:
     """Asks kernels/interpret.py, started with `arguments`, for a check of one case at a time."""
-    environment = {
-        **os.environ,
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "PYTHONWARNINGS": "ignore",
-    }
+    environment = _environment() | {"PYTHONWARNINGS": "ignore"}
     with subprocess.Popen(
         [sys.executable, str(_SCRIPT), *arguments],
         stdin=subprocess.PIPE,

@@ -3,10 +3,10 @@ kernels where Triton interprets."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
+from interpreting import INTERPRETED
 
 from penstock.config import EngineSettings
 from penstock.kernels.reference import ReferenceOps
@@ -19,7 +19,6 @@ from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_load import place
 from penstock.runtime.gpu_memory import plan_device_memory
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 FREE_BYTES = 1 << 30
 
 

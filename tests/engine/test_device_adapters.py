@@ -3,9 +3,6 @@ and as the CPU's reference does, and a row as merged weights would."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +18,9 @@ from adapter_bases import (
     write_merged,
     write_quantized,
 )
-from device_runtimes import INTERPRETED, rehearse
+from device_runtimes import rehearse
 from generations import Outcome, Request, generate, requests_over
+from interpreting import INTERPRETED, passes_interpreted
 from small_llama import VOCAB, write_small_llama
 
 from penstock.runtime.gpu import GpuRuntime
@@ -158,10 +156,4 @@ def test_adapters_are_in_the_memory_formula(base: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="it is what this test starts")
 def test_so_do_the_triton_kernels() -> None:
-    pytest.importorskip("triton", reason="Triton has no build for this platform")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=root)
-    assert done.returncode == 0, done.stdout[-4000:]
+    passes_interpreted(__file__)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from device_runtimes import INTERPRETED, rehearse
+from device_runtimes import rehearse
 from generations import Outcome, Request, generate, requests_over
+from interpreting import INTERPRETED, passes_interpreted
 from small_experts import write_small_experts
 from small_llama import CONTEXT, VOCAB, write_small_llama
 
@@ -154,10 +152,4 @@ def test_computing_ahead_changes_no_answer(folder: Path, requests: list[Request]
 @pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="it is what this test starts")
 def test_so_do_the_triton_kernels() -> None:
-    pytest.importorskip("triton", reason="Triton has no build for this platform")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=root)
-    assert done.returncode == 0, done.stdout[-4000:]
+    passes_interpreted(__file__)

@@ -6,16 +6,12 @@ runs in Triton's interpreter, as its last test lets it.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interpreting import INTERPRETED, passes_interpreted
 
 from penstock.dialog import Sampling
 from penstock.kernels.reference import ReferenceOps
@@ -28,7 +24,6 @@ from penstock.scheduler import Scheduler
 from penstock.scheduler.types import Drawn, Scored, StepPlan, StepResult
 
 CONTEXT, BLOCK, ROWS, BLOCKS, SLOTS = 64, 4, 4, 40, 3
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def device_ops() -> TorchOps:
@@ -224,10 +219,4 @@ def test_a_steady_decode_sends_nothing(slots: tuple[int, int]) -> None:
 
 @pytest.mark.skipif(INTERPRETED, reason="it is what this test starts")
 def test_so_do_the_triton_kernels() -> None:
-    pytest.importorskip("triton", reason="Triton has no build for this platform")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    root = Path(__file__).parents[3]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=root)
-    assert done.returncode == 0, done.stdout[-4000:]
+    passes_interpreted(__file__)
