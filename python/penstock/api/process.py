@@ -22,7 +22,7 @@ from penstock.api.tasks import ApiTask, ModelTask
 from penstock.config import EngineSettings, SettingsError, read_environment
 from penstock.engine.client import EngineClient
 from penstock.engine.protocol import Engine
-from penstock.models.hub_access import HubAccess
+from penstock.models.hub_access import hub_of
 from penstock.models.sources import resolve_model
 from penstock.store.late import LateStore
 
@@ -162,6 +162,5 @@ def _make_fetcher(allowed: tuple[str, ...]) -> Fetcher:
 
 def _load_runner(settings: EngineSettings, engine: Engine, adapters: LiveAdapters) -> Runner:
     environment = read_environment()
-    hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
-    files = resolve_model(settings.model, environment.home, hub)
+    files = resolve_model(settings.model, environment.home, hub_of(environment))
     return load_runner(files, engine, settings.tool_syntax, adapters)
