@@ -8,9 +8,10 @@ cpu::Level resolve_level(const std::string& name) {
     }
     const auto level = cpu::level_named(name);
     if (!level) {
-        throw pybind11::value_error("no such level: " + name +
-                                    " (auto, scalar, avx2, avx512, amx, emulated_avx512, "
-                                    "emulated_amx)");
+        std::string known = "auto";
+        for (const cpu::Level one : cpu::kLevels)
+            known += ", " + std::string(cpu::level_name(one));
+        throw pybind11::value_error("no such level: " + name + " (" + known + ")");
     }
     if (const auto missing = cpu::missing_feature(*level); !missing.empty()) {
         throw pybind11::value_error("level " + name + " cannot run here: it needs " +

@@ -63,16 +63,6 @@ void call_now(const KernelSet& kernels, ThreadPool& pool, const std::string& nam
     pool.acquire(call.kernel->workspace_bytes(arguments)).run(*call.kernel, arguments);
 }
 
-std::vector<std::string> kernel_names(const KernelSet& kernels) {
-    std::vector<std::string> names;
-    for (const auto& family : cpu::kernels(kernels.level()).families) {
-        for (const Kernel& kernel : family) {
-            names.emplace_back(kernel.name);
-        }
-    }
-    return names;
-}
-
 std::vector<std::string> supported_levels() {
     std::vector<std::string> names;
     for (const cpu::Level level : cpu::kLevels) {
@@ -90,7 +80,6 @@ void bind_kernels(py::module_& module) {
     py::class_<KernelSet, std::shared_ptr<KernelSet>>(module, "KernelSet")
         .def(py::init<const std::string&>(), py::arg("level") = "auto")
         .def_property_readonly("level", &KernelSet::level_name)
-        .def_property_readonly("names", &kernel_names)
         .def("call", &call_now, py::arg("pool"), py::arg("kernel"), py::arg("tensors"),
              py::arg("integers") = std::vector<int64_t>{}, py::arg("reals") = std::vector<float>{},
              py::arg("object") = py::none());

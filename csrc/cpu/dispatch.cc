@@ -60,7 +60,7 @@ std::array<Feature, 16> detect() {
         {Level::avx512, "avx512dq", zmm && bit(leaf7.ebx, 17)},
         {Level::avx512, "avx512vl", zmm && bit(leaf7.ebx, 31)},
         {Level::avx512, "avx512_vnni", zmm && bit(leaf7.ecx, 11)},
-        {Level::amx, "avx512_bf16", zmm && bit(leaf7_1.eax, 5)},
+        {Level::avx512_bf16, "avx512_bf16", zmm && bit(leaf7_1.eax, 5)},
         {Level::amx, "amx_tile", amx_tile},
         {Level::amx, "amx_int8", tile_registers && bit(leaf7.edx, 25)},
         {Level::amx, "amx_bf16", tile_registers && bit(leaf7.edx, 22)},
@@ -73,10 +73,12 @@ std::array<Feature, 16> detect() {
 Level compiled_for(Level level) {
     switch (level) {
     case Level::emulated_avx512:
+    case Level::emulated_avx512_bf16:
     case Level::emulated_amx: return Level::avx2;
     case Level::scalar:
     case Level::avx2:
     case Level::avx512:
+    case Level::avx512_bf16:
     case Level::amx: return level;
     }
     return level;
@@ -99,7 +101,7 @@ std::string_view missing_feature(Level level) {
 }
 
 Level best_level() {
-    for (const Level level : {Level::amx, Level::avx512, Level::avx2}) {
+    for (const Level level : {Level::amx, Level::avx512_bf16, Level::avx512, Level::avx2}) {
         if (missing_feature(level).empty()) {
             return level;
         }

@@ -337,14 +337,12 @@ void run(const Arguments& arguments, int phase, int64_t task, Workspace& workspa
 }
 
 PENSTOCK_INLINE size_t layer_workspace_bytes(const ExpertLayer& layer) {
-    const size_t affine = layer.affine ? affine_tiles_workspace_bytes(layer.panels) : 0;
-    const size_t dense = layer.dense ? bf16_workspace_bytes(layer.panels) : 0;
+    const size_t affine = layer.affine ? affine_workspace_bytes(layer.panels) : 0;
+    const size_t dense = layer.dense ? dense_workspace_bytes(layer.panels) : 0;
     return affine > dense ? affine : dense;
 }
 
 size_t workspace_bytes(const Arguments& arguments) {
-    if (!kTiles)
-        return 0;
     const auto& panels = *static_cast<const ExpertPanels*>(arguments.object);
     const size_t first = layer_workspace_bytes(panels.gate_up);
     const size_t second = layer_workspace_bytes(panels.down);

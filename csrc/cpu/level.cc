@@ -14,7 +14,7 @@ const Kernel* KernelTable::find(std::string_view name) const {
                 return &kernel;
         }
     }
-    return nullptr;
+    return base == nullptr ? nullptr : base().find(name);
 }
 
 namespace {
@@ -31,11 +31,17 @@ const KernelTable* table(Level level) {
 #ifdef PENSTOCK_HAS_AVX512
     case Level::avx512: return &kernels_avx512();
 #endif
+#ifdef PENSTOCK_HAS_AVX512_BF16
+    case Level::avx512_bf16: return &kernels_avx512_bf16();
+#endif
 #ifdef PENSTOCK_HAS_AMX
     case Level::amx: return &kernels_amx();
 #endif
 #ifdef PENSTOCK_HAS_EMULATED_AVX512
     case Level::emulated_avx512: return &kernels_emulated_avx512();
+#endif
+#ifdef PENSTOCK_HAS_EMULATED_AVX512_BF16
+    case Level::emulated_avx512_bf16: return &kernels_emulated_avx512_bf16();
 #endif
 #ifdef PENSTOCK_HAS_EMULATED_AMX
     case Level::emulated_amx: return &kernels_emulated_amx();
@@ -60,8 +66,10 @@ std::string_view level_name(Level level) {
     case Level::scalar: return "scalar";
     case Level::avx2: return "avx2";
     case Level::avx512: return "avx512";
+    case Level::avx512_bf16: return "avx512_bf16";
     case Level::amx: return "amx";
     case Level::emulated_avx512: return "emulated_avx512";
+    case Level::emulated_avx512_bf16: return "emulated_avx512_bf16";
     case Level::emulated_amx: return "emulated_amx";
     }
     return "scalar";

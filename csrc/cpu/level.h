@@ -25,15 +25,31 @@
 
 namespace penstock::cpu {
 
-enum class Level : uint8_t { scalar, avx2, avx512, amx, emulated_avx512, emulated_amx };
+enum class Level : uint8_t {
+    scalar,
+    avx2,
+    avx512,
+    avx512_bf16,
+    amx,
+    emulated_avx512,
+    emulated_avx512_bf16,
+    emulated_amx
+};
 
-constexpr std::array<Level, 6> kLevels{Level::scalar,          Level::avx2,
-                                       Level::avx512,          Level::amx,
-                                       Level::emulated_avx512, Level::emulated_amx};
+constexpr std::array<Level, 8> kLevels{Level::scalar,
+                                       Level::avx2,
+                                       Level::avx512,
+                                       Level::avx512_bf16,
+                                       Level::amx,
+                                       Level::emulated_avx512,
+                                       Level::emulated_avx512_bf16,
+                                       Level::emulated_amx};
 
-// The kernels of one level, by family. Static storage; never changes.
+// The kernels of one level, by family; those that it does not have are those of `base`. Static
+// storage; never changes.
 struct KernelTable {
     std::array<std::span<const Kernel>, 16> families{};
+    const KernelTable& (*base)() = nullptr;
 
     // The kernel of that name, or null.
     const Kernel* find(std::string_view name) const;
@@ -44,8 +60,10 @@ struct KernelTable {
 const KernelTable& kernels_scalar();
 const KernelTable& kernels_avx2();
 const KernelTable& kernels_avx512();
+const KernelTable& kernels_avx512_bf16();
 const KernelTable& kernels_amx();
 const KernelTable& kernels_emulated_avx512();
+const KernelTable& kernels_emulated_avx512_bf16();
 const KernelTable& kernels_emulated_amx();
 
 // False for a level that this build was told to leave out (PENSTOCK_LEVELS, PENSTOCK_EMULATED).
@@ -59,6 +77,11 @@ std::string_view level_name(Level level);
 // Lanes of the level's float vector.
 constexpr int lanes(Level level) {
     return level == Level::scalar || level == Level::avx2 ? 8 : 16;
+}
+
+// True where bf16 weights are multiplied in pairs.
+constexpr bool has_bf16_pairs(Level level) {
+    return level == Level::avx512_bf16 || level == Level::emulated_avx512_bf16;
 }
 
 // True where bf16 weights are packed for, and multiplied in, bf16 tiles.

@@ -15,18 +15,20 @@ set(PENSTOCK_AVX512_FLAGS
 # `host` builds faster, for a machine that runs what it builds: AVX2, if this processor has it, and
 # the best level that it has.
 set(PENSTOCK_LEVELS "all" CACHE STRING "Instruction-set levels to build: all or host")
-set(PENSTOCK_CPU_LEVELS scalar avx2 avx512 amx)
+set(PENSTOCK_CPU_LEVELS scalar avx2 avx512 avx512_bf16 amx)
 if(PENSTOCK_LEVELS STREQUAL "host")
   file(STRINGS /proc/cpuinfo flags REGEX "^flags" LIMIT_COUNT 1)
   if(flags MATCHES " fma .*f16c .*bmi1 .*avx2 .*bmi2 ") # in the order that Linux lists them
     list(REMOVE_ITEM PENSTOCK_CPU_LEVELS scalar)
   endif()
   if(NOT flags MATCHES " avx512_vnni")
-    list(REMOVE_ITEM PENSTOCK_CPU_LEVELS avx512 amx)
+    list(REMOVE_ITEM PENSTOCK_CPU_LEVELS avx512 avx512_bf16 amx)
   elseif(flags MATCHES " amx_int8")
-    list(REMOVE_ITEM PENSTOCK_CPU_LEVELS avx512)
-  else()
+    list(REMOVE_ITEM PENSTOCK_CPU_LEVELS avx512 avx512_bf16)
+  elseif(flags MATCHES " avx512_bf16") # which has most of its kernels from avx512
     list(REMOVE_ITEM PENSTOCK_CPU_LEVELS amx)
+  else()
+    list(REMOVE_ITEM PENSTOCK_CPU_LEVELS avx512_bf16 amx)
   endif()
 endif()
 
@@ -46,12 +48,14 @@ endfunction()
 penstock_add_level(scalar -march=x86-64-v2 -O2)
 penstock_add_level(avx2 ${PENSTOCK_V3_FLAGS})
 penstock_add_level(avx512 ${PENSTOCK_AVX512_FLAGS})
+penstock_add_level(avx512_bf16 ${PENSTOCK_AVX512_FLAGS} -mavx512bf16)
 penstock_add_level(amx ${PENSTOCK_AVX512_FLAGS} -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16)
 
 # For tests on machines without the wide instructions: slow to compile, and never chosen otherwise.
 option(PENSTOCK_EMULATED "Build the emulated levels" OFF)
 if(PENSTOCK_EMULATED)
-  list(APPEND PENSTOCK_CPU_LEVELS emulated_avx512 emulated_amx)
+  list(APPEND PENSTOCK_CPU_LEVELS emulated_avx512 emulated_avx512_bf16 emulated_amx)
   penstock_add_level(emulated_avx512 ${PENSTOCK_V3_FLAGS} -O1)
+  penstock_add_level(emulated_avx512_bf16 ${PENSTOCK_V3_FLAGS} -O1)
   penstock_add_level(emulated_amx ${PENSTOCK_V3_FLAGS} -O1)
 endif()

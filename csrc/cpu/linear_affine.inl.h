@@ -126,12 +126,11 @@ PENSTOCK_INLINE void multiply_panel(const PanelPart& part, const uint8_t* panel,
     }
 }
 
-// Most rows that share one unpacking of a panel: as many as the registers hold sums for. Arrays
-// have no registers to fill, only code to compile; and groups of 16 are common at 6 bits only.
+// Most rows that share one unpacking of a panel: as many as the registers hold sums for; with twice
+// the registers more rows are no faster. Arrays have no registers to fill, only code to compile;
+// and groups of 16 are common at 6 bits only.
 #if defined(PENSTOCK_SIMD_ARRAY)
 constexpr int kRegisterRows = 2;
-#elif defined(PENSTOCK_SIMD_AVX512)
-constexpr int kRegisterRows = 8;
 #else
 constexpr int kRegisterRows = 4;
 #endif
@@ -154,7 +153,7 @@ void multiply_rows(const AffineOperands& operands, const LinearTask& task, int64
     }
 }
 
-// Multiplies 1 .. kRows rows. Few block sizes keep the code small: 5 and 7 are made of two.
+// Multiplies 1 .. kRows rows.
 template <int kBits, int kGroup, Minima kMinima, int kRows>
 void multiply_block(const AffineOperands& operands, const LinearTask& task, int64_t row,
                     int64_t rows) {
@@ -164,13 +163,7 @@ void multiply_block(const AffineOperands& operands, const LinearTask& task, int6
             return;
         }
     }
-    if constexpr (kRows > 4 && kRows % 2 != 0) {
-        constexpr int kFirst = kRows / 2 + 1;
-        multiply_rows<kBits, kGroup, kMinima, kFirst>(operands, task, row);
-        multiply_rows<kBits, kGroup, kMinima, kRows - kFirst>(operands, task, row + kFirst);
-    } else {
-        multiply_rows<kBits, kGroup, kMinima, kRows>(operands, task, row);
-    }
+    multiply_rows<kBits, kGroup, kMinima, kRows>(operands, task, row);
 }
 
 // Cuts the rows of a task into tile blocks where the level has tiles, and the rest into nearly
@@ -241,9 +234,12 @@ inline void linear_affine_run(const Arguments& arguments, int, int64_t index,
     multiply_affine(operands, task, workspace);
 }
 
-inline size_t linear_affine_workspace_bytes(const Arguments& arguments) {
-    const auto& linear = *static_cast<const LinearPanels*>(arguments.object);
+PENSTOCK_INLINE size_t affine_workspace_bytes(const LinearPanels& linear) {
     return kTiles ? affine_tiles_workspace_bytes(linear) : 0;
+}
+
+inline size_t linear_affine_workspace_bytes(const Arguments& arguments) {
+    return affine_workspace_bytes(*static_cast<const LinearPanels*>(arguments.object));
 }
 
 constexpr Kernel kLinearAffineKernels[] = {

@@ -6,10 +6,11 @@
 //   integer[0] number of threads that will work on it (0: unknown); sets the size of tasks only
 //
 // The arithmetic, for every M the same: even = fma over k = 0, 2, 4 ..., odd = fma over k = 1, 3,
-// 5 ..., each in order and in float32; out = (even + odd) + bias. At levels with tiles, bf16
-// weights are multiplied otherwise: see linear_tiles.h.
+// 5 ..., each in order and in float32; out = (even + odd) + bias. At levels with tiles, or with
+// products of bf16 pairs, bf16 weights are multiplied otherwise: see linear_tiles.h, linear_bf16.h.
 #pragma once
 
+#include "cpu/linear_bf16.h"
 #include "cpu/linear_cut.h"
 #include "cpu/linear_tiles.h"
 
@@ -132,7 +133,9 @@ inline void multiply_dense(const LinearPanels& linear, const LinearTask& task, c
     case Encoding::dense_f16: multiply_dense_task<Encoding::dense_f16>(operands, task); break;
     default:
         if constexpr (kTiles) {
-            multiply_bf16_tiles(*operands.linear, task, x, out, workspace);
+            multiply_bf16_tiles(linear, task, x, out, workspace);
+        } else if constexpr (kBf16Pairs) {
+            multiply_bf16_pairs(linear, task, x, out, workspace);
         } else {
             multiply_dense_task<Encoding::dense_bf16>(operands, task);
         }
@@ -146,8 +149,13 @@ inline void linear_dense_run(const Arguments& arguments, int, int64_t index, Wor
     multiply_dense(*cut.linear, task, arguments.tensor[0], arguments.tensor[1], workspace);
 }
 
+// For rounded activations.
+PENSTOCK_INLINE size_t dense_workspace_bytes(const LinearPanels& linear) {
+    return kTiles ? bf16_workspace_bytes(linear) : kBf16Pairs ? pairs_workspace_bytes(linear) : 0;
+}
+
 inline size_t linear_dense_workspace_bytes(const Arguments& arguments) {
-    return kTiles ? bf16_workspace_bytes(*static_cast<const LinearPanels*>(arguments.object)) : 0;
+    return dense_workspace_bytes(*static_cast<const LinearPanels*>(arguments.object));
 }
 
 constexpr Kernel kLinearDenseKernels[] = {

@@ -20,13 +20,15 @@ from penstock.kernels.ops import all_ops
 
 # The emulated levels check the logic of the wide ones on any machine with AVX2, in a build that has
 # them (PENSTOCK_EMULATED).
-_LEVELS = ("scalar", "avx2", "emulated_avx512", "emulated_amx", "avx512", "amx")
-_NEEDS = {
+_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
+_NEEDS: dict[str, tuple[str, ...]] = {
     "scalar": (),
     "avx2": ("avx2", "fma", "f16c"),
     "emulated_avx512": ("avx2", "fma", "f16c"),
+    "emulated_avx512_bf16": ("avx2", "fma", "f16c"),
     "emulated_amx": ("avx2", "fma", "f16c"),
-    "avx512": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"),
+    "avx512": _AVX512,
+    "avx512_bf16": (*_AVX512, "avx512_bf16"),
     "amx": ("avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"),
 }
 _CASES = [
@@ -58,7 +60,7 @@ class NativeRun:
         return as_torch(op.invoke(self._ops, as_numpy(inputs)))
 
 
-@pytest.fixture(scope="module", params=_LEVELS)
+@pytest.fixture(scope="module", params=_NEEDS)
 def native(request: pytest.FixtureRequest) -> Iterator[NativeRun]:
     """The native kernels of each level that this CPU can run."""
     flags = set(Path("/proc/cpuinfo").read_text().split())

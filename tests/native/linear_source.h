@@ -255,6 +255,20 @@ inline float dense_product(const Matrix& matrix, int64_t row, const float* x, Le
     return chain[0] + chain[1];
 }
 
+// The product of a bf16 matrix at levels that multiply it in pairs.
+inline float pair_product(const Matrix& matrix, int64_t row, const float* x) {
+    const auto rounded = [](float value) { return bf16_to_f32(f32_to_bf16(value)); };
+    float chain[2] = {0.0f, 0.0f};
+    for (int64_t k = 0; k < matrix.depth; k += 2) {
+        float& acc = chain[k / 2 % 2];
+        for (int64_t i = k + 1; i >= k; --i) {
+            if (i < matrix.depth)
+                acc = std::fma(matrix.weight(row, i), rounded(x[i]), acc);
+        }
+    }
+    return chain[0] + chain[1];
+}
+
 // The product of a bf16 matrix at levels with tiles.
 inline float tile_product(const Matrix& matrix, int64_t row, const float* x) {
     float acc = 0.0f;

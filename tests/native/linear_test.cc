@@ -123,8 +123,11 @@ float expected(const Matrix& matrix, int64_t n, const float* x,
                const std::vector<QuantizedUnit>& quanta, Level level) {
     if (matrix.dense.empty())
         return affine_product(matrix, n, quanta, level);
-    const bool tiles = matrix.dense_type == DType::bf16 && has_bf16_tiles(level);
-    return tiles ? tile_product(matrix, n, x) : dense_product(matrix, n, x, level);
+    if (matrix.dense_type == DType::bf16 && has_bf16_tiles(level))
+        return tile_product(matrix, n, x);
+    if (matrix.dense_type == DType::bf16 && has_bf16_pairs(level))
+        return pair_product(matrix, n, x);
+    return dense_product(matrix, n, x, level);
 }
 
 void check_product(const std::vector<Matrix>& parts, const std::vector<float>& bias,

@@ -1,0 +1,88 @@
+// Products of pairs of bf16, summed in float32: the inner step of dense products over bf16 weights
+// at levels that have VDPBF16PS.
+//
+//   constexpr bool kBf16Pairs             whether this level has it (else nothing below)
+//   struct Bf16Pairs                      two bf16 for each of kLanes lanes
+//   load_bf16_pairs(p)                    2 * kLanes bf16
+//   broadcast_bf16_pair(p)                p[0] and p[1], for every lane
+//   add_bf16_pairs(sum, a, b) -> F32      (sum + a[1] * b[1]) + a[0] * b[0] in each lane; products
+//                                         are exact, subnormal operands and results count as zero
+//   round_bf16(uint16_t*, F32)            kLanes bf16, half to even; subnormals become zero
+#pragma once
+
+#include "cpu/simd.h"
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+
+#if defined(PENSTOCK_BF16_PAIRS) && defined(PENSTOCK_SIMD_AVX512)
+
+constexpr bool kBf16Pairs = true;
+
+struct Bf16Pairs {
+    __m512i v;
+};
+
+PENSTOCK_INLINE Bf16Pairs load_bf16_pairs(const uint16_t* p) {
+    return {_mm512_loadu_si512(p)};
+}
+PENSTOCK_INLINE Bf16Pairs broadcast_bf16_pair(const uint16_t* p) {
+    int32_t pair;
+    std::memcpy(&pair, p, sizeof pair);
+    return {_mm512_set1_epi32(pair)};
+}
+PENSTOCK_INLINE F32 add_bf16_pairs(F32 sum, Bf16Pairs a, Bf16Pairs b) {
+    return {
+        _mm512_dpbf16_ps(sum.v, reinterpret_cast<__m512bh>(a.v), reinterpret_cast<__m512bh>(b.v))};
+}
+PENSTOCK_INLINE void round_bf16(uint16_t* p, F32 a) {
+    const __m256bh rounded = _mm512_cvtneps_pbh(a.v);
+    std::memcpy(p, &rounded, sizeof rounded);
+}
+
+#elif defined(PENSTOCK_BF16_PAIRS)
+
+constexpr bool kBf16Pairs = true;
+
+struct Bf16Pairs {
+    uint16_t v[2 * kLanes];
+};
+
+PENSTOCK_INLINE float no_subnormal(float x) {
+    return __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.0f, x) : x;
+}
+PENSTOCK_INLINE Bf16Pairs load_bf16_pairs(const uint16_t* p) {
+    Bf16Pairs pairs;
+    std::memcpy(pairs.v, p, sizeof pairs.v);
+    return pairs;
+}
+PENSTOCK_INLINE Bf16Pairs broadcast_bf16_pair(const uint16_t* p) {
+    Bf16Pairs pairs;
+    for (int i = 0; i < kLanes; ++i)
+        std::memcpy(pairs.v + 2 * i, p, 2 * sizeof *p);
+    return pairs;
+}
+PENSTOCK_INLINE float add_bf16_product(float sum, uint16_t a, uint16_t b) {
+    const float x = no_subnormal(bf16_to_f32(a)), y = no_subnormal(bf16_to_f32(b));
+    return no_subnormal(__builtin_fmaf(x, y, no_subnormal(sum)));
+}
+PENSTOCK_INLINE F32 add_bf16_pairs(F32 sum, const Bf16Pairs& a, const Bf16Pairs& b) {
+    for (int i = 0; i < kLanes; ++i) {
+        sum.v[i] = add_bf16_product(sum.v[i], a.v[2 * i + 1], b.v[2 * i + 1]);
+        sum.v[i] = add_bf16_product(sum.v[i], a.v[2 * i], b.v[2 * i]);
+    }
+    return sum;
+}
+PENSTOCK_INLINE void round_bf16(uint16_t* p, F32 a) {
+    for (int i = 0; i < kLanes; ++i)
+        p[i] = f32_to_bf16(no_subnormal(a.v[i]));
+}
+
+#else
+
+constexpr bool kBf16Pairs = false;
+
+#endif
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL

@@ -1,0 +1,123 @@
+// bf16 weights in pairs: the dense product of levels that multiply them so.
+//
+// Activations are rounded to bf16, half to even, whatever the number of rows. The arithmetic, for
+// every M the same: even = add_bf16_pairs over pairs of k 0, 2, 4 ..., odd over pairs 1, 3, 5 ...,
+// each in order; out = (even + odd) + bias. Included by linear_dense.inl.h.
+#pragma once
+
+#include "cpu/bf16_pairs.h"
+#include "cpu/linear_cut.h"
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+
+// Most rows that share one load of a panel: their sums just fit the registers, and their chains of
+// additions hide each other's latency.
+constexpr int kMaxPairRows = 12;
+
+// Bytes of a row of rounded activations, padded to whole vectors. The odd line spreads rows over
+// the cache sets.
+PENSTOCK_INLINE int64_t pair_row_bytes(int64_t depth) {
+    return ceil_div(depth, kUnit) * kUnit * static_cast<int64_t>(sizeof(uint16_t)) + 64;
+}
+
+PENSTOCK_INLINE size_t pairs_workspace_bytes(const LinearPanels& linear) {
+    return static_cast<size_t>(kMaxPairRows * pair_row_bytes(linear.depth));
+}
+
+#if defined(PENSTOCK_BF16_PAIRS)
+
+PENSTOCK_INLINE void round_to_pairs(const float* x, int64_t depth, uint16_t* to) {
+    for (int64_t k = 0; k < depth; k += kLanes) {
+        const int64_t left = depth - k;
+        round_bf16(to + k, left < kLanes ? load(x + k, static_cast<int>(left)) : load(x + k));
+    }
+}
+
+template <int kRows>
+PENSTOCK_INLINE void multiply_pairs(const uint16_t* panel, int64_t pairs,
+                                    const uint16_t* const (&row)[kRows], F32 (&sum)[kRows][2]) {
+    const auto add = [&](int64_t pair, auto parity) {
+        const Bf16Pairs weight = load_bf16_pairs(panel + pair * 2 * kPanelRows);
+        unrolled<kRows>([&](auto m) {
+            F32& s = sum[m.value][parity.value];
+            s = add_bf16_pairs(s, weight, broadcast_bf16_pair(row[m.value] + 2 * pair));
+        });
+    };
+    int64_t pair = 0;
+    for (; pair + 1 < pairs; pair += 2) {
+        add(pair, Index<0>{});
+        add(pair + 1, Index<1>{});
+    }
+    if (pair < pairs)
+        add(pair, Index<0>{});
+}
+
+// Where a block of rows reads and writes.
+struct PairOperands {
+    const LinearPanels* linear;
+    const float* x;
+    int64_t x_stride;
+    float* out;
+    int64_t out_stride;
+    uint16_t* rounded; // of kMaxPairRows rows
+};
+
+// Rows [row, row + kRows) of a task. Returns kRows.
+template <int kRows>
+int64_t multiply_pair_rows(const PairOperands& operands, const LinearTask& task, int64_t row) {
+    const LinearPanels& linear = *operands.linear;
+    const PanelPart& part = *task.part;
+    const int64_t stride = pair_row_bytes(linear.depth) / static_cast<int64_t>(sizeof(uint16_t));
+    const uint16_t* in[kRows];
+    for (int m = 0; m < kRows; ++m) {
+        uint16_t* to = operands.rounded + m * stride;
+        round_to_pairs(operands.x + (row + m) * operands.x_stride, linear.depth, to);
+        in[m] = to;
+    }
+    for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
+        const uint8_t* weights = part.data + panel * part.panel_bytes;
+        F32 sum[kRows][2] = {};
+        multiply_pairs<kRows>(reinterpret_cast<const uint16_t*>(weights), ceil_div(linear.depth, 2),
+                              in, sum);
+        for (int m = 0; m < kRows; ++m) {
+            const F32 total[kPanelVectors] = {sum[m][0] + sum[m][1]};
+            store_panel(linear, part, panel, total, operands.out + (row + m) * operands.out_stride);
+        }
+    }
+    return kRows;
+}
+
+// Rows in blocks of the largest size that is left: few sizes keep the code small.
+PENSTOCK_INLINE int64_t multiply_pair_block(const PairOperands& operands, const LinearTask& task,
+                                            int64_t row) {
+    const int64_t left = task.row_end - row;
+    if (left >= kMaxPairRows)
+        return multiply_pair_rows<kMaxPairRows>(operands, task, row);
+    if (left >= 8)
+        return multiply_pair_rows<8>(operands, task, row);
+    if (left >= 4)
+        return multiply_pair_rows<4>(operands, task, row);
+    return left >= 2 ? multiply_pair_rows<2>(operands, task, row)
+                     : multiply_pair_rows<1>(operands, task, row);
+}
+
+PENSTOCK_INLINE void multiply_bf16_pairs(const LinearPanels& linear, const LinearTask& task,
+                                         const TensorView& x, const TensorView& out,
+                                         Workspace& workspace) {
+    const PairOperands operands{&linear,       static_cast<const float*>(x.data),
+                                x.stride[0],   static_cast<float*>(out.data),
+                                out.stride[0], static_cast<uint16_t*>(workspace.data)};
+    for (int64_t row = task.row_begin; row < task.row_end;)
+        row += multiply_pair_block(operands, task, row);
+}
+
+#else
+
+PENSTOCK_INLINE void multiply_bf16_pairs(const LinearPanels&, const LinearTask&, const TensorView&,
+                                         const TensorView&, Workspace&) {}
+
+#endif
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL
