@@ -1,0 +1,88 @@
+"""`Ranks` over torch.distributed: NCCL between GPUs, gloo between CPUs."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+import torch.distributed as dist
+
+Backend = Literal["nccl", "gloo"]
+
+LOOPBACK: Final = "lo"
+"""The interface on which the ranks of one machine find each other."""
+
+_WIDENED: Final = (torch.bfloat16, torch.float16)
+
+# Renamed in torch 2.13.
+_gather: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class TorchRanks:
+    """`Ranks[torch.Tensor]`: the default process group of this process.
+
+    On a GPU nothing waits for the host: calls are launched on the current stream, and captured with
+    it. A graph must be replayed by all ranks alike.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        count: int,
+        rendezvous: Path,
+        backend: Backend,
+        device: str = "cpu",
+        timeout_s: float = 600.0,
+    ) -> None:
+        """Meet the other ranks, which give the same new file as `rendezvous`, and connect to them
+        over the loopback interface. `timeout_s`: for this, and for every call that is not captured.
+        Raises RuntimeError where they do not come, or this process has a process group already.
+        """
+        self.rank = rank
+        self.count = count
+        self._device = torch.device(device)
+        self._widened = _WIDENED if backend == "gloo" else ()
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.putenv(name, LOOPBACK)  # read by the libraries when they connect
+        store = dist.FileStore(str(rendezvous), count)  # type: ignore[attr-defined]
+        bound: dict[str, Any] = {}
+        if self._device.type == "cuda":
+            bound["device_id"] = self._device  # connect now: a capture could not
+        dist.init_process_group(
+            backend,
+            store=store,
+            rank=rank,
+            world_size=count,
+            timeout=timedelta(seconds=timeout_s),
+            **bound,
+        )
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Ranks`: in place. gloo adds 16-bit floats as float32, rounded once."""
+        if x.dtype in self._widened:
+            wide = x.float()
+            dist.all_reduce(wide)
+            return x.copy_(wide)
+        dist.all_reduce(x)
+        return x
+
+    def gather(self, y: torch.Tensor, columns: int) -> torch.Tensor:
+        """See `Ranks`: the result is contiguous."""
+        samples, width = y.shape
+        parts = y.new_empty(self.count, samples, width)
+        _gather(parts.view(-1, width), y.contiguous())
+        kept = [part[:, : max(columns - at * width, 0)] for at, part in enumerate(parts)]
+        return torch.cat(kept, dim=1)
+
+    def share(self, tokens: torch.Tensor, source: int = 0) -> torch.Tensor:
+        """What rank `source` has in `tokens`, in place and on every rank."""
+        dist.broadcast(tokens, source)
+        return tokens
+
+    def close(self) -> None:
+        """Leave. Raises nothing where another rank has left before."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
