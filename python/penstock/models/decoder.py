@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from penstock.kernels.lora import Slots, Store
+from penstock.kernels.ranks import ALONE, Ranks
 from penstock.kernels.table import AdapterRows, HeadNorm, LayerCache, Ops, StepInputs
 from penstock.kernels.weights import Affine, Dense, Matrix
 from penstock.models.low_rank import DOWN, GATE_UP, OUTPUT, QKV, first_linears
 from penstock.models.rope import identity_table, rope_table
 from penstock.models.spec import DecoderSpec, LayerSpec
-from penstock.models.weights import DecoderWeights, LayerWeights, Vector
+from penstock.models.weights import LayerWeights, Vector, Weights
 from penstock.quant.rows import expert_bytes, linear_bytes, size_bytes
 
 Tensor = TypeVar("Tensor")
@@ -71,18 +72,21 @@ class Decoder(Generic[Tensor]):
     def __init__(
         self,
         spec: DecoderSpec,
-        weights: DecoderWeights,
+        weights: Weights,
         ops: Ops[Tensor],
         context_tokens: int | None = None,
         progress: Progress | None = None,
+        ranks: Ranks[Tensor] = ALONE,
     ) -> None:
         """Pack layer by layer; each layer's source arrays go as soon as it is packed.
 
         `context_tokens`: rows of the rope table; None: the model's own context length.
         `weight_bytes` counts the source arrays, a tied head once. `adapter_store`: what adapters
-        are rounded to: as coarse as the layers' own weights.
+        are rounded to: as coarse as the layers' own weights. `ranks`: those that have the other
+        shards, where `spec` and `weights` are of one (`models.shard`).
         """
         self.spec = spec
+        self._ranks = ranks
         self.weight_bytes = 0
         self.adapter_store: Store = "f32"
         self._first_linears = first_linears(spec)
@@ -111,7 +115,7 @@ class Decoder(Generic[Tensor]):
         `slots`: of the adapters that rows of `inputs` have, if any has one."""
         states = self.hidden(ops, inputs, caches, inputs.sample_rows, slots)
         logits: Tensor = ops.linear(states, self._head)
-        return logits
+        return self._ranks.gather(logits, self.spec.vocab)
 
     def hidden(
         self,
@@ -136,9 +140,10 @@ class Decoder(Generic[Tensor]):
                 x = ops.gather_rows(x, rows)
                 residual = ops.gather_rows(residual, rows)
                 linear.rows = inputs.sampled_adapters
-            x = self._post_norm(ops, linear(x, layer.output, OUTPUT), layer.attention_post_norm)
+            x = self._ranks.sum(linear(x, layer.output, OUTPUT))
+            x = self._post_norm(ops, x, layer.attention_post_norm)
             x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, spec.norm_eps)
-            x = self._feed_forward(ops, linear, x, layer)
+            x = self._ranks.sum(self._feed_forward(ops, linear, x, layer))
             x = self._post_norm(ops, x, layer.mlp_post_norm)
         states, _ = ops.add_rms_norm(x, residual, self._final_norm, spec.norm_eps)
         return states
@@ -181,7 +186,7 @@ class Decoder(Generic[Tensor]):
     def _post_norm(self, ops: Ops[Tensor], x: Tensor, weight: Tensor | None) -> Tensor:
         return x if weight is None else ops.rms_norm(x, weight, self.spec.norm_eps)
 
-    def _pack_ends(self, weights: DecoderWeights, ops: Ops[Tensor]) -> tuple[Any, Any]:
+    def _pack_ends(self, weights: Weights, ops: Ops[Tensor]) -> tuple[Any, Any]:
         """The embedding table and the head, which may be one matrix."""
         table = weights.embedding()
         self.weight_bytes += size_bytes(table)

@@ -23,7 +23,7 @@ from penstock.models.sentence import SentenceSpec, is_sentence_folder, sentence_
 from penstock.models.spec import DecoderSpec
 from penstock.models.tensor_names import GGUF_NAMES, hf_names
 from penstock.models.tokenizer_data import EmbeddingParts, TextParts, TokenizerFiles
-from penstock.models.weights import DecoderWeights
+from penstock.models.weights import DecoderWeights, Weights
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.float8_checkpoint import Held, open_checkpoint, widened_bytes
 from penstock.quant.gguf import GgufFile
@@ -37,7 +37,7 @@ class LoadedModel:
     model_id: str
     fingerprint: str
     spec: DecoderSpec
-    weights: DecoderWeights
+    weights: Weights
     widened_bytes: int = 0
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,35 @@ class LayerWeights:
     mlp_post_norm: Vector | None = None
 
 
+class Weights(Protocol):
+    """What a decoder is packed from. All methods raise ModelError naming file and tensor."""
+
+    def embedding(self) -> Matrix:
+        """[V, W]."""
+        ...
+
+    def head(self) -> Linear | None:
+        """[V, W]; None where it is the embedding."""
+        ...
+
+    def final_norm(self) -> Vector:
+        """[W]."""
+        ...
+
+    def rope_factors(self) -> Vector | None:
+        """[rotated / 2] divisors of the rope frequencies, if there are any."""
+        ...
+
+    def layers(self) -> Iterator[LayerWeights]:
+        """Every layer in order."""
+        ...
+
+    def float8_savings(self) -> int:
+        """The bytes by which layers' matrices of plain floats would shrink as 8-bit floats with a
+        scale for each row."""
+        ...
+
+
 class DecoderWeights:
     """The weights that `spec` asks for, in `checkpoint` under `names`.
 
@@ -68,8 +97,9 @@ class DecoderWeights:
         interleaved: bool = False,
     ) -> None:
         """Raises ModelError where the checkpoint's header is not what the spec says."""
+        self.path = checkpoint.path
         self._checkpoint = checkpoint
-        self._names = names
+        self.names = names
         self._spec = spec
         self._dtype = dtype
         self._interleaved = interleaved
@@ -77,7 +107,7 @@ class DecoderWeights:
 
     def embedding(self) -> Matrix:
         """[V, W]. Raises ModelError where it is of 8-bit floats: only products know those."""
-        name = f"{self._names.embedding}.weight"
+        name = f"{self.names.embedding}.weight"
         table = self._matrix(name)
         if isinstance(table, Float8):
             raise ModelError(
@@ -89,15 +119,15 @@ class DecoderWeights:
         """[V, W]; None where it is the embedding."""
         if self._spec.tied_head:
             return None
-        return Linear((self._matrix(f"{self._names.head}.weight"),))
+        return Linear((self._matrix(f"{self.names.head}.weight"),))
 
     def final_norm(self) -> Vector:
         """[W]."""
-        return self._norm(self._names.final_norm)
+        return self._norm(self.names.final_norm)
 
     def rope_factors(self) -> Vector | None:
         """[rotated / 2] divisors of the rope frequencies, where the file carries them."""
-        name = self._names.rope_factors
+        name = self.names.rope_factors
         if name is None or name not in self._checkpoint.tensors:
             return None
         factors = self._checkpoint.vector(name)
@@ -105,32 +135,38 @@ class DecoderWeights:
             raise ModelError(f"{self._checkpoint.path}: {name}: not all are positive numbers")
         return factors
 
-    def float8_savings(self) -> int:
-        """The bytes by which layers' matrices of plain floats would shrink as 8-bit floats with a
-        scale for each row."""
-        names, saved = self._names, 0
+    def float8_savings(self, part: DecoderSpec | None = None) -> int:
+        """See `Weights`. `part`: the sizes of a shard of these, which is counted then."""
+        names, saved = self.names, 0
+        shapes = expected_shapes(names, part or self._spec)
         linears = (names.q, names.k, names.v, names.output, names.gate, names.up, names.down)
         for index in range(len(self._spec.layers)):
             for linear in linears:
-                info = self._checkpoint.tensors.get(f"{names.layer.format(index)}{linear}.weight")
+                name = f"{names.layer.format(index)}{linear}.weight"
+                info = self._checkpoint.tensors.get(name)
                 if info is not None and info.type_name in ("F32", "F16", "BF16"):
-                    saved += info.size_bytes - math.prod(info.shape) - 4 * info.shape[0]
+                    rows, columns = shapes[name]
+                    saved += self.stored_bytes({name: (rows, columns)}) - rows * (columns + 4)
         return saved
+
+    def stored_bytes(self, shapes: Mapping[str, Shape]) -> int:
+        """What parts of tensors take as they are stored, or as f32 if that is asked for. `shapes`:
+        of the part of each tensor."""
+        if self._dtype == "f32":
+            return 4 * sum(map(math.prod, shapes.values()))
+        stored = self._checkpoint.tensors
+        return sum(
+            stored[name].size_bytes * math.prod(shape) // math.prod(stored[name].shape)
+            for name, shape in shapes.items()
+        )
 
     def layers(self) -> Iterator[LayerWeights]:
         """Every layer in order, converted a few ahead of the one that is given."""
-        with ThreadPoolExecutor(READERS, "read-weights") as pool:
-            ahead: deque[Future[LayerWeights]] = deque()
-            for index in range(len(self._spec.layers)):
-                ahead.append(pool.submit(self.layer, index))
-                if len(ahead) > LAYERS_AHEAD:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
+        return read_ahead(self.layer, len(self._spec.layers))
 
     def layer(self, index: int) -> LayerWeights:
         """One layer."""
-        names, spec = self._names, self._spec
+        names, spec = self.names, self._spec
         prefix = names.layer.format(index)
         sandwich = spec.sandwich_norms
         mixture = spec.layers[index].experts
@@ -161,7 +197,7 @@ class DecoderWeights:
         return Dense(dequantize(matrix), "f32") if self._dtype == "f32" else matrix
 
     def _experts(self, prefix: str, mixture: ExpertsSpec) -> Experts:
-        names = self._names
+        names = self.names
         gate, up, down = (
             self._matrices(f"{prefix}{name}.weight", mixture.count)
             for name in (names.expert_gate, names.expert_up, names.expert_down)
@@ -185,7 +221,7 @@ class DecoderWeights:
         return np.concatenate([self._checkpoint.vector(f"{prefix}{name}.bias") for name in names])
 
     def _qkv(self, prefix: str) -> Linear:
-        names, spec = self._names, self._spec
+        names, spec = self.names, self._spec
         fused = self._linear(prefix, (names.q, names.k, names.v), spec.qkv_bias)
         if not self._interleaved:
             return fused
@@ -197,6 +233,18 @@ class DecoderWeights:
             q_bias, k_bias, v_bias = np.split(bias, [spec.q_rows, spec.q_rows + spec.kv_rows])
             bias = np.concatenate([q_bias[q_order], k_bias[k_order], v_bias])
         return Linear((take_rows(q, q_order), take_rows(k, k_order), v), bias)
+
+
+def read_ahead(read: Callable[[int], LayerWeights], count: int) -> Iterator[LayerWeights]:
+    """What `read` gives for 0 .. count - 1, a few read ahead on threads."""
+    with ThreadPoolExecutor(READERS, "read-weights") as pool:
+        ahead: deque[Future[LayerWeights]] = deque()
+        for index in range(count):
+            ahead.append(pool.submit(read, index))
+            if len(ahead) > LAYERS_AHEAD:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
 
 
 def deinterleaved_rows(heads: int, head_dim: int, rotated: int) -> npt.NDArray[np.intp]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -29,6 +31,23 @@ def dequantize(matrix: Matrix) -> Floats:
     if matrix.minimum is not None:
         values += _level(matrix.minimum, matrix.super_minimum, matrix.group)[:, :, None]
     return values.reshape(rows, columns)
+
+
+def multiply_out(matrix: Affine) -> Affine:
+    """The same numbers with scales of one level, float32: a multiplier of 8 bits times a float16
+    has 19 significant bits. Scales that have one level are left as they are."""
+    if matrix.super_scale is None:
+        return matrix
+    minimum = matrix.minimum
+    if minimum is not None:
+        minimum = _level(minimum, matrix.super_minimum, matrix.group)
+    return replace(
+        matrix,
+        scale=_level(matrix.scale, matrix.super_scale, matrix.group),
+        minimum=minimum,
+        super_scale=None,
+        super_minimum=None,
+    )
 
 
 def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> Floats:

@@ -1,0 +1,34 @@
+"""The part of an adapter that one rank of a divided model adds (`models.shard`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from penstock.adapters.adapter import Adapter, Factors
+from penstock.models.shard import Share, share_of
+from penstock.models.spec import DecoderSpec
+
+
+def shard_adapter(adapter: Adapter, spec: DecoderSpec, rank: int, count: int) -> Adapter:
+    """Of projections that are cut by rows all of `a` and the rank's rows of `b`; of those cut by
+    columns its columns of `a` and all of `b`: what they add are parts of sums.
+
+    `spec`: that of the whole model. Raises ModelError where it cannot be divided.
+    """
+    share = share_of(spec, rank, count)
+    layers = tuple(
+        {name: _shard(name, factors, share) for name, factors in layer.items()}
+        for layer in adapter.layers
+    )
+    size_bytes = sum(one.a.nbytes + one.b.nbytes for layer in layers for one in layer.values())
+    return replace(adapter, layers=layers, size_bytes=size_bytes)
+
+
+def _shard(name: str, factors: Factors, share: Share) -> Factors:
+    if name in ("o", "down"):
+        columns = share.q if name == "o" else share.ff
+        return Factors(np.ascontiguousarray(factors.a[:, columns]), factors.b)
+    rows = {"q": share.q, "k": share.kv, "v": share.kv, "gate": share.ff, "up": share.ff}
+    return Factors(factors.a, factors.b[rows[name]])
