@@ -8,8 +8,9 @@ from typing import Literal
 
 import torch
 
+from penstock.kernels.ops.lora import ReferenceSlots
 from penstock.kernels.reference import ReferenceOps
-from penstock.kernels.table import LayerCache, StepInputs
+from penstock.kernels.table import AdapterRows, LayerCache, StepInputs
 from penstock.models.decoder import Decoder
 from penstock.models.files import ModelFiles
 from penstock.models.loading import load_model
@@ -29,12 +30,14 @@ def load_decoder(
 
 @dataclass
 class Stepper:
-    """Sequences of up to `max_tokens` tokens, each with its own scattered blocks."""
+    """Sequences of up to `max_tokens` tokens, each with its own scattered blocks. `slots`: all of
+    them have the adapter in slot 0."""
 
     decoder: Decoder[torch.Tensor]
     ops: ReferenceOps
     sequences: int = 1
     max_tokens: int = 64
+    slots: ReferenceSlots | None = None
     lengths: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -47,8 +50,8 @@ class Stepper:
         shape = (blocks, spec.kv_heads)
         self.caches = [
             LayerCache(
-                torch.full((*shape, spec.head_dim, BLOCK_TOKENS), float("nan")),
-                torch.full((*shape, BLOCK_TOKENS, spec.head_dim), float("nan")),
+                self._undefined(*shape, spec.head_dim, BLOCK_TOKENS),
+                self._undefined(*shape, BLOCK_TOKENS, spec.head_dim),
             )
             for _ in spec.layers
         ]
@@ -73,8 +76,18 @@ class Stepper:
             *(_int32(x) for x in (tokens, positions, slots, starts, contexts)),
             block_tables=self.tables[list(chunks)],
             sample_rows=_int32(rows),
+            adapters=self._adapted(len(tokens)),
+            sampled_adapters=self._adapted(len(rows)),
         )
-        return self.decoder.forward(self.ops, inputs, self.caches)
+        return self.decoder.forward(self.ops, inputs, self.caches, self.slots)
+
+    def _adapted(self, count: int) -> AdapterRows[torch.Tensor] | None:
+        if self.slots is None:
+            return None
+        return AdapterRows(_int32([0]), _int32(list(range(count))), _int32([0, count]))
+
+    def _undefined(self, *shape: int) -> torch.Tensor:
+        return torch.full(shape, float("nan"), dtype=self.ops.dtype)
 
 
 def _int32(values: list[int]) -> torch.Tensor:

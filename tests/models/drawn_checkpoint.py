@@ -1,0 +1,82 @@
+"""A checkpoint in memory, with drawn weights of any kind for any spec."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from penstock.kernels.draw import Draw
+from penstock.kernels.weights import Dense, Matrix
+from penstock.models.spec import DecoderSpec
+from penstock.models.tensor_names import hf_names
+from penstock.models.weights import DecoderWeights, expected_shapes
+from penstock.quant.checkpoint import TensorInfo
+
+FLOATS = {"f32": 4, "f16": 2, "bf16": 2}
+FLOAT8 = {"f8_row": (1, 0), "f8_all": (0, 0), "f8_tile": (128, 128), "f8_group": (1, 128)}
+
+
+def draw_matrix(source: Draw, rows: int, columns: int, form: str) -> Matrix:
+    """`form`: of `Draw.dense`, of `Draw.affine`, or of FLOAT8."""
+    if form in FLOATS:
+        return source.dense(rows, columns, form)
+    if form in FLOAT8:
+        height, width = FLOAT8[form]
+        return source.float8(rows, columns, (height or rows, width or columns))
+    return source.affine(rows, columns, form)
+
+
+class DrawnCheckpoint:
+    """`Checkpoint` whose projections have `form`, and whose other tensors are float32. Two of the
+    same names and shapes are alike. `changed`: tensors with other values."""
+
+    def __init__(
+        self, shapes: dict[str, tuple[int, ...]], form: str, changed: dict[str, Matrix]
+    ) -> None:
+        self.path = Path("drawn")
+        self.tensors = {
+            name: TensorInfo(name, shape, "F32", 0, 4 * math.prod(shape))
+            for name, shape in shapes.items()
+        }
+        self._form = form
+        self._changed = changed
+
+    def matrix(self, name: str) -> Matrix:
+        if name in self._changed:
+            return self._changed[name]
+        rows, columns = self.tensors[name].shape
+        form = self._form if "proj" in name else "f32"
+        return draw_matrix(self._source(name), rows, columns, form)
+
+    def stack(self, name: str) -> tuple[Matrix, ...]:
+        count, rows, columns = self.tensors[name].shape
+        source = self._source(name)
+        return tuple(draw_matrix(source, rows, columns, self._form) for _ in range(count))
+
+    def vector(self, name: str) -> np.ndarray:
+        (size,) = self.tensors[name].shape
+        around = 1.0 if name.endswith("norm.weight") else 0.0
+        return around + 0.3 * self._source(name).normal(size).numpy()
+
+    def _source(self, name: str) -> Draw:
+        return Draw(zlib.crc32(name.encode()))
+
+
+def drawn_weights(
+    spec: DecoderSpec,
+    form: str = "f32",
+    *,
+    interleaved: bool = False,
+    changed: dict[str, Matrix] | None = None,
+) -> DecoderWeights:
+    """Weights under the names of a Hugging Face folder."""
+    names = hf_names(spec)
+    checkpoint = DrawnCheckpoint(expected_shapes(names, spec), form, changed or {})
+    return DecoderWeights(checkpoint, names, spec, "auto", interleaved)
+
+
+def dense(values: np.ndarray) -> Dense:
+    return Dense(np.ascontiguousarray(values, dtype=np.float32), "f32")
