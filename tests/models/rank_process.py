@@ -1,0 +1,77 @@
+"""One rank of a group of real processes: what it finds goes to an .npz, for test_torch_ranks.py.
+
+Arguments: rank, count, the file where they meet, a model's folder, the file of results.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+from stepping import Stepper
+
+from penstock.kernels.ranks import ALONE, Ranks
+from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.torch_ranks import TorchRanks
+from penstock.models.decoder import Decoder
+from penstock.models.files import ModelFiles
+from penstock.models.loading import LoadedModel, load_model
+from penstock.models.shard import shard_model
+
+PROMPT = [3, 17, 5, 40, 2, 9, 144, 31, 8]
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def drawn(rank: int, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(rank))
+
+
+def logits_of(model: LoadedModel, ranks: Ranks[torch.Tensor] = ALONE) -> torch.Tensor:
+    ops = ReferenceOps()
+    stepper = Stepper(Decoder(model.spec, model.weights, ops, ranks=ranks), ops)
+    return torch.cat([stepper.step({0: PROMPT}, all_rows=True), stepper.step({0: [7]})])
+
+
+def listening() -> list[str]:
+    connections = psutil.Process().net_connections(kind="inet")
+    return [one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN]
+
+
+def findings(ranks: TorchRanks, folder: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for dtype in DTYPES:
+        x = drawn(ranks.rank, 5, 64).to(dtype)
+        found[f"sum {dtype}"] = ranks.sum(x)
+        found[f"in place {dtype}"] = x
+    found["sum of nothing"] = ranks.sum(torch.empty(0, 64))
+    y = drawn(ranks.rank, 3, 8)
+    found["gather"] = ranks.gather(y, 16)
+    found["gather less"] = ranks.gather(y, 11)
+    found["gather of one"] = ranks.gather(y, 5)
+    found["gather transposed"] = ranks.gather(drawn(ranks.rank, 8, 3).T, 16)
+    found["gather of nothing"] = ranks.gather(torch.empty(0, 8), 13)
+    for source in range(ranks.count):
+        found[f"share {source}"] = ranks.share(torch.tensor([ranks.rank, 5]), source)
+    model = load_model(ModelFiles("m", "folder", folder), "auto")
+    found["logits"] = logits_of(shard_model(model, ranks.rank, ranks.count), ranks)
+    return found
+
+
+def main() -> None:
+    rank, count = int(sys.argv[1]), int(sys.argv[2])
+    torch.set_num_threads(1)
+    ranks = TorchRanks(rank, count, Path(sys.argv[3]), "gloo", timeout_s=100)
+    heard_at = listening()
+    with torch.inference_mode():
+        found = findings(ranks, Path(sys.argv[4]))
+    ranks.close()
+    # every type that there is fits into float64
+    arrays = {name: tensor.double().numpy() for name, tensor in found.items()}
+    np.savez(sys.argv[5], listening=np.array(heard_at), **arrays)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Real processes give each other what `Ranks` says, over gloo. They are started once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rank_process import DTYPES, drawn, logits_of
+from small_experts import write_small_experts
+
+from penstock.models.files import ModelFiles
+from penstock.models.loading import load_model
+
+COUNT = 2
+SCRIPT = Path(__file__).parent / "rank_process.py"
+
+Found = list[Mapping[str, np.ndarray]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_experts(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What each rank found."""
+    place = tmp_path_factory.mktemp("ranks")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, str(SCRIPT)]
+    results = [place / f"{rank}.npz" for rank in range(COUNT)]
+    processes = [
+        subprocess.Popen(
+            [*command, str(rank), str(COUNT), str(place / "meeting"), str(folder), str(result)],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, result in enumerate(results)
+    ]
+    told = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * COUNT, "\n".join(told)
+    return [np.load(result) for result in results]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_sum_is_that_of_all_ranks(found: Found, dtype: torch.dtype) -> None:
+    """Of 16 bits too it is rounded once; two numbers have one sum in any order."""
+    parts = [drawn(rank, 5, 64).to(dtype) for rank in range(COUNT)]
+    expected = (parts[0].double() + parts[1].double()).to(dtype).double().numpy()
+    for own in found:
+        np.testing.assert_array_equal(own[f"sum {dtype}"], expected)
+        np.testing.assert_array_equal(own[f"in place {dtype}"], expected)
+
+
+def test_gather_lays_ranks_side_by_side_and_keeps_what_is_asked_for(found: Found) -> None:
+    beside = torch.cat([drawn(rank, 3, 8) for rank in range(COUNT)], dim=1).numpy()
+    turned = torch.cat([drawn(rank, 8, 3).T for rank in range(COUNT)], dim=1).numpy()
+    for own in found:
+        np.testing.assert_array_equal(own["gather"], beside)
+        np.testing.assert_array_equal(own["gather less"], beside[:, :11])
+        np.testing.assert_array_equal(own["gather of one"], beside[:, :5])
+        np.testing.assert_array_equal(own["gather transposed"], turned)
+
+
+def test_steps_that_sample_nothing_have_nothing_to_add(found: Found) -> None:
+    for own in found:
+        assert own["sum of nothing"].shape == (0, 64)
+        assert own["gather of nothing"].shape == (0, 13)
+
+
+@pytest.mark.parametrize("source", range(COUNT))
+def test_share_is_what_the_source_has(found: Found, source: int) -> None:
+    for own in found:
+        assert own[f"share {source}"].tolist() == [source, 5]
+
+
+def test_shards_in_processes_give_the_logits_of_the_model(found: Found, folder: Path) -> None:
+    expected = logits_of(load_model(ModelFiles("m", "folder", folder), "auto")).numpy()
+    for own in found:
+        np.testing.assert_allclose(own["logits"], expected, atol=1e-4, rtol=1e-4)
+        np.testing.assert_array_equal(own["logits"], found[0]["logits"])
+
+
+def test_ranks_listen_on_the_loopback_interface_alone(found: Found) -> None:
+    for own in found:
+        assert len(own["listening"]) > 0
+        assert set(own["listening"].tolist()) == {"127.0.0.1"}
