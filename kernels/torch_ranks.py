@@ -12,6 +12,10 @@ import torch.distributed as dist
 
 Backend = Literal["nccl", "gloo"]
 
+Sums = Literal["fastest", "ordered"]
+"""How parts are added: as the backend likes, which may depend on their size; or in the order of
+ranks, in float32 at least, and rounded once."""
+
 LOOPBACK: Final = "lo"
 """The interface on which the ranks of one machine find each other."""
 
@@ -35,6 +39,7 @@ class TorchRanks:
         rendezvous: Path,
         backend: Backend,
         device: str = "cpu",
+        sums: Sums = "fastest",
         timeout_s: float = 600.0,
     ) -> None:
         """Meet the other ranks, which give the same new file as `rendezvous`, and connect to them
@@ -43,14 +48,14 @@ class TorchRanks:
         """
         self.rank = rank
         self.count = count
-        self._device = torch.device(device)
+        self._ordered = sums == "ordered"
         self._widened = _WIDENED if backend == "gloo" else ()
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.putenv(name, LOOPBACK)  # read by the libraries when they connect
         store = dist.FileStore(str(rendezvous), count)  # type: ignore[attr-defined]
         bound: dict[str, Any] = {}
-        if self._device.type == "cuda":
-            bound["device_id"] = self._device  # connect now: a capture could not
+        if torch.device(device).type == "cuda":
+            bound["device_id"] = torch.device(device)  # connect now: a capture could not
         dist.init_process_group(
             backend,
             store=store,
@@ -62,6 +67,8 @@ class TorchRanks:
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         """See `Ranks`: in place. gloo adds 16-bit floats as float32, rounded once."""
+        if self._ordered:
+            return self._sum_in_order(x)
         if x.dtype in self._widened:
             wide = x.float()
             dist.all_reduce(wide)
@@ -71,16 +78,28 @@ class TorchRanks:
 
     def gather(self, y: torch.Tensor, columns: int) -> torch.Tensor:
         """See `Ranks`: the result is contiguous."""
-        samples, width = y.shape
-        parts = y.new_empty(self.count, samples, width)
-        _gather(parts.view(-1, width), y.contiguous())
-        kept = [part[:, : max(columns - at * width, 0)] for at, part in enumerate(parts)]
+        width = y.shape[1]
+        parts = enumerate(self._parts(y))
+        kept = [part[:, : max(columns - at * width, 0)] for at, part in parts]
         return torch.cat(kept, dim=1)
 
     def share(self, tokens: torch.Tensor, source: int = 0) -> torch.Tensor:
         """What rank `source` has in `tokens`, in place and on every rank."""
         dist.broadcast(tokens, source)
         return tokens
+
+    def _parts(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, K] of every rank: [count, N, K]."""
+        parts = x.new_empty(self.count, *x.shape)
+        _gather(parts.flatten(0, 1), x.contiguous())
+        return parts
+
+    def _sum_in_order(self, x: torch.Tensor) -> torch.Tensor:
+        first, *others = self._parts(x)
+        total = first.to(torch.promote_types(x.dtype, torch.float32))
+        for part in others:
+            total = total + part
+        return x.copy_(total)
 
     def close(self) -> None:
         """Leave. Raises nothing where another rank has left before."""

@@ -48,10 +48,10 @@ def findings(ranks: TorchRanks, folder: Path) -> dict[str, torch.Tensor]:
         found[f"in place {dtype}"] = x
     found["sum of nothing"] = ranks.sum(torch.empty(0, 64))
     y = drawn(ranks.rank, 3, 8)
-    found["gather"] = ranks.gather(y, 16)
-    found["gather less"] = ranks.gather(y, 11)
+    found["gather"] = ranks.gather(y, ranks.count * 8)
+    found["gather less"] = ranks.gather(y, 27)
     found["gather of one"] = ranks.gather(y, 5)
-    found["gather transposed"] = ranks.gather(drawn(ranks.rank, 8, 3).T, 16)
+    found["gather transposed"] = ranks.gather(drawn(ranks.rank, 8, 3).T, ranks.count * 8)
     found["gather of nothing"] = ranks.gather(torch.empty(0, 8), 13)
     for source in range(ranks.count):
         found[f"share {source}"] = ranks.share(torch.tensor([ranks.rank, 5]), source)
@@ -68,6 +68,10 @@ def main() -> None:
     with torch.inference_mode():
         found = findings(ranks, Path(sys.argv[4]))
     ranks.close()
+    ordered = TorchRanks(rank, count, Path(f"{sys.argv[3]}-2"), "gloo", sums="ordered")
+    for dtype in DTYPES:
+        found[f"ordered sum {dtype}"] = ordered.sum(drawn(rank, 5, 64).to(dtype))
+    ordered.close()
     # every type that there is fits into float64
     arrays = {name: tensor.double().numpy() for name, tensor in found.items()}
     np.savez(sys.argv[5], listening=np.array(heard_at), **arrays)

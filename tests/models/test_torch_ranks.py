@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from small_experts import write_small_experts
 from penstock.models.files import ModelFiles
 from penstock.models.loading import load_model
 
-COUNT = 2
+COUNT = 4
 SCRIPT = Path(__file__).parent / "rank_process.py"
 
 Found = list[Mapping[str, np.ndarray]]
@@ -49,14 +50,31 @@ def found(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
     return [np.load(result) for result in results]
 
 
+def parts_of(dtype: torch.dtype) -> list[torch.Tensor]:
+    return [drawn(rank, 5, 64).to(dtype) for rank in range(COUNT)]
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_sum_is_that_of_all_ranks(found: Found, dtype: torch.dtype) -> None:
-    """Of 16 bits too it is rounded once; two numbers have one sum in any order."""
-    parts = [drawn(rank, 5, 64).to(dtype) for rank in range(COUNT)]
-    expected = (parts[0].double() + parts[1].double()).to(dtype).double().numpy()
+def test_sum_is_that_of_all_ranks_and_the_same_on_each(found: Found, dtype: torch.dtype) -> None:
+    """Of 16 bits too it is rounded once."""
+    expected = torch.stack(parts_of(dtype)).double().sum(dim=0)
+    within = 8 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps
     for own in found:
-        np.testing.assert_array_equal(own[f"sum {dtype}"], expected)
-        np.testing.assert_array_equal(own[f"in place {dtype}"], expected)
+        summed = torch.from_numpy(own[f"sum {dtype}"])
+        torch.testing.assert_close(
+            summed, expected, atol=within, rtol=within + torch.finfo(dtype).eps / 2
+        )
+        np.testing.assert_array_equal(summed, found[0][f"sum {dtype}"])
+        np.testing.assert_array_equal(own[f"in place {dtype}"], summed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_ordered_sum_adds_rank_after_rank_in_float32(found: Found, dtype: torch.dtype) -> None:
+    wide = torch.promote_types(dtype, torch.float32)
+    first, *others = (part.to(wide) for part in parts_of(dtype))
+    expected = functools.reduce(torch.add, others, first).to(dtype).double().numpy()
+    for own in found:
+        np.testing.assert_array_equal(own[f"ordered sum {dtype}"], expected)
 
 
 def test_gather_lays_ranks_side_by_side_and_keeps_what_is_asked_for(found: Found) -> None:
@@ -64,7 +82,7 @@ def test_gather_lays_ranks_side_by_side_and_keeps_what_is_asked_for(found: Found
     turned = torch.cat([drawn(rank, 8, 3).T for rank in range(COUNT)], dim=1).numpy()
     for own in found:
         np.testing.assert_array_equal(own["gather"], beside)
-        np.testing.assert_array_equal(own["gather less"], beside[:, :11])
+        np.testing.assert_array_equal(own["gather less"], beside[:, :27])
         np.testing.assert_array_equal(own["gather of one"], beside[:, :5])
         np.testing.assert_array_equal(own["gather transposed"], turned)
 
