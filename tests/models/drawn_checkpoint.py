@@ -11,12 +11,15 @@ import numpy as np
 from penstock.kernels.draw import Draw
 from penstock.kernels.weights import Dense, Matrix
 from penstock.models.spec import DecoderSpec
-from penstock.models.tensor_names import hf_names
+from penstock.models.tensor_names import TensorNames, hf_names
 from penstock.models.weights import DecoderWeights, expected_shapes
 from penstock.quant.checkpoint import TensorInfo
 
 FLOATS = {"f32": 4, "f16": 2, "bf16": 2}
 FLOAT8 = {"f8_row": (1, 0), "f8_all": (0, 0), "f8_tile": (128, 128), "f8_group": (1, 128)}
+
+ENDS = ("model.embed_tokens.weight", "lm_head.weight", "token_embd.weight", "output.weight")
+ROUTERS = ("mlp.gate.weight", "ffn_gate_inp.weight")
 
 
 def draw_matrix(source: Draw, rows: int, columns: int, form: str) -> Matrix:
@@ -30,8 +33,9 @@ def draw_matrix(source: Draw, rows: int, columns: int, form: str) -> Matrix:
 
 
 class DrawnCheckpoint:
-    """`Checkpoint` whose projections have `form`, and whose other tensors are float32. Two of the
-    same names and shapes are alike. `changed`: tensors with other values."""
+    """`Checkpoint` whose matrices have `form`; routers are float32, and embedding and head beside
+    8-bit floats. Two of the same names and shapes are alike. `changed`: tensors with other values.
+    """
 
     def __init__(
         self, shapes: dict[str, tuple[int, ...]], form: str, changed: dict[str, Matrix]
@@ -48,8 +52,8 @@ class DrawnCheckpoint:
         if name in self._changed:
             return self._changed[name]
         rows, columns = self.tensors[name].shape
-        form = self._form if "proj" in name else "f32"
-        return draw_matrix(self._source(name), rows, columns, form)
+        plain = name.endswith(ROUTERS) or (name in ENDS and self._form in FLOAT8)
+        return draw_matrix(self._source(name), rows, columns, "f32" if plain else self._form)
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
         count, rows, columns = self.tensors[name].shape
@@ -69,11 +73,12 @@ def drawn_weights(
     spec: DecoderSpec,
     form: str = "f32",
     *,
+    names: TensorNames | None = None,
     interleaved: bool = False,
     changed: dict[str, Matrix] | None = None,
 ) -> DecoderWeights:
-    """Weights under the names of a Hugging Face folder."""
-    names = hf_names(spec)
+    """Weights under `names`, or those of a Hugging Face folder."""
+    names = names or hf_names(spec)
     checkpoint = DrawnCheckpoint(expected_shapes(names, spec), form, changed or {})
     return DecoderWeights(checkpoint, names, spec, "auto", interleaved)
 

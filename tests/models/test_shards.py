@@ -24,6 +24,7 @@ from penstock.models.loading import LoadedModel
 from penstock.models.low_rank import linear_sizes
 from penstock.models.shard import ShardWeights, shard_model, shard_spec
 from penstock.models.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
+from penstock.models.tensor_names import GGUF_NAMES
 from penstock.models.weights import DecoderWeights
 from penstock.quant.dequantize import dequantize
 from penstock.quant.rows import size_bytes
@@ -80,6 +81,7 @@ CASES: dict[str, tuple[DecoderSpec, str]] = {
     "Q4_K": (LLAMA, "q4_k"),
     "Q5_K": (LLAMA, "q5_k"),
     "Q6_K": (LLAMA, "q6_k"),
+    "Q6_K, tied": (replace(LLAMA, tied_head=True), "q6_k"),
     "8-bit floats, a scale a row": (LLAMA, "f8_row"),
     "8-bit floats, one scale": (LLAMA, "f8_all"),
     "8-bit floats, tiles": (replace(LLAMA, head_dim=128, ff=512, layers=(LayerSpec(),)), "f8_tile"),
@@ -156,6 +158,14 @@ def test_heads_are_cut_after_their_rows_are_put_in_order(count: int) -> None:
     assert_close(sharded_logits(model, count), expected, 1e-10)
 
 
+@pytest.mark.parametrize("count", COUNTS)
+def test_experts_that_are_one_tensor_are_cut_too(count: int) -> None:
+    """As in GGUF files."""
+    spec = replace(LLAMA, layers=(MIXTURE, LayerSpec()))
+    model = model_of(spec, drawn_weights(spec, "q4_k", names=GGUF_NAMES))
+    assert_close(sharded_logits(model, count), logits_of(model), 1e-10)
+
+
 NAMES = {
     "q": "self_attn.q_proj",
     "k": "self_attn.k_proj",
@@ -225,12 +235,12 @@ def test_a_rank_that_is_alone_gives_back_what_it_is_given() -> None:
 
 def test_a_shard_among_one_is_the_model() -> None:
     model = model_of(LLAMA, drawn_weights(LLAMA, "q4_k"))
-    assert shard_spec(LLAMA, 1) == LLAMA
+    assert shard_spec(LLAMA, 1, "") == LLAMA
     assert torch.equal(logits_of(shard_model(model, 0, 1)), logits_of(model))
 
 
 def test_fewer_kv_heads_than_ranks_are_had_by_several() -> None:
-    assert shard_spec(replace(LLAMA, heads=8), 8).kv_heads == 1
+    assert shard_spec(replace(LLAMA, heads=8), 8, "").kv_heads == 1
     weights = drawn_weights(replace(LLAMA, heads=8))
     parts = [ShardWeights(weights, replace(LLAMA, heads=8), rank, 8) for rank in range(8)]
     keys = [part.layer(0).qkv.parts[1].data for part in parts]
@@ -281,10 +291,10 @@ def test_sizes_that_cannot_be_divided_are_named(
     change: dict[str, object], count: int, message: str
 ) -> None:
     spec = replace(LLAMA, **change)  # type: ignore[arg-type]
-    with pytest.raises(ModelError, match=message):
-        shard_spec(spec, count)
-    with pytest.raises(ModelError, match=message):
-        ShardWeights(drawn_weights(spec), spec, 0, count)
+    with pytest.raises(ModelError, match=f"m: {message}"):
+        shard_spec(spec, count, "m")
+    with pytest.raises(ModelError, match=f"drawn: {message}"):
+        shard_model(model_of(spec, drawn_weights(spec)), 0, count)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import numpy as np
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Experts, Linear, Matrix
 from penstock.models.loading import LoadedModel
-from penstock.models.spec import DecoderSpec, ExpertsSpec
+from penstock.models.spec import DecoderSpec, LayerSpec
 from penstock.models.weights import (
     DecoderWeights,
     LayerWeights,
@@ -30,39 +30,38 @@ def shard_model(model: LoadedModel, rank: int, count: int) -> LoadedModel:
     """What rank `rank` of `count` serves of a model. Raises ModelError where it cannot be divided;
     for groups of columns only when the layer is read."""
     assert isinstance(model.weights, DecoderWeights), "a shard is not divided again"
+    spec = shard_spec(model.spec, count, model.model_id)
     weights = ShardWeights(model.weights, model.spec, rank, count)
-    return replace(model, spec=shard_spec(model.spec, count), weights=weights)
+    return replace(model, spec=spec, weights=weights)
 
 
-def shard_spec(spec: DecoderSpec, count: int) -> DecoderSpec:
+def shard_spec(spec: DecoderSpec, count: int, where: str) -> DecoderSpec:
     """What each of `count` ranks computes: its share of heads and of feed-forwards, all of the
     vocabulary. Where there are fewer key-value heads than ranks, several ranks have the same one.
 
-    Raises ModelError naming the size that cannot be divided.
+    Raises ModelError that opens with `where` and names the size that cannot be divided.
     """
+
+    def divided(size: int, what: str) -> int:
+        if size % count:
+            raise ModelError(f"{where}: {what} {size} cannot be divided among {count} ranks")
+        return size // count
+
+    def of_layer(layer: LayerSpec) -> LayerSpec:
+        if layer.experts is None:
+            return layer
+        ff = divided(layer.experts.ff, "feed-forward width of an expert")
+        return replace(layer, experts=replace(layer.experts, ff=ff))
+
     dense = any(layer.experts is None for layer in spec.layers)
     repeated = spec.kv_heads < count and count % spec.kv_heads == 0
     return replace(
         spec,
-        heads=_divided(spec.heads, count, "heads"),
-        kv_heads=1 if repeated else _divided(spec.kv_heads, count, "key-value heads"),
-        ff=_divided(spec.ff, count, "feed-forward width") if dense else spec.ff,
-        layers=tuple(
-            replace(layer, experts=_divided_experts(layer.experts, count)) for layer in spec.layers
-        ),
+        heads=divided(spec.heads, "heads"),
+        kv_heads=1 if repeated else divided(spec.kv_heads, "key-value heads"),
+        ff=divided(spec.ff, "feed-forward width") if dense else spec.ff,
+        layers=tuple(map(of_layer, spec.layers)),
     )
-
-
-def _divided(size: int, count: int, what: str) -> int:
-    if size % count:
-        raise ModelError(f"{what} {size} cannot be divided among {count} ranks")
-    return size // count
-
-
-def _divided_experts(experts: ExpertsSpec | None, count: int) -> ExpertsSpec | None:
-    if experts is None:
-        return None
-    return replace(experts, ff=_divided(experts.ff, count, "feed-forward width of an expert"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class Share:
 
 def share_of(spec: DecoderSpec, rank: int, count: int) -> Share:
     """The share of rank `rank` in a model. Raises ModelError as `shard_spec` does."""
-    part = shard_spec(spec, count)
+    part = shard_spec(spec, count, spec.architecture)
     first_kv = rank * spec.kv_heads // count * spec.head_dim
     kv = slice(first_kv, first_kv + part.kv_rows)
     return Share(_share(rank, part.q_rows), kv, _share(rank, part.ff))
@@ -97,7 +96,7 @@ class ShardWeights:
         self._spec = spec
         self._rank = rank
         self._count = count
-        self._part = shard_spec(spec, count)
+        self._part = shard_spec(spec, count, str(whole.path))
         self._share = share_of(spec, rank, count)
         self._head_rows = -(-spec.vocab // count)
 
@@ -126,7 +125,8 @@ class ShardWeights:
         return self._whole.float8_savings(self._part)
 
     def stored_bytes(self) -> int:
-        """What this shard takes as its tensors are stored, or as f32 if that is asked for."""
+        """What this shard takes as its tensors are stored, or as f32 if that is asked for, but for
+        the scales of 8-bit floats."""
         names = self._whole.names
         shapes = expected_shapes(names, self._part)
         head = {f"{names.head}.weight": (self._head_rows, self._spec.width)}
