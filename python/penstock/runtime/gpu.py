@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
 import torch
 
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.torch_ops import TorchOps
-from penstock.runtime.backend import Floats, Ints
-from penstock.runtime.drawing import Drawing
+from penstock.runtime.backend import Ints
 from penstock.runtime.gpu_adapters import DeviceAdapters
+from penstock.runtime.gpu_draws import MakeDraws, OwnDraws
 from penstock.runtime.gpu_graphs import CallAgain, Capturer, CudaCapturer, DecodeGraphs, StepForm
 from penstock.runtime.gpu_groups import GroupWords
 from penstock.runtime.gpu_host_cache import HostCache
@@ -71,6 +70,7 @@ class GpuRuntime:
         step_tokens: int,
         stream: Any = None,
         graphs: bool = True,
+        draws: MakeDraws = OwnDraws,
     ) -> None:
         self._ops, self._model = ops, model
         self._info, self._report = info, report
@@ -114,7 +114,7 @@ class GpuRuntime:
             max_places=max(most_rows, max_seqs + MAX_DRAFT),
             scratch_block=info.cache_blocks,
         )
-        self._drawing = Drawing(self._rows, _HostDraws(ops))
+        self._draws = draws(ops, self._rows)
         self._flights: deque[_Flight | StepResult] = deque()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # what was loaded is there for every stream
@@ -167,8 +167,8 @@ class GpuRuntime:
                 return
             assert not self._flights, "a step that the host draws in cannot be planned ahead"
             self._packer.forget(plan)
-            wanted: Any = logits[: self._wanted(plan)]
-            self._flights.append(self._drawing.finish(plan, wanted, masks))
+            wanted = logits[: self._wanted(plan)]
+            self._flights.append(self._draws.finish(plan, wanted, masks))
 
     def collect(self) -> StepResult:
         """See `Runtime.collect`."""
@@ -238,7 +238,7 @@ class GpuRuntime:
         rows: Any = SamplingRows(
             slots.temperature, slots.top_k, slots.top_p, slots.min_p, slots.seed, slots.position
         )
-        tokens = self._ops.sample(logits, rows)
+        tokens = self._draws.sample(logits, rows)
         self._device_rows.append(packed, slots, tokens)
         return logits, tokens
 
@@ -284,22 +284,3 @@ class GpuRuntime:
                 top = tuple(pairs[: self._rows.top_logprobs[row]])
                 drawn.append(Drawn(row, token, logprob, top))
         return tuple(drawn)
-
-
-class _HostDraws:
-    """A `Sampler` for steps in which the host has a part: logits are the device's tensors, what
-    goes in and comes out is the host's."""
-
-    def __init__(self, ops: TorchOps) -> None:
-        self._ops = ops
-
-    def sample(self, logits: Any, rows: SamplingRows) -> Ints:
-        tokens: Ints = self._ops.sample(logits, rows).cpu().numpy().astype(np.int32)
-        return tokens
-
-    def top_logprobs(
-        self, logits: Any, rows: Ints, tokens: Ints, count: int
-    ) -> tuple[Floats, Ints, Floats]:
-        chosen, drawn = (torch.from_numpy(part).to(logits.device) for part in (rows, tokens))
-        own, ids, values = self._ops.top_logprobs(logits, chosen, drawn, count)
-        return own.cpu().numpy(), ids.cpu().numpy(), values.cpu().numpy()

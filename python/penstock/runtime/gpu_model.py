@@ -9,6 +9,7 @@ import torch
 
 from penstock.config import EngineSettings
 from penstock.kernels.gpu_cache import CacheExtents, allocate_pool, caches_of
+from penstock.kernels.ranks import ALONE, Ranks
 from penstock.kernels.table import StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.models.decoder import Decoder, Progress
@@ -19,7 +20,8 @@ from penstock.runtime.adapters import SlotAdapters, slot_adapters
 
 class DeviceModel:
     """`extents`: of the cache, whose memory is `pool`. `max_rows` sequences of up to
-    `context_tokens` tokens. Raises ModelError where weights cannot be read."""
+    `context_tokens` tokens. `ranks`: those that have the other shards of the model. Raises
+    ModelError where weights cannot be read."""
 
     def __init__(
         self,
@@ -30,10 +32,11 @@ class DeviceModel:
         max_rows: int,
         context_tokens: int,
         progress: Progress | None = None,
+        ranks: Ranks[torch.Tensor] = ALONE,
     ) -> None:
         self._ops = ops
         self._decoder: Decoder[torch.Tensor] = Decoder(
-            model.spec, model.weights, ops, context_tokens, progress
+            model.spec, model.weights, ops, context_tokens, progress, ranks
         )
         if torch.device(ops.device).type == "cuda":
             torch.cuda.empty_cache()  # what packing left over: the cache is one large piece
