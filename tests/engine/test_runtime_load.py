@@ -54,6 +54,11 @@ def test_a_block_size_that_the_kernels_refuse_is_named(folder: Path) -> None:
         start_runtime(files_at(folder, "m"), settings(folder, block_tokens=5))
 
 
+def test_a_cpu_is_not_divided(folder: Path) -> None:
+    with pytest.raises(ModelError, match=r"tensor_parallel is 2, .* it needs 2 GPUs"):
+        start_runtime(files_at(folder, "m"), settings(folder, tensor_parallel=2, device="cpu"))
+
+
 def test_an_unknown_model_is_named(tmp_path: Path) -> None:
     environment = Environment(home=tmp_path, hf_home=tmp_path)
     with pytest.raises(ModelError, match="no such model"):

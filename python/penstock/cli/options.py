@@ -117,6 +117,13 @@ ENGINE_OPTIONS: Final = (
         "DEVICE",
     ),
     SettingOption(
+        "tensor_parallel",
+        ("--tensor-parallel",),
+        int,
+        "Divide the model among so many GPUs, from --device on.",
+        ENGINE_PANEL,
+    ),
+    SettingOption(
         "block_tokens",
         ("--block-tokens", "--pa-block-size"),
         int,

@@ -17,6 +17,7 @@ from penstock.config.settings import (
 
 # field -> (least, most); None is always allowed where the field's type allows it
 ENGINE_RANGES: Final[dict[str, tuple[int, int]]] = {
+    "tensor_parallel": (1, 64),
     "context_tokens": (16, 2**24),
     "cache_mb": (1, 2**24),
     "host_cache_mb": (0, 2**24),

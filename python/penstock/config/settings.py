@@ -69,8 +69,10 @@ class EngineSettings(msgspec.Struct, frozen=True):
     `context_tokens` None: the model's own, clamped to what the cache holds. `cache_mb`: memory of
     the KV cache in MiB, None: enough for `max_seqs` sequences of 1,024 tokens and for one of the
     full context; on a GPU what is left of it. `host_cache_mb`: on a GPU, memory of the host in MiB
-    for prefixes that its cache has no room for any more. `threads`
-    None: the cores this process may use. `prefix_cache_n` 0 turns prefix caching off.
+    for prefixes that its cache has no room for any more. `tensor_parallel`: the model is divided
+    among so many GPUs, from `device` on; sizes of memory are then those of each, but for
+    `host_cache_mb`. `threads` None: the cores this process may use. `prefix_cache_n` 0 turns prefix
+    caching off.
     `tool_syntax`: how the model writes calls of functions, None: as its chat template tells.
     `speculation`: guess next tokens from a request's own where that pays; answers stay the same.
     `lora` None: the model has no dynamic LoRA runtime.
@@ -85,6 +87,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     quantize: Literal["fp8"] | None = None
     cache_dtype: Literal["auto", "f16", "f32", "f8e4m3"] = "auto"
     device: str = "auto"
+    tensor_parallel: int = 1
     context_tokens: int | None = None
     cache_mb: int | None = None
     host_cache_mb: int = 0

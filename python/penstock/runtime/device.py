@@ -34,6 +34,26 @@ def choose_device(settings: EngineSettings) -> str:
     return f"cuda:{index}"
 
 
+def rank_devices(settings: EngineSettings, first: str) -> tuple[str, ...]:
+    """The devices of a model that is divided among several, from `first` on, what `choose_device`
+    gave. Raises ModelError where there are not so many."""
+    wanted = settings.tensor_parallel
+    if wanted == 1:
+        return (first,)
+    if first == "cpu":
+        raise ModelError(
+            f"tensor_parallel is {wanted}, and the device is a CPU: threads share one model there; "
+            f"it needs {wanted} GPUs"
+        )
+    begin, count = int(first.partition(":")[2]), driver_devices()
+    if begin + wanted > count:
+        raise ModelError(
+            f"tensor_parallel is {wanted}, from {first} on, and the driver shows {count} CUDA "
+            "devices"
+        )
+    return tuple(f"cuda:{begin + rank}" for rank in range(wanted))
+
+
 def driver_devices(driver: str = DRIVER) -> int:
     """How many CUDA devices the driver shows; 0 without one."""
     try:

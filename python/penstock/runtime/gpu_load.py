@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 
@@ -11,10 +12,12 @@ from penstock.base.errors import ModelError
 from penstock.base.host import available_bytes
 from penstock.config import EngineSettings, read_environment
 from penstock.kernels.gpu_cache import CacheExtents
+from penstock.kernels.ranks import ALONE, Ranks
 from penstock.kernels.torch_ops import TorchOps
 from penstock.models.decoder import Progress
 from penstock.models.loading import LoadedModel
 from penstock.runtime.gpu import GpuRuntime
+from penstock.runtime.gpu_draws import MakeDraws, OwnDraws
 from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_memory import DevicePlan, cache_item_bytes, plan_device_memory
 from penstock.runtime.gpu_model import DeviceModel
@@ -40,6 +43,38 @@ def start_gpu_runtime(
 ) -> GpuRuntime:
     """The runtime of an opened model on `device`, its largest graph captured. Raises ModelError
     where the device cannot serve or the model does not fit."""
+    opened = open_device(settings, device)
+    memory = plan_sizes(model, weight_bytes, settings, opened.free_bytes())
+    runtime = place(model, memory, settings, opened.ops, progress)
+    runtime.warm(1)
+    log.info("%s", opened.report())
+    return runtime
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDevice:
+    """A device that can be used. `packaged`: the compiled kernels that serve it."""
+
+    ops: TorchOps
+    packaged: Any
+
+    def free_bytes(self) -> int:
+        """That nobody has taken yet."""
+        free, _ = torch.cuda.mem_get_info(self.ops.device)
+        return free
+
+    def report(self) -> str:
+        """Of the compiled kernels, one line."""
+        from penstock.kernels.cuda.library import Declined
+
+        if isinstance(self.packaged, Declined):
+            return f"kernels are compiled as they are wanted: {self.packaged.reason}"
+        return self.packaged.report()
+
+
+def open_device(settings: EngineSettings, device: str) -> OpenDevice:
+    """The device, for this thread, and what computes on it. Raises ModelError where it cannot
+    serve."""
     if not torch_serves():
         raise ModelError(f"device is {device}, and this build of torch sees no CUDA device")
     if settings.quantize is not None and settings.dtype == "f32":
@@ -47,26 +82,26 @@ def start_gpu_runtime(
     torch.cuda.set_device(device)
     dtype = torch.float32 if settings.dtype == "f32" else torch.bfloat16
     # only where there is a GPU, as in `serving_ops`
-    from penstock.kernels.cuda.launcher import Declined, serve_installed
+    from penstock.kernels.cuda.launcher import serve_installed
 
     packaged = serve_installed(device)
-    ops = serving_ops(settings, device, dtype)
-    free_bytes, _ = torch.cuda.mem_get_info(device)
+    return OpenDevice(serving_ops(settings, device, dtype), packaged)
+
+
+def plan_sizes(
+    model: LoadedModel, weight_bytes: int, settings: EngineSettings, free_bytes: int
+) -> DevicePlan:
+    """What an engine will take of its devices, of each of which `free_bytes` are left. Raises
+    ModelError where it does not fit, there or in the host's memory."""
     sizes = sizes_up_to(settings.max_seqs)
     memory = plan_device_memory(model.spec, weight_bytes, settings, free_bytes, sizes)
     of_host = available_bytes()
-    if of_host is not None and memory.host_bytes > of_host:
+    if of_host is not None and settings.tensor_parallel * memory.host_bytes > of_host:
         raise ModelError(
             f"host_cache_mb is {settings.host_cache_mb}; {of_host >> 20} MiB of the host's memory "
             "are available"
         )
-    runtime = place(model, memory, settings, ops, progress)
-    runtime.warm(1)
-    if isinstance(packaged, Declined):
-        log.info("kernels are compiled as they are wanted: %s", packaged.reason)
-    else:
-        log.info("%s", packaged.report())
-    return runtime
+    return memory
 
 
 def serving_ops(settings: EngineSettings, device: str, dtype: torch.dtype) -> TorchOps:
@@ -92,8 +127,11 @@ def place(
     progress: Progress | None = None,
     *,
     graphs: bool = True,
+    ranks: Ranks[torch.Tensor] = ALONE,
+    draws: MakeDraws = OwnDraws,
 ) -> GpuRuntime:
-    """The runtime of a model with the sizes of `memory`, on the device of `ops`."""
+    """The runtime of a model, or of this rank's shard of one, with the sizes of `memory`, on the
+    device of `ops`."""
     shape = memory.cache
     extents = CacheExtents(
         shape.layers, shape.blocks, shape.kv_heads, shape.block_tokens, shape.head_dim
@@ -101,7 +139,7 @@ def place(
     rows = sizes_up_to(settings.max_seqs)[-1]
     context = memory.context_tokens
     dtype = cache_dtype(settings, ops.dtype)
-    placed = DeviceModel(model, ops, extents, dtype, rows, context, progress)
+    placed = DeviceModel(model, ops, extents, dtype, rows, context, progress, ranks)
     placed.make_slots(settings, memory.adapter_bytes)
     info = RuntimeInfo(
         model_id=model.model_id,
@@ -129,6 +167,7 @@ def place(
         step_tokens=memory.step_tokens,
         stream=stream,
         graphs=graphs,
+        draws=draws,
     )
 
 

@@ -46,7 +46,8 @@ class DevicePlan:
     """What an engine will take of a device. `step_tokens`: the largest step; `context_tokens`: the
     longest sequence; `cache` has one block more than sequences may have. `adapter_bytes`: what
     adapters in use at the same time may take, beside the tables of their slots. `host_blocks`:
-    blocks of the host's memory, to which a step saves up to `most_saves`."""
+    blocks of the host's memory, to which a step saves up to `most_saves`. `devices`: how many take
+    as much each, of which all of this is one's."""
 
     weight_bytes: int
     cache: CacheShape
@@ -59,6 +60,7 @@ class DevicePlan:
     slot_bytes: int = 0
     host_blocks: int = 0
     most_saves: int = 0
+    devices: int = 1
 
     @property
     def block_bytes(self) -> int:
@@ -89,9 +91,13 @@ class DevicePlan:
             f"{cache.kv_heads} heads x {cache.head_dim} x {cache.item_bytes} bytes"
         )
         adapters = aside = host = ""
+        where = "of the device"
+        if self.devices > 1:
+            where = f"on each of {self.devices} devices"
         if self.host_blocks:
             aside = f"{_mib(self.aside_bytes)} to and from the host + "
-            host = f", and {_mib(self.host_bytes)} MiB of the host ({self.host_blocks} blocks)"
+            of_host = _mib(self.devices * self.host_bytes)
+            host = f", and {of_host} MiB of the host ({self.host_blocks} blocks)"
         if self.adapter_bytes:
             adapters = f"{_mib(self.adapter_bytes)} adapters + {_mib(self.slot_bytes)} slots + "
         return (
@@ -99,7 +105,7 @@ class DevicePlan:
             f"{_mib(cache.size_bytes)} cache ({shape}) + "
             f"{_mib(self.work_bytes)} work ({self.step_tokens} tokens a step) + "
             f"{_mib(self.graph_bytes)} graphs + {_mib(self.row_bytes)} rows + "
-            f"{aside}{_mib(FIXED_BYTES)} fixed = {_mib(self.total_bytes)} MiB of the device{host}"
+            f"{aside}{_mib(FIXED_BYTES)} fixed = {_mib(self.total_bytes)} MiB {where}{host}"
         )
 
 
@@ -111,7 +117,8 @@ def plan_device_memory(
     graph_sizes: tuple[int, ...],
 ) -> DevicePlan:
     """Sizes for `spec` on a device with `free_bytes` left, in which steps of `graph_sizes` rows
-    will be captured. Raises ModelError with the numbers where it does not fit."""
+    will be captured; of tensor-parallel devices, `spec` and `weight_bytes` of the shard of one, and
+    the bytes that are left on each. Raises ModelError with the numbers where it does not fit."""
     wanted_context = min(settings.context_tokens or spec.context_tokens, spec.context_tokens)
     one_block = CacheShape(
         blocks=1,
@@ -128,6 +135,7 @@ def plan_device_memory(
         slot_bytes=slot_bytes(spec, settings),
         host_blocks=host_blocks,
         most_saves=most_saves,
+        devices=settings.tensor_parallel,
     )
     usable = int(SHARE * free_bytes)
     left = usable - (bare.total_bytes - one_block.size_bytes)
@@ -172,9 +180,11 @@ def _sized(
     mixed = _attention_bytes(spec, settings.max_seqs, context, TILE_ROWS)
     work = activation_bytes(spec, step_tokens, places, item) + kept + mixed
     work += inner_bytes(settings, step_tokens)
+    work += _gathered_bytes(spec, settings, step_tokens, min(places, step_tokens), item)
     logits = 4 * spec.vocab * sum(graph_sizes)  # each keeps its own; what lies between is shared
     graphs = activation_bytes(spec, largest, largest, item)
     graphs += inner_bytes(settings, largest)
+    graphs += _gathered_bytes(spec, settings, largest, largest, item)
     variants = VARIANTS if settings.lora is None else 2 * VARIANTS
     graphs += variants * (logits + GRAPH_BYTES * len(graph_sizes))
     max_blocks = -(-context // settings.block_tokens)
@@ -191,15 +201,28 @@ def _sized(
 
 
 def _host_blocks(settings: EngineSettings, block_bytes: int) -> tuple[int, int]:
-    """Blocks that the host has room for, and how many of them a step may fill. Raises ModelError
-    where it has room for none."""
-    blocks = settings.host_cache_mb * MIB // block_bytes
+    """Blocks that the host has room for, with the parts of all devices, and how many of them a step
+    may fill. Raises ModelError where it has room for none."""
+    blocks = settings.host_cache_mb * MIB // (settings.tensor_parallel * block_bytes)
     if settings.host_cache_mb and not blocks:
         raise ModelError(
             f"host_cache_mb is {settings.host_cache_mb}; a block of the cache takes "
-            f"{_mib(block_bytes)} MiB"
+            f"{_mib(settings.tensor_parallel * block_bytes)} MiB"
         )
     return blocks, min(blocks, max(SAVED_BYTES // block_bytes, 1))
+
+
+def _gathered_bytes(
+    spec: DecoderSpec, settings: EngineSettings, tokens: int, places: int, item_bytes: int
+) -> int:
+    """What comes of all devices beside what one of them gives: logits, and where sums have one
+    order, their parts and two sums in float32."""
+    devices = settings.tensor_parallel
+    if devices == 1:
+        return 0
+    logits = (devices + 1) * places * -(-spec.vocab // devices) * item_bytes
+    parts = tokens * spec.width * (devices * item_bytes + 2 * 4) if settings.deterministic else 0
+    return logits + parts
 
 
 def slot_bytes(spec: DecoderSpec, settings: EngineSettings) -> int:

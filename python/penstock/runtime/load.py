@@ -20,7 +20,7 @@ from penstock.models.tensor_names import hf_names
 from penstock.models.weights import expected_shapes
 from penstock.runtime.backend import Backend
 from penstock.runtime.cpu import CpuRuntime
-from penstock.runtime.device import choose_device
+from penstock.runtime.device import choose_device, rank_devices
 from penstock.runtime.embedding import NativeEmbedding
 from penstock.runtime.memory import WIDENED, MemoryPlan, plan_memory
 from penstock.runtime.native import NativeBackend
@@ -64,6 +64,7 @@ def start_embedding(
     if settings.kernels == "reference":
         raise ModelError(f"{files.model_id}: embedding models have native kernels only")
     refuse_quantize(settings)
+    rank_devices(settings, "cpu")
     model = load_embedder(files, settings.dtype)
     packed_bytes = _file_bytes(files) + model.widened_bytes
     return NativeEmbedding(model, packed_bytes, settings, available, progress)
@@ -83,12 +84,18 @@ def start_runtime(
         from penstock.runtime import gpu_load
 
         if settings.device != "auto" or gpu_load.torch_serves():
+            devices = rank_devices(settings, device)
+            if len(devices) > 1:
+                from penstock.runtime import rank_load
+
+                return rank_load.start_ranked_runtime(files, settings, devices, progress)
             model = load_model(files, settings.dtype, float8="float8")
             taken_bytes = weight_bytes(files, model.spec, settings) + model.widened_bytes
             if settings.quantize is not None:
                 taken_bytes -= model.weights.float8_savings()
             return gpu_load.start_gpu_runtime(model, taken_bytes, settings, device, progress)
     refuse_quantize(settings)
+    rank_devices(settings, "cpu")
     model = load_model(files, settings.dtype)
     packed_bytes = weight_bytes(files, model.spec, settings) + model.widened_bytes
     memory = plan_memory(model.spec, packed_bytes, settings, available)

@@ -12,7 +12,7 @@ import pytest
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
 from penstock.runtime import device
-from penstock.runtime.device import choose_device, driver_devices
+from penstock.runtime.device import choose_device, driver_devices, rank_devices
 
 DRIVER = """
 int cuInit(unsigned flags) { return FAILS; }
@@ -75,6 +75,30 @@ def test_without_torch_the_cpu_serves_unless_a_gpu_is_asked_for(
     assert chosen("auto") == "cpu"
     with pytest.raises(ModelError, match="needs torch"):
         chosen("cuda:0")
+
+
+def devices(name: str, ranks: int) -> tuple[str, ...]:
+    settings = EngineSettings(device=name, tensor_parallel=ranks)
+    return rank_devices(settings, choose_device(settings))
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_a_model_is_divided_among_the_devices_from_the_first_one_on() -> None:
+    assert devices("auto", 2) == devices("cuda:0", 2) == ("cuda:0", "cuda:1")
+    assert devices("cuda:1", 1) == ("cuda:1",)
+
+
+@pytest.mark.usefixtures("two_devices")
+@pytest.mark.parametrize(("name", "ranks"), [("auto", 3), ("cuda:1", 2)])
+def test_more_devices_than_there_are_are_refused_with_both_numbers(name: str, ranks: int) -> None:
+    with pytest.raises(ModelError, match=f"tensor_parallel is {ranks}, .* shows 2 CUDA devices"):
+        devices(name, ranks)
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_a_cpu_is_not_divided() -> None:
+    with pytest.raises(ModelError, match="threads share one model there; it needs 2 GPUs"):
+        devices("cpu", 2)
 
 
 @pytest.mark.parametrize(("fails", "count"), [(0, 2), (100, 0)])

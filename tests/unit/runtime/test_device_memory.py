@@ -7,9 +7,11 @@ import pytest
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, LoraSettings
+from penstock.models.shard import shard_spec
 from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
 from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_memory import DevicePlan, plan_device_memory
+from penstock.scheduler import MAX_DRAFT
 
 GIB = 1 << 30
 LLAMA_8B = DecoderSpec(
@@ -85,6 +87,33 @@ def test_a_context_is_clamped_to_what_the_cache_holds() -> None:
     long = msgspec.structs.replace(SETTINGS, context_tokens=None, max_seqs=8)
     found = plan(long, 26 * GIB)
     assert found.context_tokens == (found.cache.blocks - 1) * 16 < 131072
+
+
+def test_of_a_divided_model_the_numbers_are_of_each_device() -> None:
+    """Half the heads, so twice the tokens in a cache of the same size; logits are gathered."""
+    half = shard_spec(LLAMA_8B, 2, "m")
+    settings = msgspec.structs.replace(SETTINGS, tensor_parallel=2)
+    sizes = sizes_up_to(settings.max_seqs)
+    found = plan_device_memory(half, WEIGHTS // 2, settings, 140 * GIB, sizes)
+    alone = plan_device_memory(half, WEIGHTS // 2, SETTINGS, 140 * GIB, sizes)
+    assert found.cache.kv_heads == 4
+    assert found.cache.blocks > 2 * plan().cache.blocks
+    assert "MiB on each of 2 devices" in found.formula()
+    gathered = 3 * (LLAMA_8B.vocab // 2) * 2  # two parts and the own one, of each place
+    assert found.work_bytes - alone.work_bytes == gathered * (256 + MAX_DRAFT)
+    assert found.graph_bytes - alone.graph_bytes == gathered * 256
+
+
+def test_memory_of_the_host_is_divided_among_the_devices() -> None:
+    settings = msgspec.structs.replace(SETTINGS, host_cache_mb=8192)
+    whole = plan(settings)
+    both = msgspec.structs.replace(settings, tensor_parallel=2)
+    sizes = sizes_up_to(both.max_seqs)
+    found = plan_device_memory(shard_spec(LLAMA_8B, 2, "m"), WEIGHTS // 2, both, 140 * GIB, sizes)
+    assert found.host_blocks == whole.host_blocks
+    assert 2 * found.host_bytes == whole.host_bytes
+    for one in (whole, found):
+        assert f"and 8,192 MiB of the host ({whole.host_blocks} blocks)" in one.formula()
 
 
 @pytest.mark.parametrize("lora", [None, LoraSettings()])

@@ -1,0 +1,192 @@
+"""From a model on disk to a runtime over several devices: how rank 0 and the others start.
+
+They meet first, so that what they take for their connections is taken; then rank 0 plans the memory
+of all, by the least that is left on any, and each loads its shard.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import torch.distributed
+
+from penstock.base.errors import ModelError
+from penstock.base.host import available_bytes
+from penstock.config import EngineSettings
+from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.torch_ops import TorchOps
+from penstock.kernels.torch_ranks import Backend, Sums, TorchRanks
+from penstock.models.decoder import Progress
+from penstock.models.files import ModelFiles
+from penstock.models.loading import LoadedModel, load_model
+from penstock.models.shard import ShardWeights, shard_model
+from penstock.runtime.gpu import GpuRuntime
+from penstock.runtime.gpu_draws import FollowingDraws, LeadingDraws
+from penstock.runtime.gpu_load import open_device, place, plan_sizes
+from penstock.runtime.gpu_memory import DevicePlan
+from penstock.runtime.rank_follower import hear_tokens
+from penstock.runtime.rank_processes import RankProcesses, end_process
+from penstock.runtime.rank_wire import (
+    Channel,
+    DrawnByHost,
+    Place,
+    RankStatus,
+    RankTask,
+    ToRank,
+)
+from penstock.runtime.ranks import LeadingRuntime, leave
+
+log = logging.getLogger(__name__)
+
+
+def start_ranked_runtime(
+    files: ModelFiles,
+    settings: EngineSettings,
+    devices: tuple[str, ...],
+    progress: Progress | None = None,
+    lost: Callable[[], None] = end_process,
+) -> LeadingRuntime:
+    """The runtime of a model that is divided among `devices`, of which this process has the first;
+    "cpu" for each rehearses it over the reference bodies. `lost`: see `RankProcesses`. Raises
+    ModelError with the rank that cannot serve."""
+    assert len(devices) == settings.tensor_parallel > 1
+    if torch.distributed.is_initialized():
+        raise ModelError(
+            "tensor_parallel: this process has a model already that is divided among devices"
+        )
+    model = load_model(files, settings.dtype, float8="float8")
+    shard = shard_model(model, 0, len(devices))
+    opened = _open(settings, devices[0])
+    with ExitStack() as undo:
+        processes = RankProcesses(files, settings, devices, lost)
+        undo.callback(processes.close)
+        processes.wait_for("started", processes.numbers)
+        ranks = _meet_watched(processes, devices, settings)
+        undo.callback(leave, ranks)
+        undo.callback(processes.hang_up)
+        memory = _plan(shard, settings, opened, processes)
+        processes.tell(Place(memory))
+        draws = partial(LeadingDraws, ranks.share, lambda drawn: processes.tell(DrawnByHost(drawn)))
+        own = place(shard, memory, settings, opened.ops, progress, ranks=ranks, draws=draws)
+        processes.wait_for("ready", processes.numbers)
+        processes.serve()
+        runtime = LeadingRuntime(own, processes, ranks, model.spec)
+        runtime.warm(1)
+        undo.pop_all()
+    log.info("%s", opened.report())
+    return runtime
+
+
+def start_follower(
+    task: RankTask, steps: Channel[ToRank], say: Callable[[RankStatus], None]
+) -> tuple[GpuRuntime, TorchRanks]:
+    """The runtime of a rank that is not the first, which says how far it is. Raises ModelError."""
+    opened = _open(task.settings, task.device)
+    files = ModelFiles(task.model_id, task.kind, Path(task.path))
+    model = load_model(files, task.settings.dtype, float8="float8")
+    shard = shard_model(model, task.rank, task.count)
+    say(RankStatus("started"))
+    meeting = Path(task.rendezvous)
+    ranks = _meet(task.rank, task.count, meeting, task.device, task.settings)
+    say(RankStatus("met", free_bytes=opened.free_bytes()))
+    order = steps.receive()
+    if order is None:
+        raise ModelError("rank 0 is gone")
+    assert isinstance(order, Place)
+
+    draws = partial(FollowingDraws, ranks.share, partial(hear_tokens, steps))
+    return place(shard, order.memory, task.settings, opened.ops, ranks=ranks, draws=draws), ranks
+
+
+def shard_bytes(shard: LoadedModel, settings: EngineSettings) -> int:
+    """What the packed weights of a shard will take."""
+    weights = shard.weights
+    assert isinstance(weights, ShardWeights)
+    taken_bytes = weights.stored_bytes()
+    return taken_bytes if settings.quantize is None else taken_bytes - weights.float8_savings()
+
+
+class Opened(Protocol):
+    """See `gpu_load.OpenDevice`."""
+
+    @property
+    def ops(self) -> TorchOps: ...
+
+    def free_bytes(self) -> int: ...
+
+    def report(self) -> str: ...
+
+
+class _Rehearsal:
+    """CPU tensors in the place of a device, and the reference bodies."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)  # those of several ranks only get into each other's way
+        self.ops: TorchOps = ReferenceOps()
+
+    def free_bytes(self) -> int:
+        return available_bytes() or 0
+
+    def report(self) -> str:
+        return "rehearsed on a CPU"
+
+
+def _open(settings: EngineSettings, device: str) -> Opened:
+    return _Rehearsal() if device == "cpu" else open_device(settings, device)
+
+
+def _plan(
+    shard: LoadedModel, settings: EngineSettings, opened: Opened, processes: RankProcesses
+) -> DevicePlan:
+    """One plan for all ranks, of which each can keep to it. Raises ModelError."""
+    met = processes.wait_for("met", processes.numbers)
+    free_bytes = min(opened.free_bytes(), *(status.free_bytes for status in met))
+    return plan_sizes(shard, shard_bytes(shard, settings), settings, free_bytes)
+
+
+def _meet(
+    rank: int, count: int, rendezvous: Path, device: str, settings: EngineSettings
+) -> TorchRanks:
+    """The other ranks. Each kind of call is made once, so that its connections are there and their
+    memory is taken. Raises ModelError."""
+    try:
+        backend: Backend = "gloo"
+        if device != "cpu":
+            backend = "nccl"
+            torch.cuda.set_device(device)  # this thread's
+        sums: Sums = "ordered" if settings.deterministic else "fastest"
+        ranks = TorchRanks(rank, count, rendezvous, backend, device, sums)
+        one = torch.ones(1, 1, device=device)
+        ranks.gather(ranks.sum(one), count)
+        ranks.share(one.int())
+        if device != "cpu":
+            torch.cuda.synchronize(device)
+    except RuntimeError as error:
+        raise ModelError(f"the ranks cannot meet: {error}") from None
+    return ranks
+
+
+def _meet_watched(
+    processes: RankProcesses, devices: tuple[str, ...], settings: EngineSettings
+) -> TorchRanks:
+    """As `_meet`, of rank 0, in a thread that waits for the others for as long as they are there.
+    Raises ModelError with what became of the one that is not."""
+    found: list[TorchRanks] = []
+
+    def meet() -> None:
+        try:
+            found.append(_meet(0, len(devices), processes.rendezvous, devices[0], settings))
+            processes.hear(0, RankStatus("met"))
+        except ModelError as error:
+            processes.hear(0, RankStatus("failed", str(error)))
+
+    threading.Thread(target=meet, name="penstock-meeting", daemon=True).start()
+    processes.wait_for("met", range(len(devices)))
+    return found[0]
