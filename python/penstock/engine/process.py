@@ -15,12 +15,14 @@ import signal
 import sys
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.base.logs import configure_logging
+from penstock.base.output import take_standard_output
 from penstock.engine.supervisor import EngineTask, StatusLine
 from penstock.engine.types import AdapterState, EngineInfo
 
@@ -36,23 +38,24 @@ def main(socket_path: str) -> int:
     from penstock.engine.server import EngineServer
 
     configure_logging()
+    say = partial(_say, take_standard_output())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the group; the parent drains
     with open(0, "rb", buffering=0, closefd=False) as lines:  # takes no byte beyond the line
         task = msgspec.json.decode(lines.readline(), type=EngineTask)
     try:
         core = load_core(task.settings, task.limit_bytes)
     except ModelError as error:
-        _say("failed", str(error))
+        say("failed", str(error))
         return 1
     for source in task.adapters:  # before the first request; those for one wait until it is read
         core.add_adapter(source).add_done_callback(_warn_if_lost)
     gc.freeze()  # what is loaded stays: no collection walks it in the middle of a step
     gc.enable()
-    _say("report", f"memory: {core.report}")
+    say("report", f"memory: {core.report}")
     server = EngineServer(core, socket_path)
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     threading.Thread(target=_follow_input, args=(server,), daemon=True).start()
-    _say("ready", info=core.info)
+    say("ready", info=core.info)
     server.run()
     core.close()
     return 0
@@ -65,10 +68,13 @@ def _warn_if_lost(loaded: Future[AdapterState]) -> None:
 
 
 def _say(
-    event: Literal["report", "ready", "failed"], text: str = "", info: EngineInfo | None = None
+    output: BinaryIO,
+    event: Literal["report", "ready", "failed"],
+    text: str = "",
+    info: EngineInfo | None = None,
 ) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(StatusLine(event, text, info)) + b"\n")
-    sys.stdout.buffer.flush()
+    output.write(msgspec.json.encode(StatusLine(event, text, info)) + b"\n")
+    output.flush()
 
 
 def _follow_input(server: EngineServer) -> None:

@@ -16,13 +16,15 @@ import signal
 import socket
 import sys
 import threading
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.base.logs import configure_logging
+from penstock.base.output import take_standard_output
 from penstock.runtime.rank_follower import Follower
 from penstock.runtime.rank_load import start_follower
 from penstock.runtime.rank_wire import (
@@ -37,6 +39,7 @@ from penstock.runtime.rank_wire import (
 def main() -> int:
     gc.disable()  # what is being loaded is no garbage
     configure_logging()
+    say = partial(_say, take_standard_output())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the group; rank 0 drains
     with open(0, "rb", buffering=0, closefd=False) as lines:
         task = msgspec.json.decode(lines.readline(), type=RankTask)
@@ -44,14 +47,14 @@ def main() -> int:
     steps: Channel[ToRank] = _channel(task.steps, ToRank)
     adapters: Channel[ToPacker] = _channel(task.adapters, ToPacker)
     try:
-        runtime, ranks = start_follower(task, steps, _say)
+        runtime, ranks = start_follower(task, steps, say)
     except ModelError as error:
-        _say(RankStatus("failed", str(error)))
+        say(RankStatus("failed", str(error)))
         return 1
     follower = Follower(runtime, steps, adapters)
     gc.freeze()
     gc.enable()
-    _say(RankStatus("ready"))
+    say(RankStatus("ready"))
     follower.run()
     follower.close()
     ranks.close()
@@ -65,9 +68,9 @@ def _channel(descriptor: int, kinds: Any) -> Channel[Any]:
     return Channel(socket.socket(fileno=descriptor), kinds)
 
 
-def _say(status: RankStatus) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(status) + b"\n")
-    sys.stdout.buffer.flush()
+def _say(output: BinaryIO, status: RankStatus) -> None:
+    output.write(msgspec.json.encode(status) + b"\n")
+    output.flush()
 
 
 def _end_with_input(task: RankTask) -> None:

@@ -170,7 +170,7 @@ class Channel(Generic[_T]):
                 return None
             (size,) = _LENGTH.unpack(head)
             body = self._incoming.read(size)
-        except ConnectionError:
+        except (ConnectionError, ValueError):  # ValueError: closed here, by another thread
             return None
         return self._decoder.decode(body) if len(body) == size else None
 
