@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from ranked import (
     start_alone,
     start_ranked,
 )
+from small_experts import write_small_experts
 from small_llama import VOCAB, write_small_llama
 from test_adapter_storm import World, run_storm
 
@@ -128,6 +130,18 @@ def test_what_does_not_fit_is_refused_with_the_numbers(base: Path, temporary: Pa
             start_ranked(base, cache_mb=2**22)
     assert not rank_processes() and not list(temporary.iterdir())
     assert open_files() == before
+
+
+def test_experts_and_caches_of_8_bits_are_divided_too(tmp_path: Path) -> None:
+    base = write_small_experts(tmp_path / "small-experts")
+    asked = [replace(one, max_tokens=8) for one in requests_over(VOCAB, 60)]
+    answers = []
+    for start in (start_alone, start_ranked):
+        runtime = start(base, cache_dtype="f8e4m3", lora=None)
+        outcome = generate(runtime, scheduler_of(runtime), asked)  # type: ignore[arg-type]
+        answers.append([[token for token, _, _ in answer] for answer in outcome.answers])
+        runtime.close()
+    assert answers[0] == answers[1]
 
 
 class RankedWorld(World):
