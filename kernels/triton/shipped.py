@@ -158,14 +158,17 @@ def _inputs(extents: Extents) -> StepInputs[torch.Tensor]:
 
 
 def _hidden_states(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Embedding, norms, the activation, and the rows whose logits are wanted."""
+    """Embedding, norms, the activation, and the rows whose logits are wanted, of the residual and
+    of what attention made."""
     x, weight = _empty(extents.tokens, sizes.width), _floats(sizes.width)
+    q_heads, _, dim = sizes.heads
     table = PackedTable(PackedDense(_empty(sizes.vocab, sizes.width)), ACTIVATIONS)
     ops.embedding(table, _ints(extents.tokens), 1.0)
     ops.rms_norm(x, weight, 1e-6)
     ops.add_rms_norm(x, x, weight, 1e-6)
     ops.silu_mul(_empty(extents.tokens, 2 * sizes.ff))
-    ops.gather_rows(x, _ints(extents.rows))
+    for columns in (sizes.width, q_heads * dim):
+        ops.gather_rows(_empty(extents.tokens, columns), _ints(extents.rows))
 
 
 def _products(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
