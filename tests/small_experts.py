@@ -34,7 +34,9 @@ CONFIG = {
 }
 
 
-def expert_tensors(seed: int = 0) -> dict[str, np.ndarray]:
+def expert_tensors(
+    seed: int = 0, width: int = WIDTH, expert_ff: int = EXPERT_FF
+) -> dict[str, np.ndarray]:
     """Its float16 weights, large enough that distributions are peaked and experts differ."""
     random = np.random.default_rng(seed)
 
@@ -42,13 +44,13 @@ def expert_tensors(seed: int = 0) -> dict[str, np.ndarray]:
         values = random.standard_normal((rows, columns)) * scale / columns**0.5
         return values.astype(np.float16)
 
-    def norm(size: int = WIDTH) -> np.ndarray:
+    def norm(size: int = width) -> np.ndarray:
         return (1 + 0.1 * random.standard_normal(size)).astype(np.float16)
 
     tensors = {
-        "model.embed_tokens.weight": matrix(VOCAB, WIDTH, WIDTH**0.5),
+        "model.embed_tokens.weight": matrix(VOCAB, width, width**0.5),
         "model.norm.weight": norm(),
-        "lm_head.weight": matrix(VOCAB, WIDTH, 3.0),
+        "lm_head.weight": matrix(VOCAB, width, 3.0),
     }
     for layer in range(LAYERS):
         at = f"model.layers.{layer}."
@@ -57,19 +59,19 @@ def expert_tensors(seed: int = 0) -> dict[str, np.ndarray]:
             f"{at}post_attention_layernorm.weight": norm(),
             f"{at}self_attn.q_norm.weight": norm(HEAD_DIM),
             f"{at}self_attn.k_norm.weight": norm(HEAD_DIM),
-            f"{at}self_attn.q_proj.weight": matrix(HEADS * HEAD_DIM, WIDTH),
-            f"{at}self_attn.k_proj.weight": matrix(KV_HEADS * HEAD_DIM, WIDTH),
-            f"{at}self_attn.v_proj.weight": matrix(KV_HEADS * HEAD_DIM, WIDTH),
-            f"{at}self_attn.o_proj.weight": matrix(WIDTH, HEADS * HEAD_DIM),
+            f"{at}self_attn.q_proj.weight": matrix(HEADS * HEAD_DIM, width),
+            f"{at}self_attn.k_proj.weight": matrix(KV_HEADS * HEAD_DIM, width),
+            f"{at}self_attn.v_proj.weight": matrix(KV_HEADS * HEAD_DIM, width),
+            f"{at}self_attn.o_proj.weight": matrix(width, HEADS * HEAD_DIM),
         }
         blocks = {f"{at}mlp.": FF}
         if layer != DENSE_LAYER:
-            tensors[f"{at}mlp.gate.weight"] = matrix(EXPERTS, WIDTH)
-            blocks = {f"{at}mlp.experts.{expert}.": EXPERT_FF for expert in range(EXPERTS)}
+            tensors[f"{at}mlp.gate.weight"] = matrix(EXPERTS, width)
+            blocks = {f"{at}mlp.experts.{expert}.": expert_ff for expert in range(EXPERTS)}
         for block, ff in blocks.items():
-            tensors[f"{block}gate_proj.weight"] = matrix(ff, WIDTH)
-            tensors[f"{block}up_proj.weight"] = matrix(ff, WIDTH)
-            tensors[f"{block}down_proj.weight"] = matrix(WIDTH, ff)
+            tensors[f"{block}gate_proj.weight"] = matrix(ff, width)
+            tensors[f"{block}up_proj.weight"] = matrix(ff, width)
+            tensors[f"{block}down_proj.weight"] = matrix(width, ff)
     return tensors
 
 

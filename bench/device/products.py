@@ -14,47 +14,60 @@ import torch
 from bench.device.machine import Bench, Ceilings, ceilings
 from bench.device.ops import layer_sizes, packed_float8, packed_weight
 from bench.device.record import Record
-from bench.device.shapes import SHAPES, Shape
+from bench.device.shapes import SHAPES, float8_tiles
 from penstock.kernels.cuda import Library, find_library
+from penstock.kernels.ops.linear import FLOAT8_GROUP
 from penstock.kernels.triton import linear, linear_float8
+from penstock.kernels.triton.experts_float8 import float8_products
+from penstock.kernels.triton.experts_order import order_choices
+from penstock.kernels.triton.experts_packed import Float8Stack
 
 MOST_STREAMED = 64  # of the CUDA library's kernel
+EXPERTS = 16  # that are multiplied at a time
 Table = dict[str, list[tuple[int, str]]]
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def measure(bench: Bench, record: Record, folder: Path | None) -> None:
     """The section `products`."""
-    shapes = [shape for shape in SHAPES.values() if not shape.experts]
-    counts = TOKENS
+    shapes, counts = list(SHAPES.values()), TOKENS
     if bench.rehearsed:
-        shapes, counts = [shapes[0].small()], (1, 4)
+        named = {bool(shape.experts): shape.small() for shape in shapes}
+        shapes, counts = list(named.values()), (1, 4)
     limits = ceilings(bench)
-    dense = _Kind("", ("stream", "library"), 2, packed_weight, _calls)
-    eight_bits = _Kind("-float8", ("widen", "float8"), 1, packed_float8, _float8_calls)
-    sizes = {size for shape in shapes for size in (*layer_sizes(shape), _head(shape))}
-    layers = {size for shape in shapes for size in layer_sizes(shape)}
-    table = _measured(bench, record, dense, sorted(sizes), counts, limits)
-    float8_table = _measured(bench, record, eight_bits, sorted(layers), counts, limits)
+    plain = [shape for shape in shapes if not shape.experts]
+    layers = {size for shape in plain for size in layer_sizes(shape)}
+    heads = {(shape.vocab, shape.width) for shape in plain}
+    inner = {size for shape in shapes if shape.experts for size in layer_sizes(shape)[2:]}
+    either = ("widen", "float8")
+    kinds = {
+        "": (_Kind(("stream", "library"), 2, packed_weight, _calls), layers | heads),
+        "-float8": (_Kind(either, 1, packed_float8, _float8_calls), layers),
+        "-float8-experts": (_Kind(either, 1, _packed_stack, _expert_calls, EXPERTS), inner),
+    }
+    tables = {}
+    for name, (kind, sizes) in kinds.items():
+        tables[name] = _measured(bench, record, name, kind, sorted(sizes), counts, limits)
     if folder is not None:
-        write_table(folder / "linear.json", _capability(bench), table, float8_table)
+        write_tables(folder / "linear.json", _capability(bench), tables)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Of weights: `name` in the table, the two kernels to choose from, bytes of a weight, and what
-    makes weights and calls."""
+    """Of weights: the two kernels to choose from, bytes of a weight, what makes weights and calls,
+    and how many matrices are multiplied at a time, each with so many rows of its own."""
 
-    name: str
     kernels: tuple[str, str]
     item_bytes: int
     pack: Callable[[Bench, int, int], Any]
     calls: Callable[[Bench, torch.Tensor, Any], dict[str, Any]]
+    matrices: int = 1
 
 
 def _measured(
     bench: Bench,
     record: Record,
+    name: str,
     kind: _Kind,
     sizes: list[tuple[int, int]],
     counts: tuple[int, ...],
@@ -64,31 +77,27 @@ def _measured(
     table: Table = {}
     for rows, width in sizes:
         packed = kind.pack(bench, rows, width)
-        record.title(f"{rows}x{width}{kind.name}")
+        record.title(f"{rows}x{width}{name}")
         best = []
         for tokens in counts:
             x = torch.randn(tokens, width, dtype=bench.dtype, device=bench.device)
             calls = kind.calls(bench, x, packed)
-            times = {name: bench.seconds(call) for name, call in calls.items()}
-            floor = limits.floor_s(kind.item_bytes * rows * width, 2 * tokens * rows * width)
+            times = {kernel: bench.seconds(call) for kernel, call in calls.items()}
+            size = kind.matrices * rows * width
+            floor = limits.floor_s(kind.item_bytes * size, 2 * tokens * size)
             least = min(times.keys() & set(kind.kernels), key=times.__getitem__)
             best.append((tokens, least))
-            us = {f"{name}_us": taken * 1e6 for name, taken in times.items()}
+            us = {f"{kernel}_us": taken * 1e6 for kernel, taken in times.items()}
             of_floor = floor / times[least]
             record.line(f"{tokens} tokens", **us, best=least, of_floor=of_floor)
         table[f"{rows}x{width}"] = bounds(best, kind.kernels[1])
     return table
 
 
-def write_table(
-    path: Path, capability: int, table: Table, float8_table: Table | None = None
-) -> None:
-    """Write what was measured, of dense weights and of 8-bit floats, as `linear_choice` reads
-    it."""
-    tables = {str(capability): table}
-    if float8_table is not None:
-        tables[f"{capability}-float8"] = float8_table
-    path.write_text(json.dumps(tables) + "\n")
+def write_tables(path: Path, capability: int, tables: dict[str, Table]) -> None:
+    """Write what was measured, of dense weights ("") and of the other kinds by their names, as
+    `linear_choice` reads it."""
+    path.write_text(json.dumps({f"{capability}{name}": table for name, table in tables.items()}))
 
 
 def _capability(bench: Bench) -> int:
@@ -132,8 +141,30 @@ def _float8_calls(bench: Bench, x: torch.Tensor, packed: Any) -> dict[str, Any]:
     return {"widen": made("widen"), "float8": made("float8")}
 
 
-def _head(shape: Shape) -> tuple[int, int]:
-    return shape.vocab, shape.width
+def _packed_stack(bench: Bench, rows: int, width: int) -> Float8Stack:
+    """Random experts in 8 bits, with a scale for each tile of 128 x 128."""
+    drawn = torch.randn(EXPERTS, rows, width, device=bench.device) / width**0.5
+    codes, scale = zip(*(float8_tiles(one) for one in drawn), strict=True)
+    stacked = torch.stack([one.t().contiguous() for one in scale])
+    return Float8Stack(torch.stack(codes).view(torch.uint8), stacked, FLOAT8_GROUP, True)
+
+
+def _expert_calls(bench: Bench, x: torch.Tensor, stack: Float8Stack) -> dict[str, Any]:
+    """Both ways with experts of 8 bits, of which each has as many rows as x."""
+    rows, each = x.repeat(EXPERTS, 1), len(x)
+    if bench.device == "cpu":
+        wide = stack.codes.view(torch.float8_e4m3fn).to(x.dtype)
+        return {"float8": lambda: torch.bmm(rows.unflatten(0, (EXPERTS, each)), wide.mT)}
+    chosen = torch.arange(EXPERTS, device=x.device, dtype=torch.int32).repeat_interleave(each)
+
+    def made(kind: linear_float8.Float8Choice, tile: int) -> Callable[[], None]:
+        order = order_choices(chosen[:, None], EXPERTS, tile)
+        out = x.new_empty(len(rows), stack.shape[1])
+        extents = (len(rows), 0, out.shape[1], 1)
+        lists = (order.order, order.tile_expert, order.tiles, *extents)
+        return lambda: float8_products(kind, out, rows, stack, order, lists)
+
+    return {"widen": made("widen", 64 if each >= 32 else 16), "float8": made("float8", 64)}
 
 
 def bounds(best: list[tuple[int, str]], last: str = "library") -> list[tuple[int, str]]:

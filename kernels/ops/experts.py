@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from penstock.kernels.draw import Draw
 from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
 from penstock.kernels.ops.activation import silu_mul
 from penstock.kernels.ops.dequantize import stored_bytes
-from penstock.kernels.ops.linear import ReferenceLinear, linear, pack_linear
-from penstock.kernels.weights import Experts, Linear, Matrix
+from penstock.kernels.ops.linear import FLOAT8_GROUP, ReferenceLinear, linear, pack_linear
+from penstock.kernels.weights import Experts, Float8, Linear, Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ def route_experts(
 def experts(
     x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, weights: ReferenceExperts
 ) -> torch.Tensor:
-    """sum over c of shares[t, c] * down(silu(gate(x[t])) * up(x[t])): [T, W] -> [T, W]."""
+    """sum over c of shares[t, c] * down(silu(gate(x[t])) * up(x[t])): [T, W] -> [T, W]. What goes
+    into a product may be rounded as in `linear`."""
     parts = x.new_zeros(*chosen.shape, x.shape[1])
     for number, (gate_up, down) in enumerate(zip(weights.gate_up, weights.down, strict=True)):
         token, place = torch.nonzero(chosen == number, as_tuple=True)
@@ -106,6 +108,7 @@ ROUTE_EXPERTS = Op(
 
 _FLOATS = frozenset({"bf16", "f16", "f32"})
 _FLOAT8 = frozenset({"f8_row", "f8_tile"})
+_ONE = 0x38  # the code of 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,55 @@ def _draw(
     return draw
 
 
+def _draw_float8(
+    like: str, tokens: int, sizes: _Sizes, form: str
+) -> Callable[[int], dict[str, Any]]:
+    """More rows for an expert than are multiplied as they are, in activations that 8 bits hold
+    exactly. `form`: "rounded": any activations; "nan": one of them is NaN; "exact": what lies
+    between the products is held exactly, too."""
+    draw_any = _draw(dict.fromkeys(("gate", "up", "down"), like), tokens, sizes)
+
+    def draw(seed: int) -> dict[str, Any]:
+        inputs, source = draw_any(seed), Draw(seed + 1)
+        if form == "rounded":
+            return inputs
+        group = sizes.width if like == "f8_row" else FLOAT8_GROUP
+        x = inputs["x"] = source.representable(tokens, sizes.width, group)
+        if form == "nan":
+            x[1, sizes.width // 2] = float("nan")
+        if form == "exact":
+            x[:, -group:] *= torch.where(x[:, -1:] < 0, -1.0, 1.0)
+            x[:, -1] = x[:, -group:].abs().amax(dim=1)
+            weights = inputs["weights"]
+            gate = tuple(_last_column(one) for one in weights.gate)
+            up = tuple(_shuffling(source, one, group) for one in weights.up)
+            inputs["weights"] = Experts(gate, up, weights.down)
+        return inputs
+
+    return draw
+
+
+def _last_column(matrix: Float8) -> Float8:
+    """64 times the last of the columns, in each row: what silu leaves as it is where that is no
+    less than 1/2."""
+    codes = np.zeros_like(matrix.codes)
+    codes[:, -1] = _ONE
+    return Float8(codes, np.full_like(matrix.scale, 64.0), matrix.block)
+
+
+def _shuffling(source: Draw, matrix: Float8, group: int) -> Float8:
+    """Each row a column, times a constant: those of a group in another order."""
+    (rows, _), scale = matrix.shape, 0.004 * matrix.scale / matrix.scale.max()
+    assert rows % group == 0, "a group of results has the largest number of one of columns"
+    codes = np.zeros_like(matrix.codes)
+    starts = range(0, rows, group)
+    column = np.concatenate([start + source.numpy.permutation(group) for start in starts])
+    codes[np.arange(rows), column] = _ONE
+    if matrix.block[0] == 1:  # a group of results has one constant
+        scale = np.full_like(matrix.scale, 0.004)
+    return Float8(codes, scale, matrix.block)
+
+
 def _case(
     name: str,
     tokens: int,
@@ -175,6 +227,14 @@ def _case(
         kind = "mixed" if integer and floats else "integer" if integer else floats[0]
     title = f"{name}-T{tokens}-E{sizes.count}-C{sizes.per_token}-F{sizes.ff}-W{sizes.width}"
     return Case(title, kind, _draw(like, tokens, sizes, favourites))
+
+
+def _float8_case(like: str, tokens: int, sizes: _Sizes, form: str = "") -> Case:
+    """Of products on 8-bit tensor cores; see `_draw_float8`."""
+    size = f"T{tokens}-E{sizes.count}-C{sizes.per_token}-F{sizes.ff}-W{sizes.width}"
+    name = f"{like}-narrow-{form + '-' if form else ''}{size}"
+    kind = "float8-rounded" if form == "rounded" else "float8"
+    return Case(name, kind, _draw_float8(like, tokens, sizes, form))
 
 
 def _cost(inputs: Inputs) -> Cost:
@@ -218,6 +278,14 @@ EXPERTS = Op(
         _case("f8_tile-uneven", 3, _Sizes(3, 2, 136, 200)),
         _case("f8_tile-crowded", 70, _Sizes(2, 1, 40, 144)),
         _case("f8_tile-up-f8_row", 4, _Sizes(4, 2, 32, 64), up="f8_row"),
+        # inner widths that are no multiple of 128: the second product is not rounded
+        _float8_case("f8_tile", 36, _Sizes(2, 1, 40, 256)),
+        _float8_case("f8_row", 30, _Sizes(3, 2, 72, 384)),
+        _float8_case("f8_tile", 40, _Sizes(2, 1, 40, 256), "nan"),
+        _float8_case("f8_tile", 30, _Sizes(3, 2, 256, 384), "exact"),
+        _float8_case("f8_row", 36, _Sizes(2, 1, 256, 256), "exact"),
+        _float8_case("f8_tile", 40, _Sizes(2, 1, 256, 256), "rounded"),
+        _float8_case("f8_row", 40, _Sizes(2, 1, 128, 256), "rounded"),
         _case("q4_0", 1, _Sizes(8, 2, 32, 64)),
         _case("q4_1", 34, _Sizes(5, 2, 96, 64)),
         _case("q5_0", 2, _Sizes(4, 2, 32, 96)),
@@ -238,6 +306,9 @@ EXPERTS = Op(
         "f16": Tolerance(3e-3, 2e-3),  # activations may be rounded to the weights' own format
         "bf16": Tolerance(3e-2, 2e-2),
         "float8": Tolerance(1e-4, 2e-5),
+        # what goes into three products by up to 2^-4 each: y by 4.5 % of its size, which is 2, and
+        # of some tokens four times that
+        "float8-rounded": Tolerance(1.0, 0.0),
         # what lies between the products may be rounded to a neighbouring integer
         "integer": Tolerance(2e-2, 1e-3),
         "mixed": Tolerance(2e-2, 2e-3),

@@ -6,12 +6,14 @@ rows. Results lie in the order of choices, so that a token's are neighbours and 
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.experts import EXPERTS
 from penstock.kernels.triton.activation import silu_mul
-from penstock.kernels.triton.experts_float8 import float8_products
+from penstock.kernels.triton.experts_float8 import choose_stack, float8_products
 from penstock.kernels.triton.experts_order import Order, order_choices
 from penstock.kernels.triton.experts_packed import (
     AffineStack,
@@ -28,7 +30,7 @@ from penstock.kernels.triton.linear_affine import _add_group, _integers, quantiz
 _COMBINED = 1024
 
 
-@triton.jit(do_not_specialize=["choices", "first_column", "out_columns"])
+@triton.jit(do_not_specialize=["choices", "first_column", "out_columns", "shared_by"])
 def experts_kernel(
     out,
     x,
@@ -39,15 +41,15 @@ def experts_kernel(
     choices,
     first_column,
     out_columns,
+    shared_by,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
-    SHARED_BY: tl.constexpr,
     UPCAST: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Row `choice // SHARED_BY` of x with its expert's weights, to row `choice` of out."""
+    """Row `choice // shared_by` of x with its expert's weights, to row `choice` of out."""
     tile = tl.program_id(1)
     if tile >= tl.load(tiles):
         return
@@ -56,7 +58,7 @@ def experts_kernel(
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     lane = tl.arange(0, BLOCK_K)
     present, exists = (choice < choices)[:, None], (column < ROWS)[:, None]
-    x_row = x + (choice // SHARED_BY).to(tl.int64)[:, None] * WIDTH
+    x_row = x + (choice // shared_by).to(tl.int64)[:, None] * WIDTH
     weight_row = weight + (expert * ROWS + column.to(tl.int64)[:, None]) * WIDTH
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for start in range(0, WIDTH, BLOCK_K):
@@ -75,7 +77,7 @@ def experts_kernel(
     tl.store(out + place, total, mask=present & (column < ROWS)[None, :])
 
 
-@triton.jit(do_not_specialize=["choices", "first_column", "out_columns"])
+@triton.jit(do_not_specialize=["choices", "first_column", "out_columns", "shared_by"])
 def experts_affine_kernel(
     out,
     x,
@@ -89,9 +91,9 @@ def experts_affine_kernel(
     choices,
     first_column,
     out_columns,
+    shared_by,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
-    SHARED_BY: tl.constexpr,
     BITS: tl.constexpr,
     GROUP: tl.constexpr,
     OFFSET: tl.constexpr,
@@ -108,7 +110,7 @@ def experts_affine_kernel(
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     lane = tl.arange(0, 32)
     present, inside = choice < choices, column < ROWS
-    source = (choice // SHARED_BY).to(tl.int64)
+    source = (choice // shared_by).to(tl.int64)
     x_row = x + source[:, None] * WIDTH + lane[None, :]
     step_row = x_scale + source * (WIDTH // 32)
     q += expert * ROWS * (WIDTH * BITS // 8)
@@ -157,13 +159,10 @@ def experts(
 ) -> torch.Tensor:
     """See `Ops.experts`. All are contiguous; every number in `chosen` is that of an expert."""
     (tokens, width), per_token = x.shape, chosen.shape[1]
-    count, _, ff = weights.down.shape
-    choices = tokens * per_token
-    order = order_choices(chosen, count, _rows_a_tile(choices, count, weights.invariant))
-    opened = x.new_empty(choices, 2 * ff)
-    _products(opened, x, weights.gate_up, order, per_token)
-    y = x.new_empty(choices, width)
-    _products(y, silu_mul(opened), (weights.down,), order, 1)
+    rows = _rows_a_tile(x.device, chosen.numel(), weights)
+    order = order_choices(chosen, weights.down.shape[0], rows)
+    products = partial(_products, order, chosen.numel(), weights.invariant)
+    y = products(silu_mul(products(x, weights.gate_up, per_token)), (weights.down,), 1)
     out = torch.empty_like(x)
     grid = (tokens, ceil_div(width, _COMBINED))
     constants = {"WIDTH": width, "PER_TOKEN": per_token, "BLOCK": _COMBINED}
@@ -171,31 +170,47 @@ def experts(
     return out
 
 
-def _rows_a_tile(choices: int, count: int, invariant: bool) -> int:
-    """16 is the least that tensor cores take; experts with many rows reuse what was read."""
-    return 64 if not invariant and choices >= 32 * count else 16
+def _rows_a_tile(device: torch.device, choices: int, weights: PackedExperts) -> int:
+    """16 is the least that tensor cores take, and 64 that of 8-bit floats; experts with many rows
+    reuse what was read."""
+    many = not weights.invariant and choices >= 32 * weights.down.shape[0]
+    kinds = [
+        choose_stack(stack, choices, device, weights.invariant)
+        for stack in (*weights.gate_up, weights.down)
+        if isinstance(stack, Float8Stack)
+    ]
+    return 64 if many or "float8" in kinds else 16
 
 
 def _products(
-    out: torch.Tensor, x: torch.Tensor, stacks: tuple[Stack, ...], order: Order, shared_by: int
-) -> None:
-    """`shared_by`: neighbouring choices that go with one row of x."""
+    order: Order,
+    choices: int,
+    invariant: bool,
+    x: torch.Tensor,
+    stacks: tuple[Stack, ...],
+    shared_by: int,
+) -> torch.Tensor:
+    """[choices, rows of all stacks]. `shared_by`: neighbouring choices that go with one row of
+    x."""
+    out = x.new_empty(choices, sum(stack.shape[1] for stack in stacks))
     quantized = None
     first_column = 0
     for stack in stacks:
-        lists = (order.order, order.tile_expert, order.tiles, len(out), first_column, out.shape[1])
-        sizes = {"ROWS": stack.shape[1], "WIDTH": stack.shape[2], "SHARED_BY": shared_by}
+        extents = (choices, first_column, out.shape[1], shared_by)
+        lists = (order.order, order.tile_expert, order.tiles, *extents)
         if isinstance(stack, AffineStack):
             quantized = quantized or quantize(x)
-            _affine(out, quantized, stack, order, lists, sizes)
+            _affine(out, quantized, stack, order, lists)
         elif isinstance(stack, Float8Stack):
-            float8_products(out, x, stack, order, lists, shared_by)
+            kind = choose_stack(stack, choices, x.device, invariant)
+            float8_products(kind, out, x, stack, order, lists)
         else:
-            _dense(out, x, stack, order, lists, sizes)
+            _dense(out, x, stack, order, lists)
         first_column += stack.shape[1]
+    return out
 
 
-def _dense(out, x, stack: DenseStack, order: Order, lists, sizes: dict[str, int]) -> None:
+def _dense(out, x, stack: DenseStack, order: Order, lists) -> None:
     single = stack.data.dtype == torch.float32  # no tensor cores: small tiles
     many = order.rows > 16
     block_n = 64 if single or not many else 128
@@ -206,7 +221,8 @@ def _dense(out, x, stack: DenseStack, order: Order, lists, sizes: dict[str, int]
         *(out, x, stack.data, *lists),
         num_warps=4,
         num_stages=3 if many or single else 4,
-        **sizes,
+        ROWS=stack.shape[1],
+        WIDTH=stack.shape[2],
         UPCAST=int(BF16_IS_BROKEN and stack.data.dtype == torch.bfloat16),
         BLOCK_M=order.rows,
         BLOCK_N=block_n,
@@ -214,7 +230,7 @@ def _dense(out, x, stack: DenseStack, order: Order, lists, sizes: dict[str, int]
     )
 
 
-def _affine(out, quantized, stack: AffineStack, order: Order, lists, sizes) -> None:
+def _affine(out, quantized, stack: AffineStack, order: Order, lists) -> None:
     block_n = 64
     minimum = stack.scale if stack.minimum is None else stack.minimum
     zero_point = stack.zero_point if stack.minimum is None else 0
@@ -222,7 +238,8 @@ def _affine(out, quantized, stack: AffineStack, order: Order, lists, sizes) -> N
         experts_affine_kernel,
         (ceil_div(stack.shape[1], block_n), order.capacity),
         *(out, *quantized, stack.q, stack.scale, minimum, *lists),
-        **sizes,
+        ROWS=stack.shape[1],
+        WIDTH=stack.shape[2],
         BITS=stack.bits,
         GROUP=stack.group,
         OFFSET=(128 if stack.bits == 8 else 0) - zero_point,

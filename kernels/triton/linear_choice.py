@@ -10,7 +10,8 @@ of loads in flight; beyond, the library's tiles are hard to beat.
 For 8-bit floats the table has "CAPABILITY-float8" -> "NxK" -> pairs in the same way: few rows are
 multiplied as they are with widened weights ("widen"), more are rounded to 8 bits themselves
 ("float8"), where tensor cores take these. So a row's bits depend on the number of rows of its step
-up to that bound and beyond it, but for `--deterministic`, where all are made in one way.
+up to that bound and beyond it, but for `--deterministic`, where all are made in one way. Experts
+have "CAPABILITY-float8-experts" -> "NxK" of one of them, by the rows that one has on the mean.
 """
 
 from __future__ import annotations
@@ -58,16 +59,34 @@ def choose_float8(
     tokens: int, shape: tuple[int, int], capability: int, invariant: bool
 ) -> Float8Choice:
     """The same for weights in 8-bit floats. `invariant`: one choice for any number of rows."""
+    return _choose_float8("float8", tokens, shape, capability, invariant)
+
+
+def choose_expert_float8(
+    rows_each: int, shape: tuple[int, int], capability: int, invariant: bool
+) -> Float8Choice:
+    """The same for experts of `shape`, each of which has `rows_each` rows on the mean."""
+    return _choose_float8("float8-experts", rows_each, shape, capability, invariant)
+
+
+def _choose_float8(
+    table: str, tokens: int, shape: tuple[int, int], capability: int, invariant: bool
+) -> Float8Choice:
     rows, width = shape
     if capability < FLOAT8_CAPABILITY or width % _FLOAT8_COLUMNS:
         return "widen"
     if invariant:
         return "float8"
-    measured = _measured(f"{capability}-float8").get(f"{rows}x{width}", _FLOAT8_DEFAULT)
+    measured = _measured(f"{capability}-{table}").get(f"{rows}x{width}", _FLOAT8_DEFAULT)
     for most, choice in measured:
         if tokens <= most:
             return cast("Float8Choice", choice)
     return "float8"
+
+
+def float8_capability(device: torch.device) -> int:
+    """Of a GPU; without one, that of the newest which is compiled for."""
+    return capability_of(device) if device.type == "cuda" else 90
 
 
 def read_table(path: Path, key: int | str) -> dict[str, Bounds]:

@@ -13,52 +13,13 @@ from dataclasses import dataclass
 import torch
 
 from penstock.kernels.ops.linear import FLOAT8_GROUP
+from penstock.kernels.triton.float8_tile import narrow_product, widened_product
 from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import BF16_IS_BROKEN, ceil_div, in_units, interpreted, launch
 from penstock.kernels.triton.linear_affine import rows_a_tile
-from penstock.kernels.triton.linear_choice import Float8Choice, capability_of, choose_float8
+from penstock.kernels.triton.linear_choice import Float8Choice, choose_float8, float8_capability
 from penstock.kernels.triton.packed import PackedFloat8
 from penstock.kernels.triton.quantize_float8 import codes_type, quantize_float8
-
-
-@triton.jit
-def _decoded(codes):
-    """Codes as float32, exactly: their exponent and mantissa where float32 has its own, times the
-    difference of the biases."""
-    wide = codes.to(tl.int32)
-    bits = ((wide & 128) << 24) | ((wide & 127) << 20)
-    number = bits.to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2^120
-    return tl.where((wide & 127) == 127, float("nan"), number)
-
-
-@triton.jit
-def _as_bfloat16(codes):
-    """Codes as bfloat16, exactly: the same, two at a time. Four codes are one register."""
-    return tl.inline_asm_elementwise(
-        """{
-        .reg .b32 low, high, shifted, sign, none;
-        mov.b32 none, 0;
-        prmt.b32 low, $2, none, 0x1404;
-        prmt.b32 high, $2, none, 0x3424;
-        shr.u32 shifted, low, 4;
-        and.b32 shifted, shifted, 0x07f007f0;
-        and.b32 sign, low, 0x80008000;
-        or.b32 low, shifted, sign;
-        shr.u32 shifted, high, 4;
-        and.b32 shifted, shifted, 0x07f007f0;
-        and.b32 sign, high, 0x80008000;
-        or.b32 high, shifted, sign;
-        mov.b32 shifted, 0x7b807b80;
-        mov.b32 sign, 0x80008000;
-        fma.rn.bf16x2 $0, low, shifted, sign;
-        fma.rn.bf16x2 $1, high, shifted, sign;
-        }""",
-        "=r,=r,r",
-        [codes],
-        dtype=tl.bfloat16,
-        is_pure=True,
-        pack=4,
-    )
 
 
 @triton.jit(do_not_specialize=["tokens", "first_column", "out_columns", "units", "groups"])
@@ -87,64 +48,18 @@ def linear_float8_kernel(
     rows, width = units * UNIT, groups * BLOCK_K
     token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    lane = tl.arange(0, BLOCK_K)
     present, exists = token < tokens, column < rows
-    x_row = x + token.to(tl.int64)[:, None] * width + lane[None, :]
-    weight_row = codes + column.to(tl.int64)[:, None] * width + lane[None, :]
+    x_row = x + token.to(tl.int64)[:, None] * width
+    weight_row = codes + column.to(tl.int64)[:, None] * width
     scale_column, scales = column // SCALE_ROWS, (rows + SCALE_ROWS - 1) // SCALE_ROWS
-    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for group in range(groups):
-        left = tl.load(x_row + group * BLOCK_K, mask=present[:, None], other=0.0)
-        right = tl.load(weight_row + group * BLOCK_K, mask=exists[:, None], other=0.0)
-        if UPCAST:
-            left, right = _decoded(left), _decoded(right)
-        part = tl.dot(left, tl.trans(right), input_precision="ieee")  # a sum of its own
-        if GROUPED:
-            row_step = tl.load(x_scale + group * tokens + token, mask=present, other=0.0)
-            step = tl.load(scale + group * scales + scale_column, mask=exists, other=0.0)
-            part = part * row_step[:, None] * step[None, :]
-        total += part
-    if not GROUPED:
-        row_step = tl.load(x_scale + token, mask=present, other=0.0)
-        step = tl.load(scale + scale_column, mask=exists, other=0.0)
-        total = total * row_step[:, None] * step[None, :]
+    total = narrow_product(
+        x_row, weight_row, x_scale + token, tokens, scale + scale_column, scales,
+        present, exists, groups, GROUPED, UPCAST, BLOCK_M, BLOCK_N, BLOCK_K,
+    )  # fmt: skip
     if HAS_BIAS:
         total += tl.load(bias + first_column + column, mask=exists, other=0.0)[None, :]
     place = token.to(tl.int64)[:, None] * out_columns + first_column + column[None, :]
     tl.store(out + place, total, mask=present[:, None] & exists[None, :])
-
-
-@triton.jit
-def widened_product(
-    x_row, weight_row, scale, scales, scale_column, present, exists,
-    WIDTH: tl.constexpr, GROUPED: tl.constexpr, WIDE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """A tile of activations as they are, by weights widened to their type (WIDE: float32). BLOCK_K
-    is a group of columns. `x_row: [BLOCK_M, 1]`, `weight_row: [BLOCK_N, 1]` are where rows begin,
-    `scale_column` is the place of a row's scale among the `scales` of a group."""
-    lane = tl.arange(0, BLOCK_K)
-    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for group in range((WIDTH + BLOCK_K - 1) // BLOCK_K):
-        k = group * BLOCK_K + lane
-        x_mask, weight_mask = present[:, None], exists[:, None]
-        if WIDTH % BLOCK_K != 0:
-            x_mask, weight_mask = x_mask & (k < WIDTH)[None, :], weight_mask & (k < WIDTH)[None, :]
-        left = tl.load(x_row + k[None, :], mask=x_mask, other=0.0)
-        stored = tl.load(weight_row + k[None, :], mask=weight_mask, other=0)
-        if WIDE:
-            left, right = left.to(tl.float32), _decoded(stored)
-        else:
-            left, right = left.to(tl.bfloat16), _as_bfloat16(stored)
-        if GROUPED:
-            step = tl.load(scale + group * scales + scale_column, mask=exists, other=0.0)
-            total += tl.dot(left, tl.trans(right), input_precision="ieee") * step[None, :]
-        else:
-            total = tl.dot(left, tl.trans(right), total, input_precision="ieee")
-    if not GROUPED:
-        step = tl.load(scale + scale_column, mask=exists, other=0.0)
-        total = total * step[None, :]
-    return total
 
 
 @triton.jit(do_not_specialize=["tokens", "first_column", "out_columns", "units"])
@@ -211,7 +126,7 @@ def _tile(kind: Float8Choice, tokens: int, rows: int, wide: bool) -> _Tile:
 
 def float8_product(out, x, part: PackedFloat8, bias, first_column: int, invariant: bool) -> None:
     """Write the columns of `out` that belong to `part`."""
-    kind = choose_float8(len(x), part.shape, _capability(x), invariant)
+    kind = choose_float8(len(x), part.shape, float8_capability(x.device), invariant)
     multiply(kind, out, x, part, bias, first_column, invariant)
 
 
@@ -252,8 +167,3 @@ def multiply(
         BLOCK_K=FLOAT8_GROUP,
         **constants,
     )
-
-
-def _capability(x: torch.Tensor) -> int:
-    """Of the device; without one, that of the newest which is compiled for."""
-    return capability_of(x.device) if x.is_cuda else 90

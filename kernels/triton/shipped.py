@@ -25,6 +25,8 @@ from penstock.kernels.table import AdapterRows, HeadNorm, StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton.attention_work import AttentionWork, most_units
 from penstock.kernels.triton.embedding import PackedTable
+from penstock.kernels.triton.experts_float8 import float8_products
+from penstock.kernels.triton.experts_order import Order
 from penstock.kernels.triton.experts_packed import DenseStack, Float8Stack, PackedExperts
 from penstock.kernels.triton.launch import ceil_div, noting
 from penstock.kernels.triton.linear import PackedLinear
@@ -200,31 +202,47 @@ def _experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
         gate_up = DenseStack(_empty(sizes.experts, 2 * sizes.ff, sizes.width))
         down = DenseStack(_empty(sizes.experts, sizes.width, sizes.ff))
         ops.experts(x, chosen, shares, PackedExperts((gate_up,), down, invariant))
-        if sizes.blocks:
-            opening = _blocks_of_experts(sizes.experts, 2 * sizes.ff, sizes.width)
-            closing = _blocks_of_experts(sizes.experts, sizes.width, sizes.ff)
-            ops.experts(x, chosen, shares, PackedExperts((opening,), closing, invariant))
 
 
-def _blocks_of_experts(count: int, rows: int, width: int) -> Float8Stack:
-    codes = _empty(count, rows, width, dtype=torch.uint8)
-    groups = ceil_div(width, FLOAT8_GROUP)
-    scale = _floats(count, groups, ceil_div(rows, FLOAT8_GROUP))
-    return Float8Stack(codes, scale, FLOAT8_GROUP, True)
+def _float8_experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
+    """Experts in 8-bit floats, in the forms and by the kernels of `_float8`."""
+    if not sizes.experts:
+        return
+    choices = extents.tokens * sizes.per_token
+    for rows, width in ((2 * sizes.ff, sizes.width), (sizes.width, sizes.ff)):
+        x, out = _empty(choices, width), _empty(choices, rows)
+        codes = _empty(sizes.experts, rows, width, dtype=torch.uint8)
+        for grouped, height in _float8_forms(sizes):
+            groups = ceil_div(width, FLOAT8_GROUP) if grouped else 1
+            scale = _floats(sizes.experts, groups, ceil_div(rows, height))
+            stack = Float8Stack(codes, scale, height, grouped)
+            for kind in _float8_kinds(width):
+                for tile in (16, 64) if kind == "widen" else (64,):
+                    order = Order(_ints(tile), _ints(1), _ints(1), tile)
+                    lists = (order.order, order.tile_expert, order.tiles, choices, 0, rows, 1)
+                    float8_products(kind, out, x, stack, order, lists)
+
+
+def _float8_forms(sizes: Sizes) -> list[tuple[bool, int]]:
+    """Whether scales belong to groups of columns, and to how many rows: as `--quantize fp8` rounds
+    weights; of models that come so, in blocks too."""
+    return [(False, 1), (True, FLOAT8_GROUP)] if sizes.blocks else [(False, 1)]
+
+
+def _float8_kinds(width: int) -> tuple[Float8Choice, ...]:
+    """By either kernel: which one serves is a matter of what was measured, and of the GPU."""
+    return ("widen", "float8") if width % FLOAT8_GROUP == 0 else ("widen",)
 
 
 def _float8(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
-    """Weights in 8-bit floats, by either kernel: which one serves is a matter of what was measured,
-    and of the GPU. As `--quantize fp8` rounds them; of models that come so, in blocks too."""
-    kinds: tuple[Float8Choice, ...] = ("widen", "float8")
-    forms = [(False, 1), (True, FLOAT8_GROUP)] if sizes.blocks else [(False, 1)]
+    """Layers' weights in 8-bit floats."""
     for rows, columns in _layers(sizes):
         codes, x = _empty(rows, columns, dtype=torch.uint8), _empty(extents.tokens, columns)
-        for grouped, height in forms:
+        for grouped, height in _float8_forms(sizes):
             groups = ceil_div(columns, FLOAT8_GROUP) if grouped else 1
             scale = _floats(groups, ceil_div(rows, height))
             part = PackedFloat8(codes, scale, height, grouped)
-            for kind in kinds if columns % FLOAT8_GROUP == 0 else kinds[:1]:
+            for kind in _float8_kinds(columns):
                 for invariant in (False, True):
                     out = _empty(extents.tokens, rows)
                     multiply(kind, out, x, part, None, 0, invariant)
@@ -292,6 +310,7 @@ _STEP: tuple[Callable[[TorchOps, Sizes, Extents], None], ...] = (
     _float8,
     _integers,
     _experts,
+    _float8_experts,
     _attention,
     _adapters,
     _rows,

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
+from float8_folders import Form, write_float8
 from small_experts import (
     CONTEXT,
-    EXPERT_FF,
+    DENSE_LAYER,
     EXPERTS,
     HEAD_DIM,
     HEADS,
     KV_HEADS,
     PER_TOKEN,
     VOCAB,
-    WIDTH,
     expert_tensors,
     write_small_experts,
 )
@@ -24,6 +25,7 @@ from penstock.config import EngineSettings
 from penstock.dialog import Sampling
 from penstock.models.loading import load_model
 from penstock.models.sources import files_at
+from penstock.runtime.gpu import GpuRuntime
 from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_load import place
 from penstock.runtime.gpu_memory import plan_device_memory
@@ -37,51 +39,102 @@ from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton import TritonOps
 from penstock.kernels.triton.launch import noting
 from penstock.kernels.triton.shipped import Sizes, shipped
+from penstock.kernels.triton.signature import Signature
 
 ROWS = 4
+# Wide enough for the groups of 128 columns that 8-bit floats have.
+WIDE, WIDE_FF = 128, 256
+SIZES = Sizes(
+    WIDE, (HEADS, KV_HEADS, HEAD_DIM), WIDE_FF, VOCAB, True, EXPERTS, PER_TOKEN, blocks=True
+)
+EVERY = {"combine_kernel", "route_kernel", "order_choices_kernel"}
+FLOAT8 = {"widen_experts_kernel", "experts_float8_kernel", "quantize_float8_kernel"}
 
 
 class PretendedOps(TritonOps):
     """On CPU tensors, the kernels of a GPU: they are noted, and do nothing."""
 
-    def __init__(self) -> None:
-        self._products = "invariant"  # the others are the library's beyond a few tokens
+    def __init__(self, products: Literal["measured", "invariant"]) -> None:
+        self._products = products
         self._dense = "stored"
         table = KernelTable(all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"}))
         TorchOps.__init__(self, table, "cpu", torch.bfloat16)
 
 
-def test_every_launch_of_a_mixture_is_packaged(tmp_path: Path) -> None:
-    kept = {
-        name: values
-        for name, values in expert_tensors().items()
-        if "layers." not in name or "layers.0." in name
+@pytest.fixture(scope="module")
+def packaged() -> set[Signature]:
+    return set(shipped([SIZES]))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers, both mixtures: the last sees only the tokens whose logits are wanted."""
+    tensors = {
+        name.replace("layers.2.", "layers.1."): values
+        for name, values in expert_tensors(width=WIDE, expert_ff=WIDE_FF).items()
+        if f"layers.{DENSE_LAYER}." not in name
     }
-    folder = write_small_experts(tmp_path / "small-experts", kept, num_hidden_layers=1)
+    return write_small_experts(
+        tmp_path_factory.mktemp("models") / "plain",
+        tensors,
+        num_hidden_layers=2,
+        mlp_only_layers=[],
+        hidden_size=WIDE,
+        moe_intermediate_size=WIDE_FF,
+    )
+
+
+def launched(folder: Path, ops: PretendedOps) -> set[Signature]:
+    """By a step of many tokens, and by one of a single token."""
     settings = EngineSettings(
         context_tokens=CONTEXT, max_seqs=ROWS, token_budget=64, block_tokens=16, cache_mb=1
     )
     with noting() as launches:
-        model = load_model(files_at(folder, "small-experts"), settings.dtype)
+        model = load_model(files_at(folder, "m"), settings.dtype, float8="float8")
         memory = plan_device_memory(model.spec, 1 << 20, settings, 1 << 30, sizes_up_to(ROWS))
-        runtime = place(model, memory, settings, PretendedOps())
-        scheduler = Scheduler(
-            num_blocks=runtime.info.cache_blocks,
-            block_tokens=16,
-            context_tokens=CONTEXT,
-            max_seqs=ROWS,
-            token_budget=64,
-        )
-        for name, length in (("short", 1), ("long", 100)):
-            tokens = tuple(index % VOCAB for index in range(length))
-            greedy = Sampling(temperature=0.0)
-            scheduler.submit(name, token_ids=tokens, sampling=greedy, seed=1, max_tokens=3)
-        plan = scheduler.plan()
-        assert plan is not None
-        runtime.execute(plan)
-    sizes = Sizes(WIDTH, (HEADS, KV_HEADS, HEAD_DIM), EXPERT_FF, VOCAB, True, EXPERTS, PER_TOKEN)
-    launched = {launch.signature() for launch in launches}
-    assert {"experts_kernel", "combine_kernel", "route_kernel", "order_choices_kernel"} <= {
-        signature.kernel for signature in launched
-    }
-    assert launched - set(shipped([sizes])) == set()
+        runtime = place(model, memory, settings, ops)
+        for lengths in ((1, 100), (1,)):
+            execute(runtime, lengths)
+    return {launch.signature() for launch in launches}
+
+
+def execute(runtime: GpuRuntime, lengths: tuple[int, ...]) -> None:
+    """The first step of prompts of so many tokens."""
+    scheduler = Scheduler(
+        num_blocks=runtime.info.cache_blocks,
+        block_tokens=16,
+        context_tokens=CONTEXT,
+        max_seqs=ROWS,
+        token_budget=64,
+    )
+    for length in lengths:
+        tokens = tuple(index % VOCAB for index in range(length))
+        greedy = Sampling(temperature=0.0)
+        scheduler.submit(str(length), token_ids=tokens, sampling=greedy, seed=1, max_tokens=3)
+    plan = scheduler.plan()
+    assert plan is not None
+    runtime.execute(plan)
+
+
+def names(signatures: set[Signature]) -> set[str]:
+    return {signature.kernel for signature in signatures}
+
+
+def test_every_launch_of_a_mixture_is_packaged(folder: Path, packaged: set[Signature]) -> None:
+    signatures = launched(folder, PretendedOps("invariant"))
+    assert EVERY | {"experts_kernel"} <= names(signatures)
+    assert signatures - packaged == set()
+
+
+@pytest.mark.parametrize("products", ["measured", "invariant"])
+@pytest.mark.parametrize("form", ["fp8-block", "channel"])
+def test_so_is_every_launch_of_experts_in_8_bit_floats(
+    folder: Path, packaged: set[Signature], tmp_path: Path, form: Form, products: Any
+) -> None:
+    write_float8(folder, tmp_path / "m", form, torch.bfloat16)
+    signatures = launched(tmp_path / "m", PretendedOps(products))
+    float8 = FLOAT8 - ({"widen_experts_kernel"} if products == "invariant" else set())
+    assert EVERY | float8 <= names(signatures)
+    # Products of measured floats (the router, the head) are the library's beyond a few rows.
+    left = {one for one in signatures - packaged if one.kernel != "linear_kernel"}
+    assert left == set()

@@ -33,7 +33,12 @@ def test_every_section_rehearses(tmp_path: Path) -> None:
     decodes = [line for line in lines if str(line.get("name")).startswith("decode 4")]
     assert decodes and all(line["ms"] > 0 for line in decodes)
     table = json.loads((tmp_path / "linear.json").read_text())
-    assert len(table["0"]) == 5  # products of a layer, and the head
+    # products of a layer, and the head; those of experts
+    assert {name: len(sizes) for name, sizes in table.items()} == {
+        "0": 5,
+        "0-float8": 4,
+        "0-float8-experts": 2,
+    }
 
 
 def test_a_section_that_fails_is_named(tmp_path: Path) -> None:

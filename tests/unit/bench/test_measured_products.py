@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
-from bench.device.products import bounds, write_table
+from bench.device.products import bounds, write_tables
 from penstock.kernels.triton.linear_choice import choose, choose_by, choose_float8, read_table
 
 
@@ -25,7 +25,7 @@ def test_the_measured_table_is_read_as_it_was_meant(tmp_path: Path) -> None:
         (512, 64): [(1, "stream"), (16, "stream")],
     }
     table = {f"{rows}x{width}": bounds(best) for (rows, width), best in measured.items()}
-    write_table(tmp_path / "linear.json", 90, table)
+    write_tables(tmp_path / "linear.json", 90, {"": table})
     read = read_table(tmp_path / "linear.json", 90)
     for shape, best in measured.items():
         for tokens, name in best:
@@ -44,8 +44,10 @@ def test_what_was_not_measured_is_streamed_for_the_rows_of_a_tile() -> None:
 
 def test_so_is_the_table_of_8_bit_floats(tmp_path: Path) -> None:
     best = [(1, "widen"), (16, "widen"), (32, "float8"), (64, "float8")]
-    write_table(tmp_path / "linear.json", 90, {}, {"4096x4096": bounds(best, "float8")})
-    assert read_table(tmp_path / "linear.json", "90-float8") == {"4096x4096": [[16, "widen"]]}
+    for kind in ("-float8", "-float8-experts"):
+        table = {"4096x4096": bounds(best, "float8")}
+        write_tables(tmp_path / "linear.json", 90, {"": {}, kind: table})
+        assert read_table(tmp_path / "linear.json", f"90{kind}") == {"4096x4096": [[16, "widen"]]}
     assert read_table(tmp_path / "linear.json", 90) == {}
 
 
