@@ -20,6 +20,7 @@ from penstock.kernels.triton import (
     attention,
     embedding,
     experts,
+    experts_packed,
     gather,
     layer_norm,
     linear,
@@ -81,8 +82,8 @@ class TritonOps(TorchOps):
         dense: Literal["stored", "float8"] = "stored",
     ) -> None:
         """`products`: by the kernel that measured best for so many rows, or by one whose sums never
-        depend on their number. `dense`: whether dense weights but the head's stay, or are rounded
-        to 8-bit floats."""
+        depend on their number. `dense`: whether dense weights of layers stay, or are rounded to
+        8-bit floats; heads and routers stay."""
         self._products = products
         self._dense = dense
         super().__init__(KernelTable(all_ops(), machine_of(device), names), device, dtype)
@@ -107,7 +108,10 @@ class TritonOps(TorchOps):
 
     def pack_experts(self, weights: Experts) -> Any:
         """See `Ops.pack_experts`."""
-        return replace(super().pack_experts(weights), invariant=self._products == "invariant")
+        packed = super().pack_experts(weights)
+        if self._dense == "float8":
+            packed = experts_packed.rounded_to_float8(packed)
+        return replace(packed, invariant=self._products == "invariant")
 
     def pack_tied(self, table: Matrix) -> tuple[Any, Any]:
         """See `Ops.pack_tied`: one memory."""

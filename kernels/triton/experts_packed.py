@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -13,6 +13,7 @@ from penstock.kernels.triton.packed import (
     PackedAffine,
     PackedDense,
     PackedFloat8,
+    in_float8,
     pack_matrix,
 )
 from penstock.kernels.weights import Experts, Matrix
@@ -81,6 +82,23 @@ def pack_experts(weights: Experts, device: str, dtype: torch.dtype) -> PackedExp
         _stack(matrices, device, dtype) for matrices in (weights.gate, weights.up, weights.down)
     )
     return PackedExperts(_merged(gate, up), down)
+
+
+def rounded_to_float8(weights: PackedExperts) -> PackedExperts:
+    """The same with its dense stacks in 8 bits, with a scale for each row."""
+    down, *gate_up = (
+        _in_float8(stack) if isinstance(stack, DenseStack) else stack
+        for stack in (weights.down, *weights.gate_up)
+    )
+    merged = _merged(*gate_up) if len(gate_up) == 2 else tuple(gate_up)
+    return replace(weights, gate_up=merged, down=down)
+
+
+def _in_float8(stack: DenseStack) -> Float8Stack:
+    count, rows, width = stack.shape
+    part = in_float8(PackedDense(stack.data.view(count * rows, width)))
+    scale = part.scale.view(count, 1, rows)
+    return Float8Stack(part.codes.view(count, rows, width), scale, part.scale_rows, part.grouped)
 
 
 def _stack(matrices: Sequence[Matrix], device: str, dtype: torch.dtype) -> Stack:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import small_experts
 import torch
 from device_runtimes import rehearse
 from float8_folders import Form, write_float8
@@ -103,6 +104,18 @@ def test_what_rounding_would_save_counts_floats_of_layers_alone(folder: Path) ->
     assert plain.float8_savings() == CODES - 4 * rows
     rounded = load_model(files_at(folder, "m"), "auto", float8="float8").weights
     assert rounded.float8_savings() == 0
+
+
+def test_it_counts_experts_and_not_the_router(tmp_path: Path) -> None:
+    sizes, files = small_experts, files_at(write_small_experts(tmp_path / "m"), "m")
+    heads, kv = sizes.HEADS * sizes.HEAD_DIM, sizes.KV_HEADS * sizes.HEAD_DIM
+    columns = 2 * (heads + kv) * sizes.LAYERS + 3 * sizes.FF
+    rows = (heads + 2 * kv + sizes.WIDTH) * sizes.LAYERS + 2 * sizes.FF + sizes.WIDTH
+    experts = sizes.EXPERTS * (sizes.LAYERS - 1)
+    columns += 3 * sizes.EXPERT_FF * experts
+    rows += (2 * sizes.EXPERT_FF + sizes.WIDTH) * experts
+    weights = load_model(files, "auto").weights
+    assert weights.float8_savings() == sizes.WIDTH * columns - 4 * rows
 
 
 def first_logprobs(runtime: Runtime) -> list[float]:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from float8_folders import Form, write_float8
+from float8_folders import write_float8
 from small_experts import (
     CONTEXT,
     DENSE_LAYER,
@@ -54,9 +54,13 @@ FLOAT8 = {"widen_experts_kernel", "experts_float8_kernel", "quantize_float8_kern
 class PretendedOps(TritonOps):
     """On CPU tensors, the kernels of a GPU: they are noted, and do nothing."""
 
-    def __init__(self, products: Literal["measured", "invariant"]) -> None:
+    def __init__(
+        self,
+        products: Literal["measured", "invariant"],
+        dense: Literal["stored", "float8"] = "stored",
+    ) -> None:
         self._products = products
-        self._dense = "stored"
+        self._dense = dense
         table = KernelTable(all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"}))
         TorchOps.__init__(self, table, "cpu", torch.bfloat16)
 
@@ -127,12 +131,15 @@ def test_every_launch_of_a_mixture_is_packaged(folder: Path, packaged: set[Signa
 
 
 @pytest.mark.parametrize("products", ["measured", "invariant"])
-@pytest.mark.parametrize("form", ["fp8-block", "channel"])
+@pytest.mark.parametrize("form", ["fp8-block", "channel", "rounded"])
 def test_so_is_every_launch_of_experts_in_8_bit_floats(
-    folder: Path, packaged: set[Signature], tmp_path: Path, form: Form, products: Any
+    folder: Path, packaged: set[Signature], tmp_path: Path, form: Any, products: Any
 ) -> None:
-    write_float8(folder, tmp_path / "m", form, torch.bfloat16)
-    signatures = launched(tmp_path / "m", PretendedOps(products))
+    if form == "rounded":
+        signatures = launched(folder, PretendedOps(products, "float8"))
+    else:
+        write_float8(folder, tmp_path / "m", form, torch.bfloat16)
+        signatures = launched(tmp_path / "m", PretendedOps(products))
     float8 = FLOAT8 - ({"widen_experts_kernel"} if products == "invariant" else set())
     assert EVERY | float8 <= names(signatures)
     # Products of measured floats (the router, the head) are the library's beyond a few rows.

@@ -135,12 +135,13 @@ def eight_bits(op: Op, case: Case, ops: TorchOps) -> list[str]:
 
 def rounded_weights(op: Op, case: Case, ops: TorchOps) -> list[str]:
     """What is wrong where `ops` round dense weights to 8 bits: that costs each of them up to 2^-4,
-    and so a product 2.6 % of its size."""
+    and so a product 2.6 % of its size, and the three of an expert 4.5 %."""
+    most = {"linear": 0.04, "experts": 0.065}[op.name]
     inputs = _served(case, ops)
     (truth,) = op.invoke(ReferenceOps(torch.float64), in_float64(inputs))
     (got,) = op.invoke(ops, inputs)
     error = float((got.cpu().double() - truth).square().mean() / truth.square().mean()) ** 0.5
-    return [] if 0.01 < error < 0.04 else [f"the error is {error} of the product"]
+    return [] if 0.01 < error < most else [f"the error is {error} of the product"]
 
 
 def _make_exact(inputs: dict[str, Any]) -> None:

@@ -109,6 +109,9 @@ _DENSE = {
     "linear-f32-T5-K96-N24+8+8-bias",
     "linear-bf16-T18-K64-N48",
     "linear-f16-T17-K576-N64+64-bias",
+    "experts-f32-uneven-T37-E6-C3-F40-W50",
+    "experts-bf16-T1-E8-C4-F64-W96",
+    "experts-f16-crowded-T70-E2-C1-F48-W72",
 }
 
 

@@ -137,16 +137,12 @@ class DecoderWeights:
 
     def float8_savings(self, part: DecoderSpec | None = None) -> int:
         """See `Weights`. `part`: the sizes of a shard of these, which is counted then."""
-        names, saved = self.names, 0
-        shapes = expected_shapes(names, part or self._spec)
-        linears = (names.q, names.k, names.v, names.output, names.gate, names.up, names.down)
-        for index in range(len(self._spec.layers)):
-            for linear in linears:
-                name = f"{names.layer.format(index)}{linear}.weight"
-                info = self._checkpoint.tensors.get(name)
-                if info is not None and info.type_name in ("F32", "F16", "BF16"):
-                    rows, columns = shapes[name]
-                    saved += self.stored_bytes({name: (rows, columns)}) - rows * (columns + 4)
+        shapes, saved = expected_shapes(self.names, part or self._spec), 0
+        for name in self._rounded_names():
+            info = self._checkpoint.tensors.get(name)
+            if info is not None and info.type_name in ("F32", "F16", "BF16"):
+                *rows, width = shapes[name]
+                saved += self.stored_bytes({name: shapes[name]}) - math.prod(rows) * (width + 4)
         return saved
 
     def stored_bytes(self, shapes: Mapping[str, Shape]) -> int:
@@ -159,6 +155,20 @@ class DecoderWeights:
             stored[name].size_bytes * math.prod(shape) // math.prod(stored[name].shape)
             for name, shape in shapes.items()
         )
+
+    def _rounded_names(self) -> Iterator[str]:
+        """Of all matrices that may be rounded; some layers lack some."""
+        names = self.names
+        linears = (names.q, names.k, names.v, names.output, names.gate, names.up, names.down)
+        of_experts = (names.expert_gate, names.expert_up, names.expert_down)
+        for index, layer in enumerate(self._spec.layers):
+            prefix = names.layer.format(index)
+            yield from (f"{prefix}{linear}.weight" for linear in linears)
+            if layer.experts is not None:
+                numbers = range(layer.experts.count)
+                for name in of_experts:
+                    each = [name.format(number) for number in numbers] if "{}" in name else [name]
+                    yield from (f"{prefix}{one}.weight" for one in each)
 
     def layers(self) -> Iterator[LayerWeights]:
         """Every layer in order, converted a few ahead of the one that is given."""

@@ -1,0 +1,85 @@
+"""Weights that are rounded to 8-bit floats at the load take what the memory formula says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from small_experts import expert_tensors, write_small_experts
+
+from penstock.kernels.draw import map_tensors
+from penstock.kernels.op import KernelTable, Machine
+from penstock.kernels.ops import all_ops
+from penstock.kernels.torch_ops import TorchOps
+from penstock.kernels.triton import TritonOps
+from penstock.models.loading import load_model
+from penstock.models.sources import files_at
+from penstock.models.weights import DecoderWeights
+
+pytest.importorskip("triton", reason="Triton has no build for this platform")
+
+_LINEARS = ("qkv", "output", "gate_up", "down")
+
+
+class PackingOps(TritonOps):
+    """Packs on the CPU as for a GPU."""
+
+    def __init__(self, dense: Literal["stored", "float8"]) -> None:
+        self._products, self._dense = "measured", dense
+        table = KernelTable(all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"}))
+        TorchOps.__init__(self, table, "cpu", torch.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> DecoderWeights:
+    folder = write_small_experts(tmp_path_factory.mktemp("mixture") / "m")
+    return load_model(files_at(folder, "m"), "auto").weights
+
+
+def packed(weights: DecoderWeights, dense: Literal["stored", "float8"]) -> Iterator[Any]:
+    """Of each layer what products read."""
+    ops = PackingOps(dense)
+    for layer in weights.layers():
+        linears = [getattr(layer, name) for name in _LINEARS]
+        yield tuple(ops.pack_linear(one) for one in linears if one is not None)
+        if layer.router is not None and layer.experts is not None:
+            yield ops.pack_head(layer.router), ops.pack_experts(layer.experts)
+
+
+def held(value: Any) -> list[torch.Tensor]:
+    tensors: list[torch.Tensor] = []
+    map_tensors({"all": tuple(value)}, tensors.append)
+    return tensors
+
+
+def test_they_save_on_a_device_what_was_counted(weights: DecoderWeights) -> None:
+    stored, rounded = (
+        sum(tensor.nbytes for tensor in held(packed(weights, dense)))
+        for dense in ("stored", "float8")
+    )
+    assert stored - rounded == weights.float8_savings() > 0
+
+
+def test_what_chooses_experts_stays(weights: DecoderWeights) -> None:
+    floats = [one for one in held(packed(weights, "float8")) if one.dtype == torch.bfloat16]
+    routers = [layer.router.shape for layer in weights.layers() if layer.router is not None]
+    assert [tuple(one.shape) for one in floats] == routers
+
+
+def test_each_row_of_an_expert_has_its_scale(weights: DecoderWeights) -> None:
+    """The largest of a row is the largest code, and what codes mean is near what was stored."""
+    experts = weights.layer(0).experts
+    assert experts is not None
+    ops = PackingOps("float8").pack_experts(experts)
+    named = expert_tensors()
+    for number in range(len(experts.gate)):
+        at = f"model.layers.0.mlp.experts.{number}."
+        gate, up, down = (named[f"{at}{name}_proj.weight"] for name in ("gate", "up", "down"))
+        for stack, right in ((ops.gate_up[0], np.concatenate((gate, up))), (ops.down, down)):
+            codes = stack.codes[number].view(torch.float8_e4m3fn).float()
+            assert (codes.abs().amax(dim=1) == 448).all()
+            meant = codes * stack.scale[number].T
+            assert torch.allclose(meant, torch.from_numpy(right).float(), rtol=2**-3.9, atol=0.01)
