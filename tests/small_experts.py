@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import gguf
 import numpy as np
 from safetensors.numpy import save_file
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, FF, VOCAB, LAYERS, CONTEXT = 64, 4, 2, 16, 96, 200, 3, 160
 EXPERTS, PER_TOKEN, EXPERT_FF, DENSE_LAYER = 6, 2, 32, 1
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3MoeForCausalLM"],
     "model_type": "qwen3_moe",
     "hidden_size": WIDTH,
@@ -31,6 +33,20 @@ CONFIG = {
     "norm_topk_prob": True,
     "decoder_sparse_step": 1,
     "mlp_only_layers": [DENSE_LAYER],
+}
+
+GGUF_NAMES = {
+    "model.embed_tokens.": "token_embd.",
+    "model.norm.": "output_norm.",
+    "lm_head.": "output.",
+    "model.layers.": "blk.",
+    "input_layernorm.": "attn_norm.",
+    "post_attention_layernorm.": "ffn_norm.",
+    "self_attn.o_proj.": "attn_output.",
+    "self_attn.": "attn_",
+    "mlp.gate.": "ffn_gate_inp.",
+    "mlp.": "ffn_",
+    "_proj.": ".",
 }
 
 
@@ -83,3 +99,43 @@ def write_small_experts(
     save_file(tensors or expert_tensors(), folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(CONFIG | config))
     return folder
+
+
+def write_small_experts_gguf(
+    path: Path, tensors: dict[str, np.ndarray], kind: str, config: dict[str, Any]
+) -> Path:
+    """The same as a GGUF file: matrices of the type `kind`, what chooses experts and norms F32."""
+    writer = gguf.GGUFWriter(str(path), "qwen3moe")
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_expert_count(config["num_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    stacks: dict[str, list[np.ndarray]] = {}
+    for name, values in tensors.items():
+        for old, new in GGUF_NAMES.items():
+            name = name.replace(old, new)
+        plain = values.ndim < 2 or "ffn_gate_inp" in name
+        wanted = gguf.GGMLQuantizationType["F32" if plain else kind]
+        packed = gguf.quants.quantize(values.astype(np.float32), wanted)
+        block, experts, expert = name.partition("ffn_experts.")
+        if experts:
+            part = expert.split(".")[1]
+            stacks.setdefault(f"{block}ffn_{part}_exps.weight", []).append(packed)
+        else:
+            writer.add_tensor(name, packed, raw_dtype=wanted)
+    for name, each in stacks.items():
+        writer.add_tensor(name, np.stack(each), raw_dtype=gguf.GGMLQuantizationType[kind])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -12,6 +12,7 @@ import torch
 
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.experts import EXPERTS
+from penstock.kernels.ops.linear import ACTIVATION_GROUP
 from penstock.kernels.triton.activation import silu_mul
 from penstock.kernels.triton.experts_float8 import choose_stack, float8_products
 from penstock.kernels.triton.experts_order import Order, order_choices
@@ -24,7 +25,7 @@ from penstock.kernels.triton.experts_packed import (
     pack_experts,
 )
 from penstock.kernels.triton.language import tl, triton
-from penstock.kernels.triton.launch import BF16_IS_BROKEN, ceil_div, launch, why_not
+from penstock.kernels.triton.launch import BF16_IS_BROKEN, ceil_div, in_units, launch, why_not
 from penstock.kernels.triton.linear_affine import _add_group, _integers, quantize
 
 _COMBINED = 1024
@@ -77,7 +78,9 @@ def experts_kernel(
     tl.store(out + place, total, mask=present & (column < ROWS)[None, :])
 
 
-@triton.jit(do_not_specialize=["choices", "first_column", "out_columns", "shared_by"])
+@triton.jit(
+    do_not_specialize=["choices", "first_column", "out_columns", "shared_by", "units", "groups"]
+)
 def experts_affine_kernel(
     out,
     x,
@@ -92,8 +95,9 @@ def experts_affine_kernel(
     first_column,
     out_columns,
     shared_by,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
+    units,
+    groups,
+    UNIT: tl.constexpr,
     BITS: tl.constexpr,
     GROUP: tl.constexpr,
     OFFSET: tl.constexpr,
@@ -101,37 +105,38 @@ def experts_affine_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """As `experts_kernel`, of integers, with the sums of `linear_affine_kernel`."""
+    """As `experts_kernel`, of integers, with the sums and the sizes of `linear_affine_kernel`."""
     tile = tl.program_id(1)
     if tile >= tl.load(tiles):
         return
+    rows, width = units * UNIT, groups * 32
     expert = tl.load(tile_expert + tile).to(tl.int64)
     choice = tl.load(order + tile * BLOCK_M + tl.arange(0, BLOCK_M))
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     lane = tl.arange(0, 32)
-    present, inside = choice < choices, column < ROWS
+    present, inside = choice < choices, column < rows
     source = (choice // shared_by).to(tl.int64)
-    x_row = x + source[:, None] * WIDTH + lane[None, :]
-    step_row = x_scale + source * (WIDTH // 32)
-    q += expert * ROWS * (WIDTH * BITS // 8)
-    scale += expert * ROWS * (WIDTH // GROUP)
-    minimum += expert * ROWS * (WIDTH // GROUP)
+    x_row = x + source[:, None] * width + lane[None, :]
+    step_row = x_scale + source * groups
+    q += expert * rows * (groups * (4 * BITS))
+    scale += expert * rows * (groups * (32 // GROUP))
+    minimum += expert * rows * (groups * (32 // GROUP))
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for group in range(WIDTH // 32):
+    for group in range(groups):
         left = tl.load(x_row + group * 32, mask=present[:, None], other=0)
         step = tl.load(step_row + group, mask=present, other=0.0)
-        right = _integers(q, column, group, ROWS, WIDTH // 32, BITS, BLOCK_N)
+        right = _integers(q, column, group, rows, groups, BITS, BLOCK_N)
         if GROUP == 32:
             total = _add_group(
                 total, left, right, step, scale, minimum,
-                group * ROWS + column, inside, OFFSET, HAS_MINIMUM,
+                group * rows + column, inside, OFFSET, HAS_MINIMUM,
             )  # fmt: skip
         else:
             for half in tl.static_range(2):
                 hidden = tl.where((lane // 16 == half)[None, :], left, 0).to(tl.int8)
                 total = _add_group(
                     total, hidden, right, step, scale, minimum,
-                    (2 * group + half) * ROWS + column, inside, OFFSET, HAS_MINIMUM,
+                    (2 * group + half) * rows + column, inside, OFFSET, HAS_MINIMUM,
                 )  # fmt: skip
     place = choice.to(tl.int64)[:, None] * out_columns + first_column + column[None, :]
     tl.store(out + place, total, mask=present[:, None] & inside[None, :])
@@ -231,15 +236,17 @@ def _dense(out, x, stack: DenseStack, order: Order, lists) -> None:
 
 
 def _affine(out, quantized, stack: AffineStack, order: Order, lists) -> None:
+    _, rows, width = stack.shape
+    units, unit = in_units(rows)
     block_n = 64
     minimum = stack.scale if stack.minimum is None else stack.minimum
     zero_point = stack.zero_point if stack.minimum is None else 0
     launch(
         experts_affine_kernel,
-        (ceil_div(stack.shape[1], block_n), order.capacity),
+        (ceil_div(rows, block_n), order.capacity),
         *(out, *quantized, stack.q, stack.scale, minimum, *lists),
-        ROWS=stack.shape[1],
-        WIDTH=stack.shape[2],
+        *(units, width // ACTIVATION_GROUP),
+        UNIT=unit,
         BITS=stack.bits,
         GROUP=stack.group,
         OFFSET=(128 if stack.bits == 8 else 0) - zero_point,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from float8_folders import write_float8
 from small_experts import (
+    CONFIG,
     CONTEXT,
     DENSE_LAYER,
     EXPERTS,
@@ -19,10 +21,12 @@ from small_experts import (
     VOCAB,
     expert_tensors,
     write_small_experts,
+    write_small_experts_gguf,
 )
 
 from penstock.config import EngineSettings
 from penstock.dialog import Sampling
+from penstock.models.files import ModelFiles
 from penstock.models.loading import load_model
 from penstock.models.sources import files_at
 from penstock.runtime.gpu import GpuRuntime
@@ -48,6 +52,12 @@ SIZES = Sizes(
     WIDE, (HEADS, KV_HEADS, HEAD_DIM), WIDE_FF, VOCAB, True, EXPERTS, PER_TOKEN, blocks=True
 )
 EVERY = {"combine_kernel", "route_kernel", "order_choices_kernel"}
+CHANGED: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "mlp_only_layers": [],
+    "hidden_size": WIDE,
+    "moe_intermediate_size": WIDE_FF,
+}
 FLOAT8 = {"widen_experts_kernel", "experts_float8_kernel", "quantize_float8_kernel"}
 
 
@@ -72,29 +82,26 @@ def packaged() -> set[Signature]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_experts(tmp_path_factory.mktemp("models") / "plain", drawn(), **CHANGED)
+
+
+def drawn() -> dict[str, np.ndarray]:
     """Two layers, both mixtures: the last sees only the tokens whose logits are wanted."""
-    tensors = {
+    return {
         name.replace("layers.2.", "layers.1."): values
         for name, values in expert_tensors(width=WIDE, expert_ff=WIDE_FF).items()
         if f"layers.{DENSE_LAYER}." not in name
     }
-    return write_small_experts(
-        tmp_path_factory.mktemp("models") / "plain",
-        tensors,
-        num_hidden_layers=2,
-        mlp_only_layers=[],
-        hidden_size=WIDE,
-        moe_intermediate_size=WIDE_FF,
-    )
 
 
-def launched(folder: Path, ops: PretendedOps) -> set[Signature]:
+def launched(path: Path, ops: PretendedOps) -> set[Signature]:
     """By a step of many tokens, and by one of a single token."""
     settings = EngineSettings(
         context_tokens=CONTEXT, max_seqs=ROWS, token_budget=64, block_tokens=16, cache_mb=1
     )
     with noting() as launches:
-        model = load_model(files_at(folder, "m"), settings.dtype, float8="float8")
+        files = files_at(path, "m") if path.is_dir() else ModelFiles("m", "gguf", path)
+        model = load_model(files, settings.dtype, float8="float8")
         memory = plan_device_memory(model.spec, 1 << 20, settings, 1 << 30, sizes_up_to(ROWS))
         runtime = place(model, memory, settings, ops)
         for lengths in ((1, 100), (1,)):
@@ -145,3 +152,15 @@ def test_so_is_every_launch_of_experts_in_8_bit_floats(
     # Products of measured floats (the router, the head) are the library's beyond a few rows.
     left = {one for one in signatures - packaged if one.kernel != "linear_kernel"}
     assert left == set()
+
+
+@pytest.mark.parametrize("products", ["measured", "invariant"])
+@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
+def test_so_is_every_launch_of_experts_in_integers(
+    packaged: set[Signature], tmp_path: Path, kind: str, products: Any
+) -> None:
+    path = write_small_experts_gguf(tmp_path / "m.gguf", drawn(), kind, CONFIG | CHANGED)
+    signatures = launched(path, PretendedOps(products))
+    assert EVERY | {"experts_affine_kernel", "quantize_kernel"} <= names(signatures)
+    # The router is of floats.
+    assert {one for one in signatures - packaged if one.kernel != "linear_kernel"} == set()

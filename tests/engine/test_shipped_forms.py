@@ -1,4 +1,5 @@
-"""What is packaged for types of GGUF files is what matrices of those types become on a GPU."""
+"""What is packaged for types of GGUF files is what matrices of those types become on a GPU, alone
+and as experts."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.kernels.triton.experts_packed import AffineStack, pack_experts
 from penstock.kernels.triton.packed import PackedAffine, pack_matrix
+from penstock.kernels.weights import Affine, Experts
 from penstock.quant.ggml_blocks import CONVERTERS
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
@@ -17,16 +20,31 @@ from penstock.kernels.triton import shipped
 ROWS, WIDTH = 3, 512
 
 
-def _form(packed: PackedAffine) -> tuple[object, ...]:
+def _form(packed: PackedAffine | AffineStack) -> tuple[object, ...]:
     shapes = tuple(packed.q.shape), tuple(packed.scale.shape)
     types = packed.q.dtype, packed.scale.dtype
     return (*shapes, *types, packed.bits, packed.group, packed.zero_point, packed.minimum is None)
 
 
+def _matrix(kind: str, rows: int, width: int) -> Affine:
+    columns, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    raw = np.zeros(rows * width // columns * block_bytes, np.uint8)
+    matrix = CONVERTERS[kind](raw, (rows, width))
+    assert isinstance(matrix, Affine)
+    return matrix
+
+
 @pytest.mark.parametrize("kind", shipped.INTEGERS)
 def test_a_type_is_packaged_as_it_is_held(kind: str) -> None:
-    columns, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
-    raw = np.zeros(ROWS * WIDTH // columns * block_bytes, np.uint8)
-    held = pack_matrix(CONVERTERS[kind](raw, (ROWS, WIDTH)), "cpu", torch.bfloat16)
+    held = pack_matrix(_matrix(kind, ROWS, WIDTH), "cpu", torch.bfloat16)
     assert isinstance(held, PackedAffine)
     assert _form(shipped.INTEGERS[kind].packed(ROWS, WIDTH)) == _form(held)
+
+
+@pytest.mark.parametrize("kind", shipped.INTEGERS)
+def test_so_are_experts(kind: str) -> None:
+    inner, outer = _matrix(kind, WIDTH, WIDTH), _matrix(kind, WIDTH, WIDTH)
+    held = pack_experts(Experts((inner,) * 3, (inner,) * 3, (outer,) * 3), "cpu", torch.bfloat16)
+    stacks = (*held.gate_up, held.down)
+    expected = [shipped.INTEGERS[kind].stacked(3, rows, WIDTH) for rows in (2 * WIDTH, WIDTH)]
+    assert [_form(one) for one in expected] == [_form(one) for one in stacks]  # type: ignore[arg-type]
