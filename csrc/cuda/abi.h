@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#define PENSTOCK_CUDA_ABI 3
+#define PENSTOCK_CUDA_ABI 4
 
 #if defined(__GNUC__)
 #define PENSTOCK_EXPORT extern "C" __attribute__((visibility("default")))
@@ -50,14 +50,15 @@ PENSTOCK_EXPORT int penstock_cuda_decode_attention(
     int programs, void* stream);
 
 // Chunks of more than `shorter` tokens, on compute capability 9.0 alone; see
-// csrc/cuda/attention/prompt_attention.cuh. q and out [tokens, H * dim], caches of `blocks` blocks
-// whose strides are multiples of block_tokens * dim; dim 64 or 128, block_tokens a power of two
-// from 8 on, at most 128 query heads a KV head.
+// csrc/cuda/attention/prompt_attention.cuh. q and out [tokens, H * dim], caches as above, of
+// `blocks` blocks whose strides are multiples of block_tokens * dim; dim 64 or 128, block_tokens a
+// power of two from 8 on, at most 128 query heads a KV head.
 PENSTOCK_EXPORT int penstock_cuda_prompt_attention(
-    void* out, const void* q, const void* keys, const void* values, const int32_t* starts,
-    const int32_t* contexts, const int32_t* tables, int rows, int tokens, int blocks,
-    int table_width, int64_t key_stride, int64_t value_stride, float log2_scale, int window,
-    int shorter, int q_heads, int kv_heads, int dim, int block_tokens, int programs, void* stream);
+    void* out, const void* q, const void* keys, const void* values, const float* key_scales,
+    const float* value_scales, const int32_t* starts, const int32_t* contexts,
+    const int32_t* tables, int rows, int tokens, int blocks, int table_width, int64_t key_stride,
+    int64_t value_stride, float log2_scale, int window, int shorter, int q_heads, int kv_heads,
+    int dim, int block_tokens, int programs, void* stream);
 
 // out [tokens, rows] = x [tokens, width] weight [rows, width]^T + bias [rows] float32 (null: none).
 // `out_float32`: the type of out, bfloat16 otherwise. tokens <= 64, width % 32 == 0.

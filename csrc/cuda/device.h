@@ -30,6 +30,11 @@ struct alignas(16) Words4 {
     uint32_t word[4];
 };
 
+// 8 bytes: eight e4m3.
+struct alignas(8) Words2 {
+    uint32_t word[2];
+};
+
 __device__ __forceinline__ float as_float(uint32_t bits) {
 #ifdef PENSTOCK_EMULATED
     float value;
@@ -154,6 +159,15 @@ __device__ __forceinline__ uint32_t widen_pair(uint32_t spread) {
 #endif
 }
 
+// Eight e4m3 as bfloat16.
+__device__ __forceinline__ Words4 widen(const uint32_t (&bytes)[2]) {
+    Words4 words;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        words.word[i] = widen_pair(permute_bytes(bytes[i / 2], 0, i % 2 ? 0x3424 : 0x1404));
+    return words;
+}
+
 __device__ __forceinline__ Words4 stream_cached(const E4m3* address) {
     uint32_t bytes[2];
 #ifdef PENSTOCK_EMULATED
@@ -163,11 +177,7 @@ __device__ __forceinline__ Words4 stream_cached(const E4m3* address) {
                  : "=r"(bytes[0]), "=r"(bytes[1])
                  : "l"(address));
 #endif
-    Words4 words;
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-        words.word[i] = widen_pair(permute_bytes(bytes[i / 2], 0, i % 2 ? 0x3424 : 0x1404));
-    return words;
+    return widen(bytes);
 }
 
 // Rounded to nearest even, and to the largest where it is larger.

@@ -85,7 +85,7 @@ uint32_t swizzled(uint32_t address) {
 }
 
 uint32_t box_bytes(const TensorMap& map) {
-    return 2 * map.box[0] * map.box[1] * map.box[2] * map.box[3];
+    return map.item_bytes * map.box[0] * map.box[1] * map.box[2] * map.box[3];
 }
 
 // Calls `each(row of the box, bytes of the row in the tensor, or null)`.
@@ -98,7 +98,7 @@ void rows_of(const Copy& copy, const Each& each) {
             for (uint32_t x = 0; x < map.box[1]; ++x, ++row) {
                 const int64_t at[4] = {copy.at[0], copy.at[1] + x, copy.at[2] + y, copy.at[3] + z};
                 bool inside = true;
-                const unsigned char* from = map.base + 2 * at[0];
+                const unsigned char* from = map.base + map.item_bytes * at[0];
                 for (int i = 0; i < 4; ++i) {
                     inside = inside && at[i] >= 0 && at[i] < static_cast<int64_t>(map.sizes[i]);
                     if (i > 0)
@@ -112,9 +112,12 @@ void rows_of(const Copy& copy, const Each& each) {
 
 void finish(const Copy& copy) {
     const uint32_t begin = shared_address(copy.to);
+    const uint32_t row_bytes = copy.map.item_bytes * copy.map.box[0];
     rows_of(copy, [&](uint32_t row, const unsigned char* from) {
-        for (uint32_t byte = 0; byte < 128; byte += 16) {
-            unsigned char* const to = of_address(swizzled(begin + 128 * row + byte));
+        for (uint32_t byte = 0; byte < row_bytes; byte += 16) {
+            const uint32_t place = begin + row_bytes * row + byte;
+            unsigned char* const to =
+                of_address(copy.map.item_bytes == 2 ? swizzled(place) : place);
             if (from == nullptr)
                 std::memset(to, 0, 16);
             else

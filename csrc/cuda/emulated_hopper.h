@@ -12,9 +12,11 @@
 
 namespace penstock::emulated {
 
-// cuTensorMapEncodeTiled's arguments: bfloat16, four dimensions, swizzled over 128 bytes.
+// cuTensorMapEncodeTiled's arguments, of four dimensions: bfloat16, swizzled over 128 bytes, or
+// bytes, as they are.
 struct TensorMap {
     const unsigned char* base;
+    uint32_t item_bytes;
     uint64_t sizes[4];
     uint64_t strides[3]; // bytes, of dimensions 1 to 3
     uint32_t box[4];

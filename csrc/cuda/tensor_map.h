@@ -5,26 +5,30 @@
 
 namespace penstock::cuda {
 
-// A tensor of bfloat16 and the boxes that are copied of it, innermost dimension first. In shared
-// memory a row of a box is 128 bytes (so box[0] is 64), swizzled over 128 bytes; what a box has
-// outside of the tensor becomes zero. Strides are in elements, of dimensions 1 to 3, each a
-// multiple of 8 and of the one before.
+// A tensor and the boxes that are copied of it, innermost dimension first. Of bfloat16
+// (`item_bytes` 2) a row of a box is 128 bytes in shared memory (so box[0] is 64), swizzled over
+// 128 bytes; of bytes it is whole sixteens of them, as they are. What a box has outside of the
+// tensor becomes zero. Strides are in elements, of dimensions 1 to 3, each a multiple of 16 bytes
+// and of the one before.
 struct BoxedTensor {
     const void* base;
+    int item_bytes;
     int64_t sizes[4];
     int64_t strides[3];
     int box[4];
 };
 
 inline bool can_be_mapped(const BoxedTensor& tensor) {
-    bool can = reinterpret_cast<uintptr_t>(tensor.base) % 16 == 0 && tensor.box[0] == kBoxColumns;
+    const bool whole = tensor.item_bytes == 2 ? tensor.box[0] == kBoxColumns
+                                              : tensor.item_bytes == 1 && tensor.box[0] % 16 == 0;
+    bool can = reinterpret_cast<uintptr_t>(tensor.base) % 16 == 0 && whole;
     for (int i = 0; i < 4; ++i)
         can = can && tensor.sizes[i] > 0 && tensor.box[i] > 0 && tensor.box[i] <= 256;
     for (int i = 0; i < 3; ++i) {
         const int64_t before = i == 0 ? tensor.sizes[0] : tensor.strides[i - 1];
         const int64_t stride = tensor.strides[i];
-        can = can && stride % 8 == 0 && stride % before == 0 && stride < int64_t{1} << 39 &&
-              stride / before >= (i == 0 ? 1 : tensor.sizes[i]);
+        can = can && stride * tensor.item_bytes % 16 == 0 && stride % before == 0 &&
+              stride < int64_t{1} << 39 && stride / before >= (i == 0 ? 1 : tensor.sizes[i]);
     }
     return can;
 }
@@ -33,12 +37,13 @@ inline bool can_be_mapped(const BoxedTensor& tensor) {
 
 inline int make_map(TensorMap& map, const BoxedTensor& tensor) {
     map.base = static_cast<const unsigned char*>(tensor.base);
+    map.item_bytes = static_cast<uint32_t>(tensor.item_bytes);
     for (int i = 0; i < 4; ++i) {
         map.sizes[i] = static_cast<uint64_t>(tensor.sizes[i]);
         map.box[i] = static_cast<uint32_t>(tensor.box[i]);
     }
     for (int i = 0; i < 3; ++i)
-        map.strides[i] = 2 * static_cast<uint64_t>(tensor.strides[i]);
+        map.strides[i] = map.item_bytes * static_cast<uint64_t>(tensor.strides[i]);
     return 0;
 }
 
@@ -63,10 +68,12 @@ inline int make_map(TensorMap& map, const BoxedTensor& tensor) {
         box[i] = static_cast<cuuint32_t>(tensor.box[i]);
     }
     for (int i = 0; i < 3; ++i)
-        strides[i] = 2 * static_cast<cuuint64_t>(tensor.strides[i]);
+        strides[i] = tensor.item_bytes * static_cast<cuuint64_t>(tensor.strides[i]);
+    const bool wide = tensor.item_bytes == 2;
     const CUresult made = reinterpret_cast<Encode>(found)(
-        &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(tensor.base), sizes, strides,
-        box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        &map, wide ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8, 4,
+        const_cast<void*>(tensor.base), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
         CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return made == CUDA_SUCCESS ? 0 : static_cast<int>(cudaErrorInvalidValue);
 }

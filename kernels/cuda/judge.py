@@ -31,7 +31,7 @@ _CASES = {
     "prompt_attention": (("attention", "prompt-f16"), ("attention", "prompt-window-f16")),
 }
 # Those that also have a cache of eight bits.
-_EIGHT_BITS = ("rope_cache", "decode_attention")
+_EIGHT_BITS = ("rope_cache", "decode_attention", "prompt_attention")
 
 
 def complaint(kernel: str, ops: TorchOps) -> str:

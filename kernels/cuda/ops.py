@@ -167,7 +167,6 @@ def _prompt_served(
     panel = cache.values.shape[2] * heads[2]
     return (
         (library.emulated or capability_of(q.device) == 90)
-        and cache.keys.dtype == torch.bfloat16
         and _decode_served(q, cache, heads)
         and cache.keys.stride(0) % panel == 0
         and cache.values.stride(0) % panel == 0
@@ -218,7 +217,7 @@ def _prompt(
     rows, table_width = inputs.block_tables.shape
     library.call(
         "prompt_attention",
-        *(out, q, cache.keys, cache.values),
+        *(out, q, cache.keys, cache.values, cache.key_scales, cache.value_scales),
         *(inputs.query_starts, inputs.context_lens, inputs.block_tables),
         *(rows, q.shape[0], blocks, table_width),
         *(cache.keys.stride(0), cache.values.stride(0)),

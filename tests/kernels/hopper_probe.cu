@@ -55,8 +55,7 @@ __global__ void scores_kernel(float* out, const Maps maps, int omission) {
     products_begin();
     for (int k = 0; k < 128; k += 16) {
         const uint32_t at = k % 64 * 2;
-        multiply_shared(sums,
-                        matrix_descriptor(shared_address(memory.left[k / 64]) + at, 0, 1024),
+        multiply_shared(sums, matrix_descriptor(shared_address(memory.left[k / 64]) + at, 0, 1024),
                         matrix_descriptor(shared_address(memory.right[k / 64]) + at, 0, 1024),
                         k > 0);
     }
@@ -97,8 +96,8 @@ __global__ void outputs_kernel(float* out, const Bf16* weights, const Maps maps,
 }
 
 int map_of(TensorMap& map, const void* base, int rows) {
-    const BoxedTensor tensor{base, {128, rows, 1, 1}, {128, 128 * rows, 128 * rows},
-                             {kBoxColumns, rows, 1, 1}};
+    const BoxedTensor tensor{
+        base, 2, {128, rows, 1, 1}, {128, 128 * rows, 128 * rows}, {kBoxColumns, rows, 1, 1}};
     return can_be_mapped(tensor) ? make_map(map, tensor) : kRefused;
 }
 

@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_checks import alone, cut, eight_bits, padded, prepared, rounded, rounded_weights
+from gpu_checks import (
+    alone,
+    cut,
+    cut_eight_bits,
+    eight_bits,
+    padded,
+    prepared,
+    rounded,
+    rounded_weights,
+)
 from kernel_checks import differences, neighbours_matter
 
 from penstock.kernels.cuda import CudaOps, open_library
@@ -56,6 +65,7 @@ def main(library: str | None = None) -> None:
         "rounded": rounded,
         "alone": alone,
         "cut": cut,
+        "cut_eight_bits": cut_eight_bits,
         "eight_bits": eight_bits,
         "rounded_weights": rounded_weights,
     }

@@ -89,6 +89,11 @@ def test_rows_of_a_prompt_do_not_depend_on_its_chunks(ask: Ask, op: Op, case: Ca
     assert ask("cut", op, case) == []
 
 
+@pytest.mark.parametrize(("op", "case"), _PROMPT_CASES)
+def test_nor_do_they_with_a_cache_of_eight_bits(ask: Ask, op: Op, case: Case) -> None:
+    assert ask("cut_eight_bits", op, case) == []
+
+
 def test_each_prompt_is_a_case() -> None:
     assert len(_PROMPT_CASES) == len(_PROMPTS)
 
@@ -98,7 +103,12 @@ def test_padding_changes_no_prompt(ask: Ask, op: Op, case: Case) -> None:
     assert ask("padded", op, case) == []
 
 
-_EIGHT_BITS = {"attention-decode-long-window", "attention-mixed-f16", "rope_cache-mixed-9x3x64"}
+_EIGHT_BITS = {
+    "attention-decode-long-window",
+    "attention-mixed-f16",
+    "rope_cache-mixed-9x3x64",
+    *_PROMPTS,
+}
 
 
 @pytest.mark.parametrize(("op", "case"), [param for param in _CASES if param.id in _EIGHT_BITS])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_checks import cut, eight_bits, padded, prepared, rounded
+from gpu_checks import cut, cut_eight_bits, eight_bits, padded, prepared, rounded
 from kernel_checks import differences
 
 from penstock.kernels.draw import map_tensors
@@ -91,7 +91,20 @@ def test_rows_of_a_prompt_do_not_depend_on_its_chunks(serving: Any, op: Op, case
     assert cut(op, case, serving) == []
 
 
-_EIGHT_BITS = {"attention-decode-long", "attention-mixed-long", "rope_cache-mixed-f32"}
+@pytest.mark.parametrize(("op", "case"), _PROMPTS)
+def test_nor_do_they_with_a_cache_of_eight_bits(serving: Any, op: Op, case: Case) -> None:
+    if torch.cuda.get_device_capability()[0] < 9:
+        pytest.skip("8-bit floats need compute capability 9.0")
+    assert cut_eight_bits(op, case, serving) == []
+
+
+_EIGHT_BITS = {
+    "attention-decode-long",
+    "attention-mixed-long",
+    "attention-prompt-f16",
+    "attention-prompt-window-f16",
+    "rope_cache-mixed-f32",
+}
 
 
 @pytest.mark.parametrize(("op", "case"), [param for param in _CASES if param.id in _EIGHT_BITS])

@@ -9,18 +9,20 @@ namespace cuda = penstock::cuda;
 
 namespace {
 
-template <int kDim>
+template <int kDim, class Cached>
 int launch(const cuda::PromptAttention& call, const cuda::PromptMaps& maps, int programs,
            void* stream) {
-    constexpr size_t shared_bytes = sizeof(cuda::PromptMemory<kDim>) + cuda::kSwizzleBytes;
+    constexpr size_t shared_bytes =
+        sizeof(typename cuda::MemoryOf<kDim, Cached>::Type) + cuda::kSwizzleBytes;
     static_assert(shared_bytes <= 227 << 10, "what a block can have at most");
-    return cuda::launch_with_memory(cuda::prompt_attention_kernel<kDim>, dim3(programs),
+    return cuda::launch_with_memory(cuda::prompt_attention_kernel<kDim, Cached>, dim3(programs),
                                     dim3(cuda::kPromptThreads), shared_bytes, stream, call, maps);
 }
 
 } // namespace
 
 int penstock_cuda_prompt_attention(void* out, const void* q, const void* keys, const void* values,
+                                   const float* key_scales, const float* value_scales,
                                    const int32_t* starts, const int32_t* contexts,
                                    const int32_t* tables, int rows, int tokens, int blocks,
                                    int table_width, int64_t key_stride, int64_t value_stride,
@@ -29,7 +31,8 @@ int penstock_cuda_prompt_attention(void* out, const void* q, const void* keys, c
                                    void* stream) {
     const int shared = q_heads % kv_heads == 0 ? q_heads / kv_heads : 0;
     const bool served = (dim == 64 || dim == 128) && shared >= 1 && shared <= cuda::kQueryRows &&
-                        block_tokens >= 8 && (block_tokens & (block_tokens - 1)) == 0;
+                        block_tokens >= 8 && (block_tokens & (block_tokens - 1)) == 0 &&
+                        (key_scales == nullptr) == (value_scales == nullptr);
     if (!served)
         return cuda::kRefused;
     int block_shift = 0;
@@ -37,14 +40,17 @@ int penstock_cuda_prompt_attention(void* out, const void* q, const void* keys, c
         ++block_shift;
     const int tile_tokens = cuda::kQueryRows / shared;
     const int box_keys = block_tokens < cuda::kTileKeys ? block_tokens : cuda::kTileKeys;
+    const bool narrow = key_scales != nullptr;
     const int64_t panel = int64_t{1} * block_tokens * dim, row = int64_t{1} * q_heads * dim;
     const auto cached = [&](const void* base, int64_t stride) {
         return cuda::BoxedTensor{base,
+                                 narrow ? 1 : 2,
                                  {dim, block_tokens, kv_heads, blocks},
                                  {dim, panel, stride},
-                                 {cuda::kBoxColumns, box_keys, 1, 1}};
+                                 {narrow ? dim : cuda::kBoxColumns, box_keys, 1, 1}};
     };
     const cuda::BoxedTensor tensors[3] = {{q,
+                                           2,
                                            {dim, q_heads, tokens, 1},
                                            {dim, row, tokens * row},
                                            {cuda::kBoxColumns, shared, tile_tokens, 1}},
@@ -59,6 +65,8 @@ int penstock_cuda_prompt_attention(void* out, const void* q, const void* keys, c
             return status;
     }
     const cuda::PromptAttention call{static_cast<cuda::Bf16*>(out),
+                                     key_scales,
+                                     value_scales,
                                      starts,
                                      contexts,
                                      tables,
@@ -73,6 +81,7 @@ int penstock_cuda_prompt_attention(void* out, const void* q, const void* keys, c
                                      tile_tokens,
                                      tokens / tile_tokens + rows,
                                      block_shift};
-    return dim == 64 ? launch<64>(call, maps, programs, stream)
-                     : launch<128>(call, maps, programs, stream);
+    const auto start = dim == 64 ? (narrow ? launch<64, cuda::E4m3> : launch<64, cuda::Bf16>)
+                                 : (narrow ? launch<128, cuda::E4m3> : launch<128, cuda::Bf16>);
+    return start(call, maps, programs, stream);
 }

@@ -1,6 +1,7 @@
 // Attention of prompts over the paged cache on sm_90a (after arXiv 2407.08608): a persistent grid
 // walks tiles of 128 queries. One warp brings queries, keys and values by the copy engine; two
-// groups of four warps have 64 queries each and multiply.
+// groups of four warps have 64 queries each and multiply. A cache of e4m3 comes as it is; three
+// warps widen it to the bfloat16 that products read, with the same buffers and barriers.
 //
 // Rows of a tile are queries: token r / shared of the tile, head r % shared of the KV head. A row's
 // bits depend on its own query and keys alone: keys are taken in tiles that begin at multiples of
@@ -40,6 +41,25 @@ __device__ __forceinline__ void copy_tile(unsigned char* to, const TensorMap& ma
     }
 }
 
+// The same of bytes, a box for each block.
+template <int kDim>
+__device__ __forceinline__ void copy_narrow(unsigned char* to, const TensorMap& map, Buffer& buffer,
+                                            const Turn& turn, const PromptAttention& call,
+                                            const Tile& tile, int base, int lane) {
+    barrier_wait(&buffer.empty, turn.phase ^ 1);
+    if (lane == 0)
+        barrier_arrive_expecting(&buffer.full, NarrowMemory<kDim>::kBytes);
+    __syncwarp();
+    const int box_keys = min(1 << call.block_shift, kTileKeys);
+    for (int offset = lane * box_keys; offset < kTileKeys; offset += kWarp * box_keys) {
+        const int key = base + offset;
+        const int32_t* const table = call.tables + int64_t{1} * tile.row * call.table_width;
+        const int block = key < tile.last ? table[key >> call.block_shift] : call.blocks;
+        const int at[4] = {0, key & ((1 << call.block_shift) - 1), tile.kv_head, block};
+        copy_box(to + offset * kDim, map, &buffer.full, at);
+    }
+}
+
 template <int kDim>
 __device__ __forceinline__ void copy_queries(PromptMemory<kDim>& memory, const TensorMap& map,
                                              uint32_t phase, const PromptAttention& call,
@@ -57,9 +77,11 @@ __device__ __forceinline__ void copy_queries(PromptMemory<kDim>& memory, const T
     }
 }
 
-template <int kDim>
-__device__ __forceinline__ void copy_tiles(PromptMemory<kDim>& memory, const PromptAttention& call,
-                                           const PromptMaps& maps, int lane) {
+template <int kDim, class Cached>
+__device__ __forceinline__ void copy_tiles(typename MemoryOf<kDim, Cached>::Type& memory,
+                                           const PromptAttention& call, const PromptMaps& maps,
+                                           int lane) {
+    constexpr bool kNarrow = sizeof(Cached) == 1;
     Turn turn;
     uint32_t queries_phase = 0;
     for (int item = blockIdx.x; item < call.tiles * call.kv_heads; item += gridDim.x) {
@@ -69,10 +91,63 @@ __device__ __forceinline__ void copy_tiles(PromptMemory<kDim>& memory, const Pro
         copy_queries<kDim>(memory, maps.queries, queries_phase, call, tile, lane);
         queries_phase ^= 1;
         for (int base = tile.begin; base < tile.last; base += kTileKeys, turn.next()) {
-            copy_tile<kDim>(memory.keys[turn.stage], maps.keys, memory.of_keys[turn.stage], turn,
-                            call, tile, base, lane);
-            copy_tile<kDim>(memory.values[turn.stage], maps.values, memory.of_values[turn.stage],
-                            turn, call, tile, base, lane);
+            const int stage = turn.stage;
+            if constexpr (kNarrow) {
+                copy_narrow<kDim>(memory.narrow_keys[stage], maps.keys,
+                                  memory.of_narrow_keys[stage], turn, call, tile, base, lane);
+                copy_narrow<kDim>(memory.narrow_values[stage], maps.values,
+                                  memory.of_narrow_values[stage], turn, call, tile, base, lane);
+            } else {
+                copy_tile<kDim>(memory.keys[stage], maps.keys, memory.of_keys[stage], turn, call,
+                                tile, base, lane);
+                copy_tile<kDim>(memory.values[stage], maps.values, memory.of_values[stage], turn,
+                                call, tile, base, lane);
+            }
+        }
+    }
+}
+
+// --- the warps that widen -----------------------------------------------------------------------
+
+// A tile of e4m3 to pieces of bfloat16, swizzled as the copy engine does. Eight elements at a time:
+// eight lanes write the banks of a row.
+template <int kDim>
+__device__ __forceinline__ void widen_tile(unsigned char* to, Buffer& wide,
+                                           const unsigned char* from, Buffer& narrow,
+                                           const Turn& turn, int thread) {
+    constexpr int kWords = kDim / 8; // of a key
+    barrier_wait(&narrow.full, turn.phase);
+    barrier_wait(&wide.empty, turn.phase ^ 1);
+#pragma unroll 4
+    for (int i = thread; i < kTileKeys * kWords; i += kWideners) {
+        const int key = i / kWords, word = i % kWords;
+        const auto bytes = *reinterpret_cast<const Words2*>(from + 8 * i);
+        unsigned char* const row = to + word / 8 * PromptMemory<kDim>::kPieceBytes + key * 128;
+        store16(row + (word % 8 ^ key % 8) * 16, widen(bytes.word));
+    }
+    async_proxy_fence();
+    __syncwarp();
+    if (thread % kWarp == 0) {
+        barrier_arrive(&wide.full);
+        barrier_arrive(&narrow.empty);
+    }
+}
+
+template <int kDim>
+__device__ __forceinline__ void widen_tiles(NarrowMemory<kDim>& memory, const PromptAttention& call,
+                                            int thread) {
+    Turn turn;
+    for (int item = blockIdx.x; item < call.tiles * call.kv_heads; item += gridDim.x) {
+        const Tile tile = tile_of(call, item);
+        if (tile.tokens == 0)
+            continue;
+        for (int base = tile.begin; base < tile.last; base += kTileKeys, turn.next()) {
+            const int stage = turn.stage;
+            widen_tile<kDim>(memory.keys[stage], memory.of_keys[stage], memory.narrow_keys[stage],
+                             memory.of_narrow_keys[stage], turn, thread);
+            widen_tile<kDim>(memory.values[stage], memory.of_values[stage],
+                             memory.narrow_values[stage], memory.of_narrow_values[stage], turn,
+                             thread);
         }
     }
 }
@@ -196,10 +271,11 @@ __device__ __forceinline__ void clear_values(unsigned char* values, int from, in
     named_barrier(1 + group, kGroup);
 }
 
-template <int kDim>
+template <int kDim, class Cached>
 __device__ __forceinline__ void write_outputs(const PromptAttention& call, const Tile& tile,
                                               const Share<kDim>& share, int row, int t) {
     const int shared = call.q_heads / call.kv_heads;
+    const float scale = sizeof(Cached) == 1 ? call.value_scales[tile.kv_head] : 1.0f;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         float mass = share.mass[half];
@@ -213,8 +289,8 @@ __device__ __forceinline__ void write_outputs(const PromptAttention& call, const
         Bf16* const to = call.out + (place + tile.kv_head * shared + head) * kDim;
 #pragma unroll
         for (int j = 0; j < kDim / 8; ++j) {
-            const float low = share.outputs[4 * j + 2 * half] / divisor;
-            const float high = share.outputs[4 * j + 2 * half + 1] / divisor;
+            const float low = scale * share.outputs[4 * j + 2 * half] / divisor;
+            const float high = scale * share.outputs[4 * j + 2 * half + 1] / divisor;
             *reinterpret_cast<uint32_t*>(to + 8 * j + 2 * t) = pack_bf16(low, high);
         }
     }
@@ -227,7 +303,7 @@ __device__ __forceinline__ void release(Buffer& buffer, int lane) {
 }
 
 // Weighs the scores of the keys from `base` on.
-template <int kDim>
+template <int kDim, class Cached>
 __device__ __forceinline__ void weigh_tile(const PromptAttention& call, const Tile& tile,
                                            Share<kDim>& share, float (&scores)[kTileKeys / 2],
                                            int base, int t) {
@@ -235,11 +311,12 @@ __device__ __forceinline__ void weigh_tile(const PromptAttention& call, const Ti
                        (call.window > 0 && base <= tile.last - 1 - call.window);
     if (hides)
         hide<kDim>(share, scores, base, call.window, t);
-    weigh<kDim>(share, scores, call.log2_scale);
+    const float scale = sizeof(Cached) == 1 ? call.key_scales[tile.kv_head] : 1.0f;
+    weigh<kDim>(share, scores, call.log2_scale * scale);
 }
 
 // While the scores of a tile of keys are weighed, the outputs of the tile before go on.
-template <int kDim>
+template <int kDim, class Cached>
 __device__ __forceinline__ void attend_tile(PromptMemory<kDim>& memory, const PromptAttention& call,
                                             const Tile& tile, Share<kDim>& share, Turn& turn,
                                             int group, int t, int lane) {
@@ -251,7 +328,7 @@ __device__ __forceinline__ void attend_tile(PromptMemory<kDim>& memory, const Pr
         products_wait<0>();
         hold(scores);
         release(memory.of_keys[turn.stage], lane);
-        weigh_tile<kDim>(call, tile, share, scores, tile.begin, t);
+        weigh_tile<kDim, Cached>(call, tile, share, scores, tile.begin, t);
         round_weights<kDim>(share, scores);
     }
     Turn before = turn;
@@ -265,7 +342,7 @@ __device__ __forceinline__ void attend_tile(PromptMemory<kDim>& memory, const Pr
         products_wait<1>();
         hold(scores);
         release(memory.of_keys[turn.stage], lane);
-        weigh_tile<kDim>(call, tile, share, scores, base, t);
+        weigh_tile<kDim, Cached>(call, tile, share, scores, base, t);
         products_wait<0>();
         hold(share.outputs);
         hold(share.weights);
@@ -277,7 +354,8 @@ __device__ __forceinline__ void attend_tile(PromptMemory<kDim>& memory, const Pr
     }
     release(memory.of_queries, lane);
     barrier_wait(&memory.of_values[before.stage].full, before.phase);
-    if (tile.last % kTileKeys != 0)
+    // Bytes are widened to numbers, whatever they are.
+    if (sizeof(Cached) == 2 && tile.last % kTileKeys != 0)
         clear_values<kDim>(memory.values[before.stage], tile.last % kTileKeys, group);
     start_outputs<kDim>(share, shared_address(memory.values[before.stage]));
     products_wait<0>();
@@ -285,7 +363,7 @@ __device__ __forceinline__ void attend_tile(PromptMemory<kDim>& memory, const Pr
     release(memory.of_values[before.stage], lane);
 }
 
-template <int kDim>
+template <int kDim, class Cached>
 __device__ __forceinline__ void attend_tiles(PromptMemory<kDim>& memory,
                                              const PromptAttention& call, int group, int lane) {
     const int t = lane % 4;
@@ -302,57 +380,67 @@ __device__ __forceinline__ void attend_tiles(PromptMemory<kDim>& memory,
         share.position[1] = tile.position + (row + 8) / shared;
         barrier_wait(&memory.of_queries.full, queries_phase);
         queries_phase ^= 1;
-        attend_tile<kDim>(memory, call, tile, share, turn, group, t, lane);
-        write_outputs<kDim>(call, tile, share, row, t);
+        attend_tile<kDim, Cached>(memory, call, tile, share, turn, group, t, lane);
+        write_outputs<kDim, Cached>(call, tile, share, row, t);
     }
 }
 
 // --- the kernel ---------------------------------------------------------------------------------
 
-template <int kDim>
-__device__ __forceinline__ void make_barriers(PromptMemory<kDim>& memory) {
-    const auto make = [](Buffer& buffer) {
-        barrier_init(&buffer.full, 1);
-        barrier_init(&buffer.empty, kReaderWarps);
+template <int kDim, class Cached>
+__device__ __forceinline__ void make_barriers(typename MemoryOf<kDim, Cached>::Type& memory) {
+    constexpr bool kNarrow = sizeof(Cached) == 1;
+    constexpr int kWidenerWarps = kWideners / kWarp;
+    const auto make = [](Buffer& buffer, int writers, int readers) {
+        barrier_init(&buffer.full, writers);
+        barrier_init(&buffer.empty, readers);
     };
     if (threadIdx.x == 0) {
-        make(memory.of_queries);
+        make(memory.of_queries, 1, kReaderWarps);
         for (int stage = 0; stage < kStages; ++stage) {
-            make(memory.of_keys[stage]);
-            make(memory.of_values[stage]);
+            make(memory.of_keys[stage], kNarrow ? kWidenerWarps : 1, kReaderWarps);
+            make(memory.of_values[stage], kNarrow ? kWidenerWarps : 1, kReaderWarps);
+            if constexpr (kNarrow) {
+                make(memory.of_narrow_keys[stage], 1, kWidenerWarps);
+                make(memory.of_narrow_values[stage], 1, kWidenerWarps);
+            }
         }
         publish_barriers();
     }
     __syncthreads();
 }
 
-template <int kDim>
+template <int kDim, class Cached>
 __device__ __forceinline__ void prompt_attention(unsigned char* given, const PromptAttention& call,
                                                  const PromptMaps& maps) {
+    using Memory = typename MemoryOf<kDim, Cached>::Type;
     const uint32_t misaligned = shared_address(given) % kSwizzleBytes;
-    auto& memory = *reinterpret_cast<PromptMemory<kDim>*>(given + (kSwizzleBytes - misaligned) %
-                                                                      kSwizzleBytes);
-    make_barriers<kDim>(memory);
+    auto& memory = *reinterpret_cast<Memory*>(given + (kSwizzleBytes - misaligned) % kSwizzleBytes);
+    make_barriers<kDim, Cached>(memory);
     const int group = threadIdx.x / kGroup, lane = threadIdx.x % kWarp;
     // Registers go in eights: 40 and twice 232 a thread fit.
     if (group == 0) {
         keep_registers<40>();
-        if (threadIdx.x < kWarp)
-            copy_tiles<kDim>(memory, call, maps, lane);
+        if (threadIdx.x < kWarp) {
+            copy_tiles<kDim, Cached>(memory, call, maps, lane);
+        } else {
+            if constexpr (sizeof(Cached) == 1)
+                widen_tiles<kDim>(memory, call, threadIdx.x - kWarp);
+        }
     } else {
         take_registers<232>();
-        attend_tiles<kDim>(memory, call, group - 1, lane);
+        attend_tiles<kDim, Cached>(memory, call, group - 1, lane);
     }
 }
 
-template <int kDim>
+template <int kDim, class Cached>
 __global__ void __launch_bounds__(kPromptThreads, 1)
     prompt_attention_kernel(const PromptAttention call, const __grid_constant__ PromptMaps maps) {
 #ifdef PENSTOCK_EMULATED
-    prompt_attention<kDim>(emulated::dynamic_shared, call, maps);
+    prompt_attention<kDim, Cached>(emulated::dynamic_shared, call, maps);
 #elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ unsigned char given[];
-    prompt_attention<kDim>(given, call, maps);
+    prompt_attention<kDim, Cached>(given, call, maps);
 #endif
 }
 

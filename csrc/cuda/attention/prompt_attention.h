@@ -7,6 +7,8 @@ namespace penstock::cuda {
 
 struct PromptAttention {
     Bf16* out;
+    const float* key_scales; // of each KV head, where the cache is of e4m3
+    const float* value_scales;
     const int32_t* starts;
     const int32_t* contexts;
     const int32_t* tables;
@@ -28,6 +30,7 @@ constexpr int kTileKeys = 128;  // of a tile, beginning at a multiple of it
 constexpr int kStages = 2;
 constexpr int kPromptThreads = 3 * kGroup;
 constexpr int kReaderWarps = 2 * kGroup / kWarp;
+constexpr int kWideners = 3 * kWarp; // threads beside those of the warp that copies
 
 // Queries of neighbouring tokens of one chunk and one KV head, and the keys they see.
 struct Tile {
@@ -77,6 +80,25 @@ struct PromptMemory {
     unsigned char keys[kStages][kPieces * kPieceBytes];
     unsigned char values[kStages][kPieces * kPieceBytes];
     Buffer of_queries, of_keys[kStages], of_values[kStages];
+};
+
+// With a cache of e4m3: bytes as they come, a row of D a key, which are widened to the pieces
+// above.
+template <int kDim>
+struct NarrowMemory : PromptMemory<kDim> {
+    static constexpr int kBytes = kTileKeys * kDim;
+    alignas(128) unsigned char narrow_keys[kStages][kBytes];
+    unsigned char narrow_values[kStages][kBytes];
+    Buffer of_narrow_keys[kStages], of_narrow_values[kStages];
+};
+
+template <int kDim, class Cached>
+struct MemoryOf {
+    using Type = PromptMemory<kDim>;
+};
+template <int kDim>
+struct MemoryOf<kDim, E4m3> {
+    using Type = NarrowMemory<kDim>;
 };
 
 constexpr int kSwizzleBytes = 1024; // what the memory of a tile is aligned to
