@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
 from bench.device.machine import Bench, ceilings
 from bench.device.ops import Piece
 from bench.device.record import Record
-from bench.device.shapes import SHAPES, Shape
-from penstock.kernels.weights import Dense, Experts
+from bench.device.shapes import SHAPES, Shape, float8_tiles
+from penstock.kernels.weights import Dense, Experts, Float8
 
 TOKENS = (1, 8, 32, 256, 2048)
 
 
 def measure(bench: Bench, record: Record) -> None:
-    """The section `experts`."""
+    """The section `experts`: in bfloat16, and in 8-bit floats with a scale for each tile."""
     shape, counts = SHAPES["qwen3-30b-a3b"], TOKENS
     if bench.rehearsed:
         shape, counts = shape.small(), (1, 20)
     limits = ceilings(bench)
-    weights = _experts(bench, shape)
-    packed = bench.ops.pack_experts(weights)
-    del weights
-    record.title(f"experts of {shape.name}: {shape.per_token} of {shape.experts} a token")
-    for tokens in counts:
-        for piece in _pieces(bench, shape, packed, tokens):
-            taken = bench.seconds(piece.call)
-            floor = limits.floor_s(piece.moved_bytes, piece.operations)
-            record.line(piece.name, us=taken * 1e6, floor_us=floor * 1e6, of_floor=floor / taken)
+    for form, item_bytes, matrix in (("bf16", 2, _dense), ("fp8", 1, _float8)):
+        packed = bench.ops.pack_experts(_experts(bench, shape, matrix))
+        chooses = f"{shape.per_token} of {shape.experts} a token"
+        record.title(f"experts of {shape.name} in {form}: {chooses}")
+        for tokens in counts:
+            for piece in _pieces(bench, shape, packed, item_bytes, tokens):
+                taken = bench.seconds(piece.call)
+                floor = limits.floor_s(piece.moved_bytes, piece.operations)
+                of_floor = floor / taken
+                record.line(piece.name, us=taken * 1e6, floor_us=floor * 1e6, of_floor=of_floor)
+        del packed
 
 
-def _pieces(bench: Bench, shape: Shape, packed: object, tokens: int) -> Iterator[Piece]:
+def _pieces(
+    bench: Bench, shape: Shape, packed: object, item_bytes: int, tokens: int
+) -> Iterator[Piece]:
+    """Against the bytes that the experts are, and the operations of bfloat16."""
     ops = bench.ops
     x = torch.randn(tokens, shape.width, dtype=bench.dtype, device=bench.device)
     logits = torch.randn(tokens, shape.experts, device=bench.device)
@@ -47,16 +52,26 @@ def _pieces(bench: Bench, shape: Shape, packed: object, tokens: int) -> Iterator
     yield Piece(
         f"experts {tokens}",
         lambda: ops.experts(x, chosen, shares, packed),
-        2 * touched * shape.expert_weights + rows,
+        item_bytes * touched * shape.expert_weights + rows,
         2 * tokens * shape.per_token * shape.expert_weights,
     )
 
 
-def _experts(bench: Bench, shape: Shape) -> Experts:
-    def matrices(rows: int, width: int) -> tuple[Dense, ...]:
+def _experts(
+    bench: Bench, shape: Shape, matrix: Callable[[torch.Tensor], Dense | Float8]
+) -> Experts:
+    def matrices(rows: int, width: int) -> tuple[Dense | Float8, ...]:
         drawn = torch.randn(shape.experts, rows, width, dtype=torch.bfloat16, device=bench.device)
-        bits = (drawn / width**0.5).cpu().view(torch.int16).numpy().view("uint16")
-        return tuple(Dense(one, "bf16") for one in bits)
+        return tuple(matrix(one) for one in drawn / width**0.5)
 
     inner = (shape.ff, shape.width)
     return Experts(matrices(*inner), matrices(*inner), matrices(shape.width, shape.ff))
+
+
+def _dense(weight: torch.Tensor) -> Dense:
+    return Dense(weight.cpu().view(torch.int16).numpy().view("uint16"), "bf16")
+
+
+def _float8(weight: torch.Tensor) -> Float8:
+    codes, scale = float8_tiles(weight.float())
+    return Float8(codes.view(torch.uint8).cpu().numpy(), scale.cpu().numpy(), (128, 128))

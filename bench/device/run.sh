@@ -13,7 +13,8 @@
 #               (qwen3-8b-triton: without the CUDA library)
 #   qwen3-8b-fp8  the same with layers in 8 bits (6 min)
 #   qwen3-30b-a3b  the same of a mixture of experts (7 min)
-#   experts     a layer's experts and their choice, by number of tokens, beside their floor (3 min)
+#   experts     a layer's experts, in bfloat16 and in 8 bits, and their choice, by number of tokens,
+#               beside their floor (4 min)
 #   llama-8b    the same without whole runs (4 min)      qwen3-0.6b  the same in small (3 min)
 #   profile     kernels of decode steps, and the share of time in which the GPU idles (3 min)
 #   invariance  does an answer depend on its neighbours, and what does it cost that not (4 min)
