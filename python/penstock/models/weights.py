@@ -76,8 +76,8 @@ class Weights(Protocol):
         ...
 
     def float8_savings(self) -> int:
-        """The bytes by which layers' matrices of plain floats would shrink as 8-bit floats with a
-        scale for each row."""
+        """The bytes by which layers' matrices of plain floats, experts' among them, would shrink as
+        8-bit floats with a scale for each row. What chooses experts stays as it is."""
         ...
 
 
