@@ -36,6 +36,12 @@ $(VENV)/.dev: $(VENV)/.runtime
 		-C cmake.define.PENSTOCK_TESTS=ON
 	@touch $@
 
+# What compiles the kernels of a distribution: those two, and no tools of development.
+$(VENV)/.compilers: $(VENV)/.runtime
+	$(BIN)/pip install -q --disable-pip-version-check $(TORCH)
+	$(BIN)/pip install -q --disable-pip-version-check 'triton>=3.6'
+	@touch $@
+
 test: $(VENV)/.dev lint  ## Everything that .ci/run runs
 	$(BIN)/ctest --test-dir $$(dirname build/*/CTestTestfile.cmake | tail -n 1) --output-on-failure
 	$(BIN)/python -m pytest $(ARGS)
@@ -57,7 +63,7 @@ format: $(VENV)/.dev  ## Format all sources
 bench: $(VENV)/.dev  ## Measure; with PEERS=folder beside the peers (bench/peers.md)
 	$(BIN)/python -m bench $(ARGS)
 
-wheel: $(if $(CUDA),$(VENV)/.dev)  ## Build a wheel into dist/; with CUDA=13 that of the CUDA library
+wheel: $(if $(CUDA),$(VENV)/.compilers)  ## Build a wheel into dist/; with CUDA=13 that of the CUDA library
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(if $(CUDA),$(BIN)/python -m penstock.kernels.triton.package build/kernels)
 	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist $(if $(CUDA),packaging/cuda$(CUDA) \
