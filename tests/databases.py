@@ -1,4 +1,8 @@
-"""Fixtures for tests that run over SQLite and over PostgreSQL. `conftest.py` offers them to all."""
+"""Fixtures for tests that run over SQLite and over PostgreSQL. `conftest.py` offers them to all.
+
+What they need is imported by those who ask for them: the tests that need a GPU run on machines
+that have torch, and no database.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,14 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
-import stores
-from postgres_cluster import postgres_programs, running_cluster
 
 
 @pytest.fixture(scope="session")
 def postgres_cluster() -> Iterator[str]:
     """The URL of a running PostgreSQL."""
+    from postgres_cluster import postgres_programs, running_cluster
+
     programs = postgres_programs()
     if programs is None:
         if os.environ.get("CI") == "true":
@@ -28,6 +31,8 @@ def postgres_cluster() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def postgres_schemas(postgres_cluster: str) -> Callable[[], str]:
     """Makes an empty schema, and tells its URL."""
+    import psycopg
+
     numbers = itertools.count()
 
     def make() -> str:
@@ -50,6 +55,8 @@ def each_database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """Runs a test once over each: its stores are where `stores.store_settings` says."""
     if request.param == "sqlite":
         return
+    import stores
+
     make = request.getfixturevalue("postgres_schemas")
     urls: dict[Path, str] = {}
 

@@ -35,8 +35,8 @@
 #     --platform manylinux2014_x86_64 --platform manylinux_2_31_x86_64 -d .whl \
 #     msgspec llguidance==1.9.1
 #
-# numpy, torch, triton, safetensors, tokenizers, transformers, pytest, hypothesis, cmake, ninja and
-# pybind11 are expected to be there. --rehearse runs every section on the CPU in small sizes.
+# numpy, torch, triton, safetensors, tokenizers, transformers, pytest, pytest-timeout, hypothesis,
+# cmake, ninja and pybind11 are expected to be there. --rehearse runs every section on the CPU in small sizes.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 ROOT=$PWD
@@ -121,8 +121,7 @@ for section in "${SECTIONS[@]}"; do
       WORKERS=()
       "$PYTHON" -c 'import xdist' 2>/dev/null && WORKERS=(-n 8)
       run tests 300 "$PYTHON" -m pytest -q -m gpu "${WORKERS[@]}" -p no:cacheprovider -o addopts="" \
-        --strict-markers --timeout=240 \
-        --continue-on-collection-errors tests/kernels tests/engine
+        --strict-markers --timeout=240 --continue-on-collection-errors tests/*/test_gpu_*.py
       ;;
     limits) bench limits 90 ;;
     ops | ops-triton | products | experts | profile | adapters | peers | llama-8b | invariance | qwen3-0.6b) bench "$section" 270 ;;

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import gguf
 import numpy as np
 from lora_folders import SMALL, write_adapter
 from safetensors.numpy import load_file, save_file
@@ -112,6 +111,8 @@ def write_quantized(folder: Path, kind: str, spec: DecoderSpec = SMALL) -> tuple
     source = write_small_llama(
         folder / "source", width=spec.width, head_dim=spec.head_dim, ff=spec.ff
     )
+    import gguf  # absent where there is a GPU
+
     path, exact = folder / f"{kind}.gguf", folder / f"{kind}-exact"
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_block_count(len(spec.layers))

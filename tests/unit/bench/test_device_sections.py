@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +12,29 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
+_GPU = re.compile(r"^ *pytest\.mark\.gpu,$", re.MULTILINE)
+# Of what we need and test with, what a machine with a GPU is not expected to have.
+ABSENT = (
+    *("orjson", "zmq", "starlette", "uvicorn", "httptools", "python_multipart", "sqlalchemy"),
+    *("psycopg", "openapi_ui_bundles", "trustme", "openai", "anthropic", "jsonschema", "gguf"),
+    *("schemathesis", "pytest_asyncio", "pytest_benchmark"),
+)
+
+
+def environment(out: Path) -> dict[str, str]:
+    """Of a machine that has torch and no servers."""
+    site = out / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        f"import sys\nsys.modules.update(dict.fromkeys({ABSENT!r}))\n"
+    )
+    path = os.pathsep.join([str(site), *(path for path in sys.path if path)])
+    return {**os.environ, "OUT": str(out), "PYTHON": sys.executable, "PYTHONPATH": path}
 
 
 def run(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OUT": str(out), "PYTHON": sys.executable}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     command = ["bash", str(ROOT / "bench" / "device" / "run.sh"), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+    return subprocess.run(command, env=environment(out), capture_output=True, text=True)
 
 
 @pytest.mark.slow
@@ -57,3 +74,24 @@ def test_an_unknown_section_is_refused(tmp_path: Path) -> None:
     done = run(tmp_path, "no-such")
     assert done.returncode == 2
     assert "no section no-such" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_tests_of_a_gpu_are_found_where_there_is_little_else(tmp_path: Path) -> None:
+    files = sorted(ROOT.glob("tests/*/test_gpu_*.py"))
+    marked = [path for path in ROOT.glob("tests/**/test_*.py") if _GPU.search(path.read_text())]
+    assert marked and set(marked) <= set(files)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "gpu"),
+            *("-p", "no:cacheprovider", "-p", "no:asyncio", "-p", "no:benchmark"),
+            *("-o", "addopts=", *map(str, files)),
+        ],
+        env={**environment(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    for path in marked:
+        assert path.name in done.stdout
