@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from bench.device import floors
 from bench.device.machine import Bench, Ceilings, ceilings
+from bench.device.memory import MemoryStages, deviations, used
 from bench.device.record import Record
 from bench.device.shapes import SHAPES, Shape, write_checkpoint
 from penstock.config import EngineSettings
@@ -27,8 +29,9 @@ from penstock.models.loading import load_model
 from penstock.models.sources import files_at
 from penstock.runtime.gpu import GpuRuntime
 from penstock.runtime.gpu_graphs import sizes_up_to
-from penstock.runtime.gpu_load import place, start_gpu_runtime
+from penstock.runtime.gpu_load import Observe, place, start_gpu_runtime, unobserved
 from penstock.runtime.gpu_memory import plan_device_memory
+from penstock.runtime.load import weight_bytes
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -80,10 +83,16 @@ def opened(
         began = time.perf_counter()
         write_checkpoint(shape, folder / shape.name, bench.device)
         record.line("write checkpoint", s=time.perf_counter() - began)
-        began = time.perf_counter()
-        runtime = start(bench, folder / shape.name, sizes, kernels=bench.kernels, **changes)
-        record.line("load, first graphs", s=time.perf_counter() - began, target_s=10)
-        record.note(runtime.report)
+        stages = MemoryStages(bench.device)
+        with stages:
+            began = time.perf_counter()
+            options = {"kernels": bench.kernels, **changes}
+            runtime = start(bench, folder / shape.name, sizes, stages.reached, **options)
+            record.line("load, first graphs", s=time.perf_counter() - began, target_s=10)
+            record.note(runtime.report)
+            _largest_steps(runtime, sizes)
+            stages.served()
+        _tell_memory(record, shape.name, stages.found())
         yield runtime
         runtime.close()
         if bench.device != "cpu":
@@ -92,16 +101,37 @@ def opened(
         shutil.rmtree(folder)
 
 
-def start(bench: Bench, folder: Path, sizes: Sizes, **changes: Any) -> GpuRuntime:
+def start(
+    bench: Bench, folder: Path, sizes: Sizes, observe: Observe = unobserved, **changes: Any
+) -> GpuRuntime:
+    """The runtime of a checkpoint; rehearsed, its ops hold everything in 32 bits, and a table twice
+    that is the head too."""
     settings = engine_settings(sizes, **changes)
-    model = load_model(files_at(folder, folder.name), settings.dtype, float8="float8")
-    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    files = files_at(folder, folder.name)
+    model = load_model(files, settings.dtype, float8="float8")
     if bench.device != "cpu":
-        return start_gpu_runtime(model, weights, settings, bench.device)
-    plan = plan_device_memory(
-        model.spec, weights, settings, 1 << 30, sizes_up_to(settings.max_seqs)
-    )
-    return place(model, plan, settings, bench.ops)
+        weights = weight_bytes(files, model.spec, settings)
+        return start_gpu_runtime(model, weights, settings, bench.device, observe=observe)
+    wide = msgspec.structs.replace(settings, dtype="f32")
+    weights = weight_bytes(files, model.spec, wide)
+    weights += 4 * model.spec.vocab * model.spec.width * model.spec.tied_head
+    graph_sizes = sizes_up_to(settings.max_seqs)
+    plan = plan_device_memory(model.spec, weights, wide, 1 << 30, graph_sizes)
+    return place(model, plan, wide, bench.ops, observe=observe)
+
+
+def _largest_steps(runtime: GpuRuntime, sizes: Sizes) -> None:
+    """Steps as large as any: prompts of all rows, then a token of each."""
+    core = EngineCore.over(runtime, engine_settings(sizes))
+    until_begun(core, ask(core, sizes, sizes.widths[-1], 3, "largest-"))
+    while core.has_work:
+        core.step()
+
+
+def _tell_memory(record: Record, model: str, found: dict[str, Any]) -> None:
+    record.table("memory", {"model": model, **found}, shown=used(found))
+    for wrong in deviations(found):
+        record.note(f"not as the formula says: {wrong}")
 
 
 def engine_settings(sizes: Sizes, **changes: Any) -> EngineSettings:

@@ -31,6 +31,12 @@ class Record:
         shown = "  ".join(f"{key} {_shown(value)}" for key, value in figures.items())
         print(f"{name:<34} {shown}", flush=True)
 
+    def table(self, name: str, found: dict[str, Any], *, shown: dict[str, int]) -> None:
+        """One finding of any shape for the file; on the screen `shown`, in MiB."""
+        self._write({"name": name, **found})
+        columns = "  ".join(f"{key} {value / 2**20:.1f}" for key, value in shown.items())
+        print(f"{name + ', MiB':<34} {columns}", flush=True)
+
     def _write(self, found: dict[str, Any]) -> None:
         if self._file is None:
             return

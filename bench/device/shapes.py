@@ -163,7 +163,7 @@ def write_checkpoint(shape: Shape, folder: Path, device: str) -> Path:
     weight_map = {name: file for file, names in files.items() for name in names}
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": weight_map}))
-    (folder / "config.json").write_text(json.dumps(_config(shape)))
+    (folder / "config.json").write_text(json.dumps(config_of(shape)))
     return folder
 
 
@@ -179,7 +179,8 @@ def float8_tiles(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return codes[:rows, :columns].contiguous(), scale
 
 
-def _config(shape: Shape) -> dict[str, Any]:
+def config_of(shape: Shape) -> dict[str, Any]:
+    """What `config.json` holds."""
     quantized = {
         "quant_method": "fp8",
         "fmt": "e4m3",

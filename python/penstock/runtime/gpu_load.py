@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 
@@ -26,7 +27,15 @@ from penstock.runtime.protocol import RuntimeInfo
 
 log = logging.getLogger(__name__)
 
+Observe: TypeAlias = Callable[[str, DevicePlan], None]
+"""Told of each stage of a start, when it is over, with what was planned: "weights", "cache", "kept"
+(by attention, for steps of decodes), "slots", "rows", and "graph", the first ones captured."""
+
 ROUNDED = "; float weights of layers are rounded to 8-bit floats"
+
+
+def unobserved(stage: str, memory: DevicePlan) -> None:
+    """Nobody wants to know."""
 
 
 def torch_serves() -> bool:
@@ -40,13 +49,15 @@ def start_gpu_runtime(
     settings: EngineSettings,
     device: str,
     progress: Progress | None = None,
+    observe: Observe = unobserved,
 ) -> GpuRuntime:
     """The runtime of an opened model on `device`, its largest graph captured. Raises ModelError
     where the device cannot serve or the model does not fit."""
     opened = open_device(settings, device)
     memory = plan_sizes(model, weight_bytes, settings, opened.free_bytes())
-    runtime = place(model, memory, settings, opened.ops, progress)
+    runtime = place(model, memory, settings, opened.ops, progress, observe=observe)
     runtime.warm(1)
+    observe("graph", memory)
     log.info("%s", opened.report())
     return runtime
 
@@ -129,6 +140,7 @@ def place(
     graphs: bool = True,
     ranks: Ranks[torch.Tensor] = ALONE,
     draws: MakeDraws = OwnDraws,
+    observe: Observe = unobserved,
 ) -> GpuRuntime:
     """The runtime of a model, or of this rank's shard of one, with the sizes of `memory`, on the
     device of `ops`."""
@@ -139,8 +151,13 @@ def place(
     rows = sizes_up_to(settings.max_seqs)[-1]
     context = memory.context_tokens
     dtype = cache_dtype(settings, ops.dtype)
-    placed = DeviceModel(model, ops, extents, dtype, rows, context, progress, ranks)
+
+    def reached(stage: str) -> None:
+        observe(stage, memory)
+
+    placed = DeviceModel(model, ops, extents, dtype, rows, context, progress, ranks, reached)
     placed.make_slots(settings, memory.adapter_bytes)
+    reached("slots")
     info = RuntimeInfo(
         model_id=model.model_id,
         fingerprint=model.fingerprint,
@@ -158,7 +175,7 @@ def place(
     stream = None
     if torch.device(ops.device).type == "cuda":
         stream = torch.cuda.Stream(ops.device)  # type: ignore[no-untyped-call]
-    return GpuRuntime(
+    runtime = GpuRuntime(
         ops,
         placed,
         info,
@@ -169,6 +186,8 @@ def place(
         graphs=graphs,
         draws=draws,
     )
+    reached("rows")
+    return runtime
 
 
 def cache_dtype(settings: EngineSettings, activations: torch.dtype) -> torch.dtype:

@@ -77,11 +77,23 @@ class DevicePlan:
         arriving = min(self.host_blocks, ARRIVING_BLOCKS)
         return (self.most_saves + arriving) * self.block_bytes
 
+    def terms(self) -> dict[str, int]:
+        """Every term of the formula by its name, in bytes."""
+        return {
+            "weights": self.weight_bytes,
+            "adapters": self.adapter_bytes,
+            "slots": self.slot_bytes,
+            "cache": self.cache.size_bytes,
+            "work": self.work_bytes,
+            "graphs": self.graph_bytes,
+            "rows": self.row_bytes,
+            "aside": self.aside_bytes,
+            "fixed": FIXED_BYTES,
+        }
+
     @property
     def total_bytes(self) -> int:
-        steps = self.work_bytes + self.graph_bytes + self.row_bytes + self.aside_bytes
-        weights = self.weight_bytes + self.adapter_bytes + self.slot_bytes
-        return weights + self.cache.size_bytes + steps + FIXED_BYTES
+        return sum(self.terms().values())
 
     def formula(self) -> str:
         """One line with every term in MiB."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,8 +21,9 @@ from penstock.runtime.adapters import SlotAdapters, slot_adapters
 
 class DeviceModel:
     """`extents`: of the cache, whose memory is `pool`. `max_rows` sequences of up to
-    `context_tokens` tokens. `ranks`: those that have the other shards of the model. Raises
-    ModelError where weights cannot be read."""
+    `context_tokens` tokens. `ranks`: those that have the other shards of the model. `reached`: is
+    told when weights, cache and what attention keeps are there. Raises ModelError where weights
+    cannot be read."""
 
     def __init__(
         self,
@@ -33,6 +35,7 @@ class DeviceModel:
         context_tokens: int,
         progress: Progress | None = None,
         ranks: Ranks[torch.Tensor] = ALONE,
+        reached: Callable[[str], None] = lambda stage: None,
     ) -> None:
         self._ops = ops
         self._decoder: Decoder[torch.Tensor] = Decoder(
@@ -40,8 +43,10 @@ class DeviceModel:
         )
         if torch.device(ops.device).type == "cuda":
             torch.cuda.empty_cache()  # what packing left over: the cache is one large piece
+        reached("weights")
         self.pool = allocate_pool(extents, cache_dtype, ops.device)
         self._caches = caches_of(self.pool)
+        reached("cache")
         self.adapters: SlotAdapters | None = None
         self._work = None
         if ops.table["attention"].name in ("cuda", "triton"):
@@ -49,6 +54,7 @@ class DeviceModel:
 
             units = most_units(max_rows, context_tokens)
             self._work = _Works(model.spec, ops.device, max_rows, units, extents.block_tokens)
+        reached("kept")
 
     def make_slots(self, settings: EngineSettings, max_bytes: int) -> None:
         """Slots for what adapters the settings have, of up to `max_bytes`."""

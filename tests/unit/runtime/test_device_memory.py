@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
+from true_shapes import parameters, write_config, write_holes
 
+from bench.device.shapes import SHAPES
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, LoraSettings
 from penstock.models.shard import shard_spec
+from penstock.models.sources import files_at
 from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
 from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_memory import DevicePlan, plan_device_memory
+from penstock.runtime.load import weight_bytes
 from penstock.scheduler import MAX_DRAFT
 
 GIB = 1 << 30
@@ -122,3 +128,40 @@ def test_the_formula_adds_up(lora: LoraSettings | None) -> None:
     numbers = [int(part.split()[0].replace(",", "")) for part in terms[0].split(" + ")]
     total = int(terms[1].split()[0].replace(",", ""))
     assert total <= sum(numbers) <= total + len(numbers)
+
+
+# Parameters that the models' own files have, and bytes of their cache for a token.
+@pytest.mark.parametrize(
+    ("name", "count", "token_bytes"),
+    [
+        ("llama-8b", 8_030_261_248, 131_072),
+        ("qwen3-8b", 8_190_735_360, 147_456),
+        ("qwen3-0.6b", 596_049_920, 114_688),
+        ("qwen3-30b-a3b", 30_532_122_624, 98_304),
+    ],
+)
+def test_weights_and_cache_are_those_of_the_models(
+    tmp_path: Path, name: str, count: int, token_bytes: int
+) -> None:
+    shape = SHAPES[name]
+    spec = write_config(shape, tmp_path / name)
+    assert parameters(spec) == count
+    assert shape.token_bytes == token_bytes
+    # what the floors of the device script count is all but norms
+    counted = shape.layers * shape.layer_weights(float("inf")) + shape.head_weights
+    assert count == pytest.approx(counted + (not shape.tied) * shape.head_weights, rel=3e-4)
+    found = plan_device_memory(spec, 2 * count, SETTINGS, 140 * GIB, sizes_up_to(256))
+    assert found.terms()["weights"] == 2 * count
+    assert found.cache.size_bytes == found.cache.blocks * 16 * token_bytes
+    narrow = msgspec.structs.replace(SETTINGS, cache_dtype="f8e4m3")
+    found = plan_device_memory(spec, 2 * count, narrow, 140 * GIB, sizes_up_to(256))
+    assert found.block_bytes == 16 * token_bytes // 2
+
+
+def test_a_checkpoint_takes_its_parameters_and_a_header(tmp_path: Path) -> None:
+    folder = write_holes(SHAPES["llama-8b"], tmp_path / "llama")
+    spec = write_config(SHAPES["llama-8b"], tmp_path / "spec")
+    taken = weight_bytes(files_at(folder, "llama"), spec, SETTINGS)
+    assert 0 < taken - 2 * 8_030_261_248 < 1 << 20
+    wide = msgspec.structs.replace(SETTINGS, dtype="f32")
+    assert weight_bytes(files_at(folder, "llama"), spec, wide) == 4 * 8_030_261_248

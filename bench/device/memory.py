@@ -1,0 +1,165 @@
+"""What a device's memory is taken by, stage by stage of a start, beside the terms of the formula
+(`penstock.runtime.gpu_memory`); and whether a recording of it keeps to them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import weakref
+from types import TracebackType
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from penstock.runtime.gpu_memory import DevicePlan
+
+SLACK_BYTES: Final = 64 << 10
+"""Allocators round up, tensors of a few bytes are in no term."""
+
+EXACT: Final = 0.01
+"""Weights and cache are what the formula says, to this share."""
+
+LEAST_USED: Final = 0.1
+"""Of a term that is an upper bound, at least so much is used, or it keeps the cache small for
+nothing."""
+
+
+class LiveBytes(TorchDispatchMode):
+    """While it is entered, counts the bytes of the tensors that are made and not yet gone, on
+    whatever device: `now`, and `peak`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: to be skipped by it, torch would import all of it, which takes seconds."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        for result in tree_leaves(results):
+            if isinstance(result, torch.Tensor):
+                self._count(result.untyped_storage())
+        return results
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        if storage in self._sizes:
+            return
+        size = self._sizes[storage] = storage.nbytes()
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._gone, size)
+
+    def _gone(self, size: int) -> None:
+        self.now -= size
+
+
+class MemoryStages:
+    """Notes what is allocated after each stage; a context within which the start happens. On a CPU
+    tensors are counted, and nothing is known of what is free."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._live = LiveBytes() if device == "cpu" else None
+        self._stages: list[dict[str, Any]] = []
+        self._plan: DevicePlan | None = None
+        self._last = time.perf_counter()
+
+    def __enter__(self) -> MemoryStages:
+        if self._live is not None:
+            self._live.__enter__()
+        self._note("before")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+
+    def reached(self, stage: str, plan: DevicePlan) -> None:
+        """A `penstock.runtime.gpu_load.Observe`."""
+        self._plan = plan
+        self._note(stage)
+
+    def served(self) -> None:
+        """The last stage: steps were made. Its `peak` is that since the stage before."""
+        self._note("served")
+
+    def found(self) -> dict[str, Any]:
+        """`terms`: of the formula; `stages`: of each its name and seconds, bytes that are
+        `allocated`, their `peak` meanwhile, and on a GPU those `reserved` and `free`."""
+        assert self._plan is not None, "nothing was started"
+        terms = self._plan.terms()
+        return {"device": self._device, "terms": terms, "stages": self._stages}
+
+    def _note(self, stage: str) -> None:
+        now = time.perf_counter()
+        noted = {"stage": stage, "s": round(now - self._last, 3), **self._bytes()}
+        self._stages.append(noted)
+        self._last = time.perf_counter()
+
+    def _bytes(self) -> dict[str, int]:
+        if self._live is not None:
+            found = {"allocated": self._live.now, "peak": self._live.peak}
+            self._live.peak = self._live.now
+            return found
+        torch.cuda.synchronize()
+        found = {
+            "allocated": torch.cuda.memory_allocated(),
+            "peak": torch.cuda.max_memory_allocated(),
+            "reserved": torch.cuda.memory_reserved(),
+            "free": torch.cuda.mem_get_info()[0],
+        }
+        torch.cuda.reset_peak_memory_stats()
+        return found
+
+
+def used(found: dict[str, Any]) -> dict[str, int]:
+    """Of a recording, the bytes that each term took. `steps`: what attention keeps and the peak of
+    steps, for which `work` and, where steps are captured, `graphs` are meant. `total`: what is free
+    no more, where that is known."""
+    stages = {one["stage"]: one for one in found["stages"]}
+    names = list(stages)
+    grown = {
+        name: stages[name]["allocated"] - stages[before]["allocated"]
+        for before, name in itertools.pairwise(names)
+    }
+    rows = stages["rows"]["allocated"]
+    peaks = [stages[name]["peak"] for name in ("graph", "served") if name in stages]
+    bytes_of = {name: grown[name] for name in ("weights", "cache", "slots", "rows")}
+    bytes_of["steps"] = grown.get("kept", 0) + max(peaks, default=rows) - rows
+    if "free" in stages["before"]:
+        bytes_of["total"] = stages["before"]["free"] - min(one["free"] for one in found["stages"])
+    return bytes_of
+
+
+def deviations(found: dict[str, Any]) -> list[str]:
+    """Where a recording departs from the formula: weights and cache by more than `EXACT`; a term
+    that is an upper bound exceeded, or less than `LEAST_USED` of it used. The slots of adapters are
+    bounded alone: pages come as adapters do."""
+    terms, taken = found["terms"], used(found)
+    rope = terms["rows"]  # its tables are made with the weights
+    wrong = []
+    for name, more in (("weights", rope), ("cache", 0)):
+        slack = EXACT * terms[name] + SLACK_BYTES
+        if not -slack <= taken[name] - terms[name] <= slack + more:
+            wrong.append(f"{name}: {taken[name]} bytes, not {terms[name]}")
+    captured = 0 if found["device"] == "cpu" else terms["graphs"]
+    bounds = {"rows": terms["rows"], "steps": terms["work"] + captured}
+    for name, bound in bounds.items():
+        if not LEAST_USED * bound - SLACK_BYTES <= taken[name] <= bound + SLACK_BYTES:
+            wrong.append(f"{name}: {taken[name]} bytes of {bound}")
+    if taken["slots"] > terms["slots"] + terms["adapters"] + SLACK_BYTES:
+        wrong.append(f"slots: {taken['slots']} bytes of {terms['slots'] + terms['adapters']}")
+    if "total" in taken and taken["total"] > sum(terms.values()):
+        wrong.append(f"total: {taken['total']} bytes of {sum(terms.values())}")
+    return wrong

@@ -1,0 +1,122 @@
+"""What a step of a GPU allocates is what the memory formula says it may, at the sizes of true
+models: the wrappers of the kernels run over meta tensors, and nothing is computed."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from true_shapes import write_holes
+
+from bench.device.memory import LiveBytes
+from bench.device.shapes import SHAPES
+from penstock.config import EngineSettings
+from penstock.kernels.gpu_cache import CacheExtents
+from penstock.kernels.op import KernelTable, Machine
+from penstock.kernels.ops import all_ops
+from penstock.kernels.table import StepInputs
+from penstock.kernels.triton import TritonOps
+from penstock.kernels.triton import launch as launching
+from penstock.models.loading import load_model
+from penstock.models.sources import files_at
+from penstock.runtime.gpu_graphs import sizes_up_to
+from penstock.runtime.gpu_memory import plan_device_memory
+from penstock.runtime.gpu_model import DeviceModel
+
+ROWS, CONTEXT, BUDGET, BLOCK = 256, 4096, 8192, 16
+SETTINGS = EngineSettings(max_seqs=ROWS, token_budget=BUDGET, context_tokens=CONTEXT)
+
+pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+
+
+class Nothing:
+    """In the place of packaged kernels: every launch is served, and none is kept."""
+
+    def start(self, *call: Any) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def launches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching._Serving, "packaged", Nothing())
+
+
+class MetaOps(TritonOps):
+    """What serves on an H200 without the CUDA library, over tensors that have no memory."""
+
+    def __init__(self, dense: Literal["stored", "float8"]) -> None:
+        super().__init__("cpu", torch.bfloat16, dense=dense)
+        self.device = "meta"
+        self.table = KernelTable(all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"}))
+
+
+@dataclass(frozen=True)
+class Step:
+    """`samples`: rows whose logits are wanted; `one_token`: each row has just one."""
+
+    tokens: int
+    rows: int
+    samples: int
+    one_token: bool = False
+
+
+# The largest of each kind: one long prompt, many that end, the same with drafts, a decode.
+STEPS = [
+    Step(BUDGET, 1, 1),
+    Step(BUDGET, ROWS, ROWS),
+    Step(BUDGET, ROWS, ROWS + 8),
+    Step(ROWS, ROWS, ROWS, one_token=True),
+]
+
+
+def _inputs(step: Step) -> StepInputs[torch.Tensor]:
+    def ints(*extents: int) -> torch.Tensor:
+        return torch.empty(extents, dtype=torch.int32, device="meta")
+
+    return StepInputs(
+        tokens=ints(step.tokens),
+        positions=ints(step.tokens),
+        slots=ints(step.tokens),
+        query_starts=ints(step.rows + 1),
+        context_lens=ints(step.rows),
+        block_tables=ints(step.rows, CONTEXT // BLOCK),
+        sample_rows=ints(step.samples),
+    )
+
+
+def _peaks(model: DeviceModel, live: LiveBytes) -> Iterator[int]:
+    for step in STEPS:
+        inputs = _inputs(step)
+        gc.collect()
+        before = live.peak = live.now
+        model.logits(inputs, step.one_token)
+        yield live.peak - before
+
+
+@pytest.mark.parametrize("dense", ["stored", "float8"])
+@pytest.mark.parametrize("name", ["llama-8b", "qwen3-8b", "qwen3-0.6b", "qwen3-30b-a3b"])
+def test_steps_take_what_the_formula_says(
+    tmp_path: Path, name: str, dense: Literal["stored", "float8"]
+) -> None:
+    """Of layers two are enough: what one leaves, the next takes."""
+    shape = replace(SHAPES[name], layers=2)
+    folder = write_holes(shape, tmp_path / name)
+    model = load_model(files_at(folder, name), "auto")
+    plan = plan_device_memory(model.spec, 0, SETTINGS, 140 << 30, sizes_up_to(ROWS))
+    extents = CacheExtents(2, 8, shape.kv_heads, BLOCK, shape.head_dim)
+    with LiveBytes() as live:
+        placed = DeviceModel(model, MetaOps(dense), extents, torch.bfloat16, ROWS, CONTEXT)
+        *prompts, decode = _peaks(placed, live)
+    taken = placed.work_bytes + max(prompts)
+    assert 0.6 * plan.work_bytes <= taken <= plan.work_bytes
+    assert decode <= plan.graph_bytes
+    steady = live.now - placed.work_bytes - placed.pool.nbytes - 4 * CONTEXT * shape.head_dim
+    if dense == "stored":
+        assert steady == pytest.approx(placed.weight_bytes, rel=1e-3)
+    elif not shape.experts:  # which are left as they are
+        matrices = shape.layers * (shape.attention_weights + shape.expert_weights)
+        assert steady == pytest.approx(placed.weight_bytes - matrices, rel=1e-3)
