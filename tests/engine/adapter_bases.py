@@ -119,6 +119,8 @@ def write_quantized(folder: Path, kind: str, spec: DecoderSpec = SMALL) -> tuple
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(spec.width)
     writer.add_feed_forward_length(spec.ff)
+    writer.add_key_length(spec.head_dim)
+    writer.add_value_length(spec.head_dim)
     writer.add_head_count(spec.heads)
     writer.add_head_count_kv(spec.kv_heads)
     writer.add_layer_norm_rms_eps(spec.norm_eps)

@@ -33,8 +33,8 @@ pytest.importorskip("triton", reason="Triton has no build for this platform")
 
 _HERE = Path(__file__).parent
 _SOURCES = _HERE.parents[1] / "csrc"
-# Wide enough for the groups of 128 columns that 8-bit floats have.
-_WIDE = replace(SMALL, width=128, head_dim=32, ff=128, rope=RopeSpec(10_000.0, 32))
+# Wide enough for the groups of 128 columns that 8-bit floats have; attention wider than the model.
+_WIDE = replace(SMALL, width=128, head_dim=64, ff=128, rope=RopeSpec(10_000.0, 64))
 _PACKAGE = f"""
 from pathlib import Path
 import sys
