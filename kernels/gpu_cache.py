@@ -69,11 +69,11 @@ def is_token_major(cache: LayerCache[torch.Tensor]) -> bool:
     """Whether the cache lies as kernels on a GPU read it."""
     block_tokens, dim = cache.values.shape[2:]
     panel = block_tokens * dim
+    (of_keys, *keys), (of_values, *values) = cache.keys.stride(), cache.values.stride()
     return (
-        cache.keys.stride()[1:] == (panel, 1, dim)
-        and cache.values.stride()[1:] == (panel, dim, 1)
-        and cache.keys.stride(0) % ALIGNED_ELEMENTS == 0
-        and cache.values.stride(0) % ALIGNED_ELEMENTS == 0
+        keys == [panel, 1, dim]
+        and values == [panel, dim, 1]
+        and of_keys % ALIGNED_ELEMENTS == of_values % ALIGNED_ELEMENTS == 0
     )
 
 

@@ -44,11 +44,13 @@ class Library:
 
     def __init__(self, path: Path, loaded: ctypes.CDLL) -> None:
         self.path = path
-        self._functions: dict[str, Any] = {}
+        self._functions: dict[str, tuple[Any, int]] = {}
         for name, arguments in _SIGNATURES.items():
             function = getattr(loaded, f"penstock_cuda_{name}")
             function.argtypes, function.restype = [*arguments, _P], _I
-            self._functions[name] = function
+            tensors = arguments.count(_P)
+            assert arguments[:tensors] == [_P] * tensors, f"{name}: a number before a tensor"
+            self._functions[name] = function, tensors
         self._error = loaded.penstock_cuda_error
         self._error.argtypes, self._error.restype = [_I], ctypes.c_char_p
         self.emulated = loaded.penstock_cuda_runtime() == 0
@@ -56,9 +58,11 @@ class Library:
     def call(self, name: str, *arguments: Argument) -> None:
         """Start a kernel on the current stream. Tensors go by their address: contiguity, types and
         devices are the caller's to check. Raises RuntimeError where the launch fails."""
-        plain = [item.data_ptr() if isinstance(item, torch.Tensor) else item for item in arguments]
+        function, count = self._functions[name]
+        tensors: Any = arguments[:count]
+        addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
         stream = None if self.emulated else current_stream()
-        status = self._functions[name](*plain, stream)
+        status = function(*addresses, *arguments[count:], stream)
         if status != 0:
             raise RuntimeError(f"{name}: {self._error(status).decode()}")
 

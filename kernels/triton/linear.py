@@ -128,9 +128,8 @@ def linear(x: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
     measured = plain and x.is_cuda and x.dtype == first.data.dtype
     if measured and choose(tokens, first.shape, capability_of(x.device)) == "library":
         return _library(x, first.data, weight)
-    out = x.new_empty(
-        tokens, sum(part.shape[0] for part in weight.parts), dtype=weight.result or x.dtype
-    )
+    columns = sum(part.shape[0] for part in weight.parts) if others else first.shape[0]
+    out = x.new_empty(tokens, columns, dtype=weight.result or x.dtype)
     quantized = None
     first_column = 0
     for part in weight.parts:

@@ -64,7 +64,8 @@ class Packaged:
         self._cubins = {cubin.signature: cubin for cubin in archive.cubins}
         self._packaged = frozenset(cubin.signature.kernel for cubin in archive.cubins)
         self._ready: dict[tuple[Any, ...], _Ready | str] = {}
-        self._tensors: dict[Any, int] = {}
+        self._known: dict[Any, tuple[int, dict[tuple[Any, ...], _Ready | str]]] = {}
+        self._sources: dict[Any, str] = {}
         self._told: set[str] = set()
 
     def __len__(self) -> int:
@@ -98,19 +99,20 @@ class Packaged:
     ) -> str | None:
         """Start the kernel; or say why that is Triton's to do."""
         fn = kernel.fn
-        count = self._tensors.get(fn)
-        if count is None:
-            count = self._tensors[fn] = _leading_tensors(arguments)
+        known = self._known.get(fn)
+        if known is None:
+            known = self._known[fn] = _leading_tensors(arguments), {}
+        count, of_kernel = known
         tensors, numbers = arguments[:count], arguments[count:]
-        types = tuple(map(_type, tensors)), tuple(map(type, numbers))
-        key = (fn, num_warps, num_stages, tuple(constants), tuple(constants.values()), types)
-        ready = self._ready.get(key)
+        types = *map(_type, tensors), *map(type, numbers)
+        key = (num_warps, num_stages, *constants, *constants.values(), *types)
+        ready = of_kernel.get(key)
         if ready is None:
             ready = self._resolve(kernel, arguments, num_warps, num_stages, constants)
-            self._ready[key] = ready
+            of_kernel[key] = self._ready[(fn, *key)] = ready
         if isinstance(ready, str):
             return ready
-        x, y, z = grid if len(grid) == 3 else (*grid, 1, 1)[:3]
+        x, y, z, *_ = *grid, 1, 1
         try:
             request = ready.pack(
                 x, y, z, ready.size, self._stream(), *map(_address, tensors), *numbers
@@ -133,10 +135,12 @@ class Packaged:
         sizes = tuple(sorted(constants.items()))
         signature = Signature(fn.__module__, fn.__name__, types, sizes, num_warps, num_stages)
         cubin = self._cubins.get(signature)
+        if fn not in self._sources:  # reading it takes a millisecond or two
+            self._sources[fn] = source_hash(kernel)
         if cubin is None:
             known = fn.__name__ in self._packaged
             reason = "not packaged for these sizes and types" if known else "not packaged"
-        elif cubin.source != source_hash(kernel):
+        elif cubin.source != self._sources[fn]:
             reason = "packaged from another source"
         else:
             loaded = self._launcher.load(self._archive.image(cubin), cubin)

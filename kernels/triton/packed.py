@@ -28,7 +28,8 @@ class PackedDense:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.data.shape[0], self.data.shape[1]
+        rows, width = self.data.shape
+        return rows, width
 
 
 @dataclass(frozen=True, slots=True)
