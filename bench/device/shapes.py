@@ -162,7 +162,8 @@ def write_checkpoint(shape: Shape, folder: Path, device: str) -> Path:
         save_file(tensors, folder / f"model-{layer:03}.safetensors", metadata={"format": "pt"})
     weight_map = {name: file for file, names in files.items() for name in names}
     index = folder / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": weight_map}))
+    size = sum((folder / file).stat().st_size for file in files)
+    index.write_text(json.dumps({"metadata": {"total_size": size}, "weight_map": weight_map}))
     (folder / "config.json").write_text(json.dumps(config_of(shape)))
     return folder
 

@@ -41,7 +41,7 @@ def run(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_every_section_rehearses(tmp_path: Path) -> None:
     models = ["qwen3-0.6b", "qwen3-8b-fp8", "qwen3-30b-a3b"]
     sections = ["limits", "ops", "products", *models, "profile", "invariance", "adapters"]
-    sections += ["experts"]
+    sections += ["experts", "peers"]
     done = run(tmp_path, "--rehearse", "build", *sections)
     assert done.returncode == 0, done.stdout[-3000:]
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").open()]
@@ -58,16 +58,17 @@ def test_every_section_rehearses(tmp_path: Path) -> None:
     }
 
 
-def test_a_section_that_fails_is_named(tmp_path: Path) -> None:
-    """Without a GPU, one that is not rehearsed does."""
+def test_a_section_that_fails_is_named_and_ends_no_other(tmp_path: Path) -> None:
+    """Without a GPU, those that are not rehearsed do."""
     if Path("/dev/nvidiactl").exists():
         pytest.skip("there is a GPU")
-    done = run(tmp_path, "limits")
+    done = run(tmp_path, "limits", "experts")
     assert done.returncode == 1
     assert "#### limits: failed (1)" in done.stdout
-    assert "not well: limits" in done.stdout
-    (kept,) = [json.loads(line) for line in (tmp_path / "results.jsonl").open()]
-    assert "Traceback" in kept["note"]
+    assert "not well: limits experts" in done.stdout
+    kept = [json.loads(line) for line in (tmp_path / "results.jsonl").open()]
+    assert [line["section"] for line in kept] == ["limits", "experts"]
+    assert all("Traceback" in line["note"] for line in kept)
 
 
 def test_an_unknown_section_is_refused(tmp_path: Path) -> None:
