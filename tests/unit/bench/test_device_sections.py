@@ -96,3 +96,10 @@ def test_the_tests_of_a_gpu_are_found_where_there_is_little_else(tmp_path: Path)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     for path in marked:
         assert path.name in done.stdout
+
+
+def test_every_section_is_cut_off_inside_eight_minutes() -> None:
+    script = (ROOT / "bench" / "device" / "run.sh").read_text()
+    limits = [int(limit) for limit in re.findall(r"(?:bench|run) \S+ (\d+)\b", script)]
+    assert len(limits) == 5 and "timeout -k 10" in script
+    assert max(limits) + 10 <= 8 * 60
