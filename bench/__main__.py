@@ -1,6 +1,6 @@
 """`python -m bench`: our server alone or beside the peers, the offline engine, a shared core, and
 streams while prompts arrive. `python -m bench api`: an API process without a model; `campaign`: all
-rows of the table beside the peers; `lora`: adapters."""
+rows of the table beside the peers; `lora`: adapters; `soak`: a siege of a real server."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench import api, arrivals, campaign, compare, engine, lora, share, starts
 from bench.peers import MAKERS
+from bench.soak import run as soak
 from bench.targets import HttpTarget, Target, ours
 from bench.workloads import ALL, STANDARD
 
@@ -25,6 +26,10 @@ def main() -> None:
     if sys.argv[1:2] == ["lora"]:
         del sys.argv[1]
         lora.main()
+        return
+    if sys.argv[1:2] == ["soak"]:
+        del sys.argv[1]
+        soak.main()
         return
     if sys.argv[1:2] == ["campaign"]:
         campaign.main()

@@ -1,0 +1,134 @@
+"""The soak's own judgment: it must see what is wrong, and take a crafted answer for what it is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bench.soak.oracles import audit_log, differences, growth_mib, leaks
+from bench.soak.server import Held, gauges
+from bench.soak.site import Disturbed, Site, Wrong
+from bench.soak.wire import Malformed, answers, request
+
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+REFUSAL = b'{"error": {"message": "no", "type": "invalid_request_error", "code": "invalid_value"}}'
+
+
+def refusal(status: int, body: bytes = REFUSAL) -> bytes:
+    head = f"HTTP/1.1 {status} No\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+def held(**changed: object) -> Held:
+    fields: dict[str, object] = {
+        "api_rss_mib": 100.0,
+        "engine_rss_mib": {7: 200.0},
+        "api_fds": 30,
+        "engine_fds": {7: 12},
+        "threads": 8,
+        "temporary": ("penstock-a",),
+        "gauges": {"service_kv_cache_blocks_used": 0.0},
+        "leases": 0,
+        "retired": 0,
+    }
+    return Held(**(fields | changed))  # type: ignore[arg-type]
+
+
+def test_pipelined_answers_are_told_apart() -> None:
+    raw = refusal(400) + CHUNKED + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n" + refusal(404)
+    first, second, third = answers(raw)
+    assert (first.status, second.body, third.status) == (400, b"abcde", 404)
+    assert first.whole and second.whole and third.whole
+
+
+@pytest.mark.parametrize("cut", [5, 30, len(CHUNKED) + 2, len(CHUNKED) + 9])
+def test_an_answer_that_breaks_off_is_not_whole(cut: int) -> None:
+    found = list(answers((CHUNKED + b"3\r\nabc\r\n0\r\n\r\n")[:cut]))
+    assert not found or not found[0].whole
+
+
+@pytest.mark.parametrize("raw", [b"SSH-2.0\r\n\r\n", CHUNKED + b"zz\r\n", b"garbage"])
+def test_what_is_no_http_is_seen(raw: bytes) -> None:
+    with pytest.raises(Malformed):
+        list(answers(raw))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        refusal(500),
+        refusal(503),
+        refusal(400, b'{"error": {"message": ""}}'),
+        refusal(400, b'{"error": {"message": "in File /x/python/penstock/a.py"}}'),
+        b"HTTP/1.1 400 No\r\ncontent-length: 2\r\n\r\nno",
+    ],
+)
+def test_an_answer_that_must_not_be_is_wrong(raw: bytes) -> None:
+    with pytest.raises(Wrong):
+        Site(0).judge(raw, began=0.0)
+
+
+def test_a_fault_is_excused_while_an_engine_is_down_only() -> None:
+    site = Site(0)
+    site.faults.windows = [(1.0, 2.0)]
+    with pytest.raises(Disturbed):
+        site.judge(refusal(503), began=1.5)
+    with pytest.raises(Wrong):
+        site.judge(refusal(503), began=2.5)
+    site.faults.windows.append((3.0, None))
+    with pytest.raises(Disturbed):
+        site.judge(refusal(500), began=9.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"gauges": {"service_kv_cache_blocks_used": 3.0}}, "kv_cache_blocks_used is 3"),
+        ({"gauges": {"http_requests_in_flight": 1.0}}, "in_flight is 1"),
+        ({"leases": 1}, "leases"),
+        ({"retired": 1}, "retired"),
+        ({"api_fds": 40}, "descriptors"),
+        ({"engine_fds": {9: 40}}, "engine 9"),
+        ({"threads": 9}, "threads"),
+        ({"temporary": ("a", "b")}, "temporary"),
+    ],
+)
+def test_what_is_left_behind_is_told(changed: dict[str, object], told: str) -> None:
+    (found,) = leaks(held(), held(**changed))
+    assert told in found
+    assert not leaks(held(), held())
+
+
+def test_growth_is_measured_after_the_warm_up() -> None:
+    flat = [10.0] * 10 + [50.0] * 30
+    assert growth_mib(flat) == 0.0
+    assert growth_mib([50.0 + k for k in range(40)]) == pytest.approx(20.0)
+
+
+def test_the_log_has_a_line_of_each_kind_for_each_request() -> None:
+    started = {"event": "request started", "request_id": "r1"}
+    completed = {"event": "request completed", "request_id": "r1", "status": 200, "outcome": "x"}
+    whole = [json.dumps(started), "a plain line", json.dumps(completed)]
+    assert audit_log(whole)[0] == []
+    assert audit_log(whole)[1] == {"200 x": 1}
+    assert len(audit_log(whole[:1])[0]) == 1
+    assert len(audit_log(["{torn", *whole])[0]) == 1
+    assert len(audit_log(["Traceback (most recent call last):"])[0]) == 1
+    assert audit_log(["x ERROR the engine process ended with status -9"])[0] == []
+
+
+def test_another_answer_is_a_difference() -> None:
+    one = [[0]] * 5
+    assert not differences(one, one)
+    assert len(differences(one, [[1], *one[1:]])) == 1
+
+
+def test_gauges_of_several_labels_are_summed() -> None:
+    text = '# HELP x y\nrequests{path="/a b"} 2.0\nrequests{path="/c"} 1.0\nup 1.0\n'
+    assert gauges(text) == {"requests": 3.0, "up": 1.0}
+
+
+def test_a_mapping_is_sent_as_json_and_bytes_as_they_are() -> None:
+    assert request("POST", "/x", {"a": 1}).endswith(b'Content-Length: 8\r\n\r\n{"a": 1}')
+    assert request("GET", "/x", b"\xff").endswith(b"\xff")
