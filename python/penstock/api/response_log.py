@@ -80,10 +80,12 @@ async def replayed(
     get: Callable[[str], Awaitable[StoredResponse | None]],
     id: str,
     wanted: int,
+    is_written: Callable[[], bool],
 ) -> AsyncGenerator[bytes, None]:
     """The frames from the event with the number `wanted` on, as they are written down; nothing
     (`b""`) while nothing new is. Where the owner died before the last one, it is made from the
-    stored resource; where the response is deleted meanwhile, the stream ends."""
+    stored resource, with a number that the reader has not seen; where the response is deleted
+    meanwhile, the stream ends. `is_written`: this process still writes the stream down."""
     number = 0
     ended_s: float | None = None
     while True:
@@ -98,10 +100,10 @@ async def replayed(
         if stored is None:
             yield DONE
             return
-        if stored.status in TERMINAL:
+        if stored.status in TERMINAL and not is_written():
             ended_s = time.monotonic() if ended_s is None else ended_s
             if time.monotonic() - ended_s > END_TIMEOUT_S:
-                yield closing_frame(orjson.loads(stored.body), number) + DONE
+                yield closing_frame(orjson.loads(stored.body), max(number, wanted)) + DONE
                 return
         yield b""
         await asyncio.sleep(READ_INTERVAL_S)

@@ -59,6 +59,7 @@ class ResponseRuns:
         self._owner = new_id("api_")
         self._detached: dict[str, asyncio.Task[None]] = {}
         self._logs: set[StreamLog] = set()
+        self._written: set[str] = set()  # the ids of streams that are not wholly written down yet
         self._tasks: set[asyncio.Task[None]] = set()
         self._rows: set[ResponseRow] = set()
         self._keeper: asyncio.Task[None] | None = None
@@ -120,6 +121,8 @@ class ResponseRuns:
         leave. `logged`: its stream is written down, for `replay`."""
         reader = _Reader()
         log = StreamLog(self._events, resource) if logged else None
+        if logged:
+            self._written.add(resource.identity.id)
         work = self._drive(events, resource, reader, log)
         self._detached[resource.identity.id] = self._spawn(work)
         return reader.events()
@@ -127,7 +130,7 @@ class ResponseRuns:
     def replay(self, id: str, wanted: int) -> AsyncGenerator[bytes, None]:
         """The stream of a response from the event with this number on, up to its end, wherever it
         is worked on."""
-        return replayed(self._events, self.get, id, wanted)
+        return replayed(self._events, self.get, id, wanted, lambda: id in self._written)
 
     async def get(self, id: str) -> StoredResponse | None:
         """A stored response; one whose owner has died is failed first."""
@@ -253,7 +256,10 @@ class ResponseRuns:
             self._logs.discard(stream)
             if last is not None:
                 stream.add(last)
-            await stream.finish()
+            try:
+                await stream.finish()
+            finally:
+                self._written.discard(resource.identity.id)
 
     async def _stop(self, id: str) -> bool:
         """Whether it was a background response of this process, which has stopped now."""

@@ -156,6 +156,49 @@ async def test_what_a_dead_process_streamed_has_failed(monkeypatch):
     assert last["response"]["error"]["code"] == "unavailable"
 
 
+async def test_the_end_that_a_dead_process_owes_comes_after_what_the_client_has(monkeypatch):
+    monkeypatch.setattr("penstock.api.response_log.END_TIMEOUT_S", 0.0)
+    clock = MovableClock()
+    async with a_store(clock) as store, answering(store=store) as server:
+        begun = orphan("in_progress")
+        await store.responses.create(begun)
+        whole = (await stream(server, **STREAMED))[0]["response"]["id"]
+        await store.response_events.append(
+            begun.id, (await store.response_events.read(whole, 0))[0]
+        )
+        clock.now += 60
+        (last,) = await again(server, begun.id, after=7)
+    assert last["type"] == "response.failed" and last["sequence_number"] == 8
+
+
+async def test_a_stream_whose_last_events_are_long_in_being_written_is_whole(monkeypatch):
+    """The response has ended for everybody; only the stream's end waits for the disk."""
+    monkeypatch.setattr("penstock.api.response_log.END_TIMEOUT_S", 0.01)
+    async with a_store() as store, answering(store=store) as server:
+        append, freed = store.response_events.append, asyncio.Event()
+
+        async def slow_at_the_end(id, chunk):
+            if chunk.first > 0:
+                await freed.wait()
+            await append(id, chunk)
+
+        monkeypatch.setattr(store.response_events, "append", slow_at_the_end)
+        events = await stream(server, **STREAMED)
+        asked, reads = asyncio.Event(), store.response_events.read
+
+        async def read(id, wanted):
+            if wanted > 0:
+                asked.set()
+            return await reads(id, wanted)
+
+        monkeypatch.setattr(store.response_events, "read", read)
+        reading = asyncio.create_task(again(server, events[0]["response"]["id"], after=5))
+        looking = asyncio.create_task(asked.wait())  # the second look: the first one found no end
+        await asyncio.wait((looking, reading), return_when=asyncio.FIRST_COMPLETED)
+        freed.set()
+        assert await reading == events[6:]
+
+
 async def test_events_go_with_their_response():
     clock = MovableClock()
     async with a_store(clock) as store, answering(store=store) as server:
