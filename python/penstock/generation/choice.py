@@ -6,10 +6,11 @@ import logging
 from collections.abc import Sequence
 
 from penstock._native import Lane, TokenTexts
-from penstock.base.errors import EngineFault
+from penstock.base.errors import EngineFault, InvalidRequest
 from penstock.dialog import Event, TokenLogprob, TurnEnded, Usage
 from penstock.dialog.events import Finish
 from penstock.dialog.outlet import Delta, Outlet
+from penstock.engine.guide import TOO_COMPLEX
 from penstock.engine.types import TokenChunk, TokenDelta
 from penstock.generation.echo import Echo
 from penstock.generation.parts import Parts
@@ -123,6 +124,8 @@ class Choice:
     def _add(self, chunk: TokenChunk) -> None:
         if self.ended:
             return
+        if chunk.error == TOO_COMPLEX:
+            raise InvalidRequest(f"{TOO_COMPLEX}; make it simpler", code="grammar_too_complex")
         if chunk.finish == "error" or chunk.finish == "abort":
             log.error("the engine ended %s with %s: %s", chunk.id, chunk.finish, chunk.error)
             raise EngineFault("the engine failed this request")

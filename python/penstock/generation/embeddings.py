@@ -15,6 +15,7 @@ from penstock.dialog import AdapterGeneration, EmbeddingRequest, Embeddings
 from penstock.engine.protocol import Engine
 from penstock.engine.types import EmbedRequest
 from penstock.models.tokenizer_data import EmbeddingParts
+from penstock.text.outgrowing import is_suspicious, start_that_fills
 from penstock.text.sentences import SentenceTokenizer, load_sentence_tokenizer
 
 MAX_INPUTS: Final = 2048
@@ -91,10 +92,16 @@ class EmbeddingRunner:
     def _sequences(self, request: EmbeddingRequest, context_tokens: int) -> list[Tokens]:
         """The token ids of each input. Token ids are taken as they are, without frame or prompt."""
         most_chars = context_tokens * LONGEST_TOKEN_CHARS
-        texts = [given for given in request.inputs if isinstance(given, str)]
-        if not request.truncate and any(len(text) > most_chars for text in texts):
-            raise _exceeded(request, context_tokens, None)
-        texts = [self._prompt + text[:most_chars] for text in texts]
+        texts = []
+        for index, given in enumerate(request.inputs):
+            if not isinstance(given, str):
+                continue
+            text = given[:most_chars]
+            if is_suspicious(len(text), context_tokens):
+                text = start_that_fills(self._tokenizer.count, text, context_tokens)
+            if len(text) < len(given) and not request.truncate:
+                raise _exceeded(request, context_tokens, index)
+            texts.append(self._prompt + text)
         if request.truncate:
             encoded = iter(self._tokenizer.encode_starts(texts, context_tokens))
         else:
@@ -168,15 +175,8 @@ def _field(request: EmbeddingRequest, index: int) -> str:
 
 
 def _exceeded(
-    request: EmbeddingRequest, context_tokens: int, index: int | None, tokens: int | None = None
+    request: EmbeddingRequest, context_tokens: int, index: int, tokens: int | None = None
 ) -> ContextLengthExceeded:
-    if index is None:
-        most = context_tokens * LONGEST_TOKEN_CHARS
-        long = (
-            at for at, given in enumerate(request.inputs)
-            if isinstance(given, str) and len(given) > most
-        )  # fmt: skip
-        index = next(long)
     has = "more" if tokens is None else f"{tokens} tokens"
     field = _field(request, index)
     return ContextLengthExceeded(

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from penstock.adapters.live import LiveAdapters
-from penstock.base.errors import InvalidRequest
+from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.base.ids import new_id
 from penstock.dialog import Event, GenerateRequest, Outlet, RunEnded, RunStarted, Sampling
 from penstock.engine.protocol import Engine
@@ -35,8 +35,8 @@ from penstock.text.detokenize import plain_texts
 
 LONG_PROMPT_CHARS: Final = 8192
 """A longer prompt is rendered and tokenized in a thread; about 2 ms of work."""
-COUNTED_CONTEXT_TOKENS: Final = 2**31
-"""Longer than any prompt that can arrive: to count is not to fit."""
+MOST_COUNTED_TOKENS: Final = 2**18
+"""To count is not to fit; but what no model's context holds is not tokenized to the end."""
 PLAIN_CHANNELS: Final = Channels()
 
 
@@ -136,9 +136,16 @@ class Generator:
     async def count(self, request: GenerateRequest) -> int:
         """How many tokens the prompts of a request have, also where no context would hold them.
 
-        Raises InvalidRequest as `run` does."""
+        Raises InvalidRequest as `run` does, and ContextLengthExceeded over MOST_COUNTED_TOKENS."""
         check_request(request)
-        prompts = await self._build(request, COUNTED_CONTEXT_TOKENS)
+        most = max(MOST_COUNTED_TOKENS, self._engine.info.context_tokens)
+        try:
+            prompts = await self._build(request, most)
+        except ContextLengthExceeded as error:
+            raise ContextLengthExceeded(
+                f"the {error.field} make more than {most} tokens, the most that are counted",
+                field=error.field,
+            ) from None
         return sum(len(prompt.token_ids) for prompt in prompts)
 
     def _batches(

@@ -10,6 +10,7 @@ from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.dialog import GenerateRequest, Message, Reasoning, Text, ToolCall, ToolResult
 from penstock.text import ChatTemplate, Tokenizer
 from penstock.text.fill_in import fill_in_of
+from penstock.text.outgrowing import end_that_fills, is_suspicious, outgrows
 
 SYSTEM_ROLES: Final = ("system", "developer")
 LONGEST_TOKEN_CHARS: Final = 512
@@ -86,7 +87,8 @@ class PromptBuilder:
                 code="unsupported_value",
             )
         suffix = request.suffix or ""
-        if fit.hopeless(len(suffix) + (len(given) if isinstance(given, str) else 0)):
+        texts = [suffix, given] if isinstance(given, str) else [suffix]
+        if self._hopeless(texts, fit):
             raise fit.exceeded(None)
         after = self._tokenizer.encode(suffix)
         if isinstance(given, str):
@@ -102,10 +104,10 @@ class PromptBuilder:
         return _prompt(request, fit, ids, marks.stop_ids, echo)
 
     def _of_text(self, text: str, fit: _Fit) -> list[int]:
-        if fit.hopeless(len(text)):
-            if not fit.truncate:
-                raise fit.exceeded(None)
-            text = text[-fit.most_chars :]
+        if fit.truncate:
+            text = self._end(text, fit)
+        elif self._hopeless((text,), fit):
+            raise fit.exceeded(None)
         ids = self._tokenizer.encode(text, add_special=True)
         if not ids:  # an empty prompt of a model that wants no BOS: still something to go on from
             start = self._tokenizer.bos_id
@@ -113,6 +115,25 @@ class PromptBuilder:
         if not ids:
             raise InvalidRequest("the prompt must not be empty", field="prompt")
         return fit.cut(ids)
+
+    def _hopeless(self, texts: Sequence[str], fit: _Fit) -> bool:
+        """Whether texts cannot fit, as far as that can be told without tokenizing all of them."""
+        chars = sum(map(len, texts))
+        if fit.hopeless(chars):
+            return True
+        return is_suspicious(chars, fit.room) and outgrows(self._count, texts, fit.room)
+
+    def _end(self, text: str, fit: _Fit) -> str:
+        """The end of a text that may be truncated, more than there is room for."""
+        text = text[-fit.most_chars :]
+        return (
+            end_that_fills(self._count, text, fit.room)
+            if is_suspicious(len(text), fit.room)
+            else text
+        )
+
+    def _count(self, text: str) -> int:
+        return len(self._tokenizer.encode(text))
 
     def _of_messages(
         self, request: GenerateRequest, messages: Sequence[Message], fit: _Fit
@@ -135,7 +156,9 @@ class PromptBuilder:
     ) -> list[int] | None:
         """Token ids; None where the text is so long that it cannot fit."""
         assert self._template is not None
-        if fit.hopeless(sum(map(_chars, messages)) + len(request.begun)):
+        said = [p.text for m in messages for p in m.parts if isinstance(p, Text)]
+        all_chars = sum(map(_chars, messages)) + len(request.begun)
+        if fit.hopeless(all_chars) or self._hopeless(said, fit):
             return None
         tools = request.tools if request.tool_policy.mode != "none" else ()
         return self._template.encode(
@@ -171,7 +194,7 @@ class PromptBuilder:
         kept = _since(messages, start)
         at = next(i for i, m in enumerate(kept) if m is messages[start])
         text = "\n".join(part.text for part in kept[at].parts if isinstance(part, Text))
-        words = self._tokenizer.encode(text[-fit.most_chars :])
+        words = self._tokenizer.encode(self._end(text, fit))
         keep = min(len(words), fit.room)
         while keep > 0:
             data = b"".join(map(self._tokenizer.token_bytes, words[-keep:]))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from tokenizers import Tokenizer as Backend
 
 from penstock.base.errors import ModelError
 from penstock.models.tokenizer_data import TokenizerData, TokenizerSource
 from penstock.text.word_pieces import word_pieces
+
+TEXTS_AT_ONCE: Final = 64
+"""The library keeps some 80 bytes for each character of a batch until it is done."""
 
 
 class SentenceTokenizer:
@@ -30,12 +33,21 @@ class SentenceTokenizer:
         it stay."""
         return [_start(encoding, most_tokens) for encoding in self._encode(texts)]
 
-    def _encode(self, texts: Sequence[str]) -> list[Any]:
+    def count(self, text: str) -> int:
+        """How many token ids a text makes, without those around it."""
+        (encoding,) = self._encode_batch((text,), framed=False)
+        return len(encoding.ids)
+
+    def _encode(self, texts: Sequence[str]) -> Iterator[Any]:
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            yield from self._encode_batch(texts[start : start + TEXTS_AT_ONCE])
+
+    def _encode_batch(self, texts: Sequence[str], *, framed: bool = True) -> list[Any]:
         try:
-            return list(self._backend.encode_batch_fast(list(texts)))
+            return list(self._backend.encode_batch_fast(list(texts), add_special_tokens=framed))
         except (TypeError, UnicodeEncodeError):  # lone surrogates, which JSON can spell
             clean = [t.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for t in texts]
-            return list(self._backend.encode_batch_fast(clean))
+            return list(self._backend.encode_batch_fast(clean, add_special_tokens=framed))
 
 
 def load_sentence_tokenizer(source: TokenizerSource) -> SentenceTokenizer:

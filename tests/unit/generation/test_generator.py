@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -25,10 +26,11 @@ from penstock.dialog import (
     TurnEnded,
 )
 from penstock.dialog.fold import Answer, fold
+from penstock.engine.guide import TOO_COMPLEX
 from penstock.engine.types import EngineInfo, TokenDelta
 from penstock.generation import Generator
 from penstock.models.tokenizer_data import TextParts
-from penstock.text import ChatTemplate
+from penstock.text import ChatTemplate, Tokenizer
 
 TOKENIZER = tiny_tokenizer()
 TOOLS = (FunctionTool("f"),)
@@ -273,6 +275,33 @@ class TestContext:
         with pytest.raises(ContextLengthExceeded, match="make more"):
             await events_of(engine, messages=(Message("user", (Text("b" * 10_000_000),)),))
 
+    @pytest.mark.parametrize("truncate", [False, True])
+    async def test_of_a_far_too_long_text_only_a_part_is_tokenized(
+        self, truncate: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        encode, taken = Tokenizer.encode, []
+
+        def counted(self: Tokenizer, text: str, *, add_special: bool = False) -> list[int]:
+            taken.append(len(text))
+            return encode(self, text, add_special=add_special)
+
+        monkeypatch.setattr(Tokenizer, "encode", counted)
+        engine = ScriptedEngine([], info=info(4000))
+        long, limits = "b" * 1_900_000 + "z", Limits(max_tokens=4, truncate=truncate)
+        asked: list[dict[str, object]] = [
+            {"prompt": long},
+            {"messages": (Message("user", (Text(long),)),)},
+            {"messages": tuple(Message("user", (Text(long[-1000:]),)) for _ in range(1900))},
+        ]
+        for fields in asked:
+            taken.clear()
+            refused = contextlib.nullcontext() if truncate else pytest.raises(ContextLengthExceeded)
+            with refused:
+                await events_of(engine, limits=limits, **fields)
+            assert 0 < sum(taken) < 600_000
+        sent = [TOKENIZER.decode(request.token_ids) for request in engine.requests]
+        assert len(sent) == len(asked) * truncate and all("bz" in told for told in sent)
+
     async def test_truncation_keeps_the_end_of_a_text(self) -> None:
         engine = ScriptedEngine([], info=info(40))
         fields = {"limits": Limits(max_tokens=4, truncate=True)}
@@ -315,8 +344,22 @@ class TestContext:
             with pytest.raises(ContextLengthExceeded):
                 await self.sent(talk, 100)
 
+    async def test_counting_stops_where_no_context_reaches(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("penstock.generation.generator.MOST_COUNTED_TOKENS", 300)
+        counting = generator(ScriptedEngine([], info=info(200)))
+        assert await counting.count(GenerateRequest(prompt="b" * 250)) == 250
+        with pytest.raises(ContextLengthExceeded, match="more than 300 tokens, the most"):
+            await counting.count(GenerateRequest(prompt="b" * 301))
+
 
 class TestEnds:
+    async def test_a_grammar_that_grows_too_complex_is_the_clients_fault(self) -> None:
+        engine = ScriptedEngine([RowError(TOO_COMPLEX)])
+        with pytest.raises(InvalidRequest, match="too complex to follow; make it simpler"):
+            await answer_of(engine)
+
     async def test_closing_early_aborts_every_choice(self) -> None:
         for n in (1, 3):
             gate = asyncio.Event()

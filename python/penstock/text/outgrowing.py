@@ -1,0 +1,55 @@
+"""Whether a text makes far more tokens than there is room for, found out from a part of it.
+
+Tokenizing takes some 80 bytes and a microsecond for each character: of a text that is far too long,
+only as much is tokenized as tells so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+CHARS_A_TOKEN: Final = 16
+"""More than usual: a text of fewer characters for each token of room is not looked at."""
+PORTION_CHARS: Final = 32 * 1024
+SPARE_TOKENS: Final = 512
+
+
+def is_suspicious(chars: int, room_tokens: int) -> bool:
+    """Whether so long a text is worth a look before it is tokenized as a whole."""
+    return chars > CHARS_A_TOKEN * room_tokens + PORTION_CHARS
+
+
+def outgrows(count: Callable[[str], int], texts: Iterable[str], room_tokens: int) -> bool:
+    """Whether the texts together make more than twice as many tokens as fit. `count`: the tokens
+    of a portion. Where a text is cut, a portion has a few tokens more than its share: hence
+    twice."""
+    left = 2 * room_tokens + SPARE_TOKENS
+    for text in texts:
+        for start in range(0, len(text), PORTION_CHARS):
+            left -= count(text[start : start + PORTION_CHARS])
+            if left < 0:
+                return True
+    return False
+
+
+def start_that_fills(count: Callable[[str], int], text: str, room_tokens: int) -> str:
+    """So much of the start of a text that it makes more than twice as many tokens as fit; all of
+    it where it makes no more."""
+    left = 2 * room_tokens + SPARE_TOKENS
+    for start in range(0, len(text), PORTION_CHARS):
+        left -= count(text[start : start + PORTION_CHARS])
+        if left < 0:
+            return text[: start + PORTION_CHARS]
+    return text
+
+
+def end_that_fills(count: Callable[[str], int], text: str, room_tokens: int) -> str:
+    """The same of its end."""
+    left = 2 * room_tokens + SPARE_TOKENS
+    for end in range(len(text), 0, -PORTION_CHARS):
+        start = max(end - PORTION_CHARS, 0)
+        left -= count(text[start:end])
+        if left < 0:
+            return text[start:]
+    return text
