@@ -1,6 +1,7 @@
 """`python -m bench`: our server alone or beside the peers, the offline engine, a shared core, and
 streams while prompts arrive. `python -m bench api`: an API process without a model; `campaign`: all
-rows of the table beside the peers; `lora`: adapters; `soak`: a siege of a real server."""
+rows of the table beside the peers; `lora`: adapters; `soak`: a siege of a real server; `growth`:
+its memory over many requests."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from bench import api, arrivals, campaign, compare, engine, lora, share, starts
+from bench import api, arrivals, campaign, compare, engine, growth, lora, share, starts
 from bench.peers import MAKERS
 from bench.soak import run as soak
 from bench.targets import HttpTarget, Target, ours
@@ -26,6 +27,10 @@ def main() -> None:
     if sys.argv[1:2] == ["lora"]:
         del sys.argv[1]
         lora.main()
+        return
+    if sys.argv[1:2] == ["growth"]:
+        del sys.argv[1]
+        growth.main()
         return
     if sys.argv[1:2] == ["soak"]:
         del sys.argv[1]

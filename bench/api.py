@@ -132,10 +132,11 @@ def streams(
 
 
 def memory(server: ApiServer, count: int) -> dict[str, Row]:
-    """The memory of the process after every so many requests."""
+    """The memory of the process after every so many requests, half of them streamed."""
     server.pace(REQUEST_STEP_S)
     rows = {"0": {"rss_mib": round(server.rss_mib(), 1)}}
-    asking = bodies(stream=False, max_tokens=ANSWER_TOKENS)
+    kinds = [bodies(stream=stream, max_tokens=ANSWER_TOKENS) for stream in (False, True)]
+    asking = itertools.chain.from_iterable(zip(*kinds, strict=True))
     for total in range(REPORT_EVERY, count + 1, REPORT_EVERY):
         part = itertools.islice(asking, REPORT_EVERY)
         _check(drive(server.address, part, CONNECTIONS, float("inf")))
