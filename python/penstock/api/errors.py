@@ -18,6 +18,12 @@ log = logging.getLogger(__name__)
 
 RETRY_STATUSES: Final = (429, 503)
 DEFAULT_RETRY_AFTER_S: Final = 1
+# Routes that are only there where the operator allows them.
+ADAPTER_UPDATES: Final = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+UPDATES_OFF: Final = (
+    "clients may not load and unload adapters here; the operator allows it by starting the server"
+    " with SERVICE_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment"
+)
 
 
 class ClientGone(Exception):
@@ -104,4 +110,6 @@ async def _send_error(
 def _from_router(error: HTTPException, record: RequestRecord) -> ServiceError:
     if error.status_code == MethodNotAllowed.status:
         return MethodNotAllowed(f"{record.method} is not allowed on {record.route}")
+    if record.path in ADAPTER_UPDATES:
+        return NotFound(UPDATES_OFF, code="route_not_found")
     return NotFound("there is no such route", code="route_not_found")

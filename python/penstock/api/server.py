@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import uvloop
 
@@ -23,6 +25,12 @@ from penstock.engine.fleet import EngineFleet
 from penstock.engine.types import EngineInfo
 
 Say = Callable[[str], None]
+
+UNKNOWN_HOST: Final = "--host takes an address of this machine: 127.0.0.1, or 0.0.0.0 for all"
+BIND_CURES: Final = {
+    errno.EADDRINUSE: "another program listens there; take another --port (0: any free one)",
+    errno.EACCES: "ports below 1024 are the system's; take a higher --port",
+}
 
 
 def run_server(settings: ServingSettings, say: Say = print) -> None:
@@ -125,7 +133,8 @@ def bind_socket(host: str, port: int) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        raise OSError(error.errno, f"{error.strerror}: {host}:{port}") from None
+        cure = BIND_CURES.get(error.errno or 0, UNKNOWN_HOST)
+        raise OSError(error.errno, f"{error.strerror}: {host}:{port}; {cure}") from None
     return bound
 
 

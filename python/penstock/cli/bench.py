@@ -14,13 +14,51 @@ PANEL = "Measurement"
 @with_settings(server=False)
 def bench(
     chosen: Chosen,
-    prompt_len: Annotated[int, typer.Option(min=1, rich_help_panel=PANEL)] = 512,
-    gen_len: Annotated[int, typer.Option(min=2, rich_help_panel=PANEL)] = 128,
+    prompt_len: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Tokens of a prompt.",
+            rich_help_panel=PANEL,
+        ),
+    ] = 512,
+    gen_len: Annotated[
+        int,
+        typer.Option(
+            min=2,
+            metavar="N",
+            help="Tokens of an answer.",
+            rich_help_panel=PANEL,
+        ),
+    ] = 128,
     streams: Annotated[
-        int, typer.Option(min=1, help="Sequences at the same time.", rich_help_panel=PANEL)
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Sequences at the same time.",
+            rich_help_panel=PANEL,
+        ),
     ] = 1,
-    iterations: Annotated[int, typer.Option(min=1, rich_help_panel=PANEL)] = 3,
-    warmup: Annotated[int, typer.Option(min=0, rich_help_panel=PANEL)] = 1,
+    iterations: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Runs that are measured.",
+            rich_help_panel=PANEL,
+        ),
+    ] = 3,
+    warmup: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Runs before them.",
+            rich_help_panel=PANEL,
+        ),
+    ] = 1,
     adapter: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(

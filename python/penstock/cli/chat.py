@@ -25,17 +25,32 @@ def run(
     temperature: Annotated[
         Optional[float],  # noqa: UP045
         typer.Option(
-            "--temperature", min=0, max=2, show_default="the model's", rich_help_panel=PANEL
+            "--temperature",
+            min=0,
+            max=2,
+            metavar="X",
+            help="0 (always the likeliest token) to 2.",
+            show_default="the model's",
+            rich_help_panel=PANEL,
         ),
     ] = None,
     max_tokens: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option("--max-tokens", min=1, help="Longest answer.", rich_help_panel=PANEL),
+        typer.Option(
+            "--max-tokens",
+            min=1,
+            metavar="N",
+            help="Longest answer, in tokens.",
+            rich_help_panel=PANEL,
+        ),
     ] = None,
     thinking: Annotated[
         Optional[bool],  # noqa: UP045
         typer.Option(
-            "--thinking/--no-thinking", show_default="the template's", rich_help_panel=PANEL
+            "--thinking/--no-thinking",
+            help="Let the model think before it answers.",
+            show_default="the template's",
+            rich_help_panel=PANEL,
         ),
     ] = None,
     adapter: Annotated[

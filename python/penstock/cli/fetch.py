@@ -22,7 +22,7 @@ def pull(model: Annotated[str, typer.Argument(help=MODEL_HELP)]) -> None:
 
 
 def models() -> None:
-    """List the models that have a name, and which of them are on this disk."""
+    """List the models that can be served by a name."""
     from rich.console import Console
     from rich.table import Table
 
@@ -31,8 +31,9 @@ def models() -> None:
 
     home = read_environment().home
     table = Table("Name", "Model", "Size", "Licence", "On disk", box=None, pad_edge=False)
-    for at in (0, 2):
-        table.columns[at].no_wrap = True
+    for column in table.columns:
+        column.no_wrap = column.header != "Model"
+    table.columns[2].justify = "right"
     for entry in CATALOGUE.values():
         size = f"{entry.size_bytes / MIB:,.0f} MiB" if entry.size_bytes else "-"
         fetched = "yes" if is_fetched(entry, home) else "no"

@@ -27,6 +27,7 @@ class PlainGroup(TyperGroup):
 
 
 app = typer.Typer(
+    name="penstock",
     cls=PlainGroup,
     help="Penstock serves language models: on its own kernels, over the OpenAI API.",
     pretty_exceptions_enable=False,

@@ -34,6 +34,8 @@ LORA_PANEL: Final = "Adapters"
 SERVER_PANEL: Final = "Server"
 STORE_PANEL: Final = "Store"
 LOG_PANEL: Final = "Logs and metrics"
+# Shorter than the kinds' own names, which leave the help too little of a narrow terminal.
+METAVARS: Final[dict[Any, str]] = {int: "N", float: "SECONDS", str: "TEXT", list[str]: "TEXT"}
 MODEL_HELP: Final = "A name of `penstock models`, a .gguf file, a model folder or a hub id."
 
 
@@ -103,9 +105,10 @@ ENGINE_OPTIONS: Final = (
         "cache_dtype",
         ("--cache-dtype", "--pa-cache-type"),
         Literal["auto", "f16", "f32", "f8e4m3"],
-        "Format of the KV cache; f8e4m3 on a GPU.",
+        "Format of the KV cache: auto, f16, f32, or on a GPU f8e4m3.",
         ENGINE_PANEL,
         "f16, on a GPU bf16; f32 with --dtype f32",
+        "FORMAT",
     ),
     SettingOption(
         "device",
@@ -174,8 +177,10 @@ ENGINE_OPTIONS: Final = (
         "kernels",
         ("--kernels",),
         Literal["auto", "native", "reference", "triton"],
-        "Who computes; the reference is slow and needs torch, triton a GPU.",
+        "Whose kernels: auto, native, triton (on a GPU), or reference, which is slow and needs"
+        " torch.",
         ENGINE_PANEL,
+        metavar="KERNELS",
     ),
 )
 LORA_OPTIONS: Final = (
@@ -224,7 +229,13 @@ LORA_OPTIONS: Final = (
 )
 MODEL_OPTIONS: Final = ENGINE_OPTIONS + LORA_OPTIONS
 SERVER_OPTIONS: Final = (
-    SettingOption("host", ("--host",), str, "Address to listen on.", SERVER_PANEL),
+    SettingOption(
+        "host",
+        ("--host",),
+        str,
+        "Address to listen on; 127.0.0.1: only for this machine.",
+        SERVER_PANEL,
+    ),
     SettingOption("port", ("-p", "--port"), int, "Port; 0 takes a free one.", SERVER_PANEL),
     SettingOption(
         "workers", ("--workers",), int, "API processes; they share one engine.", SERVER_PANEL
@@ -257,6 +268,7 @@ SERVER_OPTIONS: Final = (
         int,
         "Largest request body.",
         SERVER_PANEL,
+        "52428800, which is 50 MiB",
     ),
     SettingOption(
         "max_connections",
@@ -273,6 +285,7 @@ SERVER_OPTIONS: Final = (
         " Repeatable.",
         SERVER_PANEL,
         "none",
+        "NETWORK",
     ),
     SettingOption(
         "disable_request_id_header",
@@ -331,6 +344,7 @@ STORE_OPTIONS: Final = (
         int,
         "Seconds that a response is kept; 0: until it is deleted.",
         STORE_PANEL,
+        "2592000, which is 30 days",
     ),
     SettingOption(
         "session_expiry_s",
@@ -439,7 +453,7 @@ def _parameters(option: SettingOption) -> list[inspect.Parameter]:
     if option.kind is not bool:
         text += rf" \[default: {default}]"
     flags = option.flags[: len(option.flags) - len(names) + 1]
-    panel, metavar = option.panel, option.metavar
+    panel, metavar = option.panel, option.metavar or METAVARS.get(option.kind)
     infos = [typer.Option(None, *flags, help=text, rich_help_panel=panel, metavar=metavar)]
     infos += [typer.Option(None, flag, hidden=True) for flag in option.flags[len(flags) :]]
     kind: Any = Optional.__getitem__(option.kind)

@@ -8,6 +8,7 @@ otherwise. `[models.adapter]` (or `[engine.adapter]`) has the options of the LoR
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -140,13 +141,17 @@ def _build(kind: type[_S], name: str, sources: list[Mapping[str, Any]]) -> _S:
         merged.update({key: value for key, value in source.items() if value is not None})
     unknown = sorted(set(merged) - set(kind.__struct_fields__))
     if unknown:
-        raise SettingsError(f"unknown key {unknown[0]!r} in [{name}]")
+        close = difflib.get_close_matches(unknown[0], kind.__struct_fields__, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise SettingsError(f"unknown key {unknown[0]!r} in [{name}]{hint}")
     try:
         return msgspec.convert(merged, kind)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"[{name}] {error}") from None
+        raise SettingsError(f"[{name}] {_in_words(error)}") from None
 
 
 def _in_words(error: msgspec.ValidationError) -> str:
-    text = str(error).replace("Object contains unknown field", "unknown key")
-    return text.replace("`", "'")
+    """The library's words, with the key before them that is wrong."""
+    text = str(error).replace("Object contains unknown field", "unknown key").replace("`", "'")
+    what, found, where = text.partition(" - at '$.")
+    return f"{where[:-1]}: {what[0].lower()}{what[1:]}" if found else text

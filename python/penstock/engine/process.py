@@ -8,6 +8,7 @@ with the last one. Logs and progress go to standard error.
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import os
@@ -44,8 +45,8 @@ def main(socket_path: str) -> int:
         task = msgspec.json.decode(lines.readline(), type=EngineTask)
     try:
         core = load_core(task.settings, task.limit_bytes)
-    except ModelError as error:
-        say("failed", str(error))
+    except (ModelError, MemoryError, OSError) as error:
+        say("failed", _why(error))
         return 1
     for source in task.adapters:  # before the first request; those for one wait until it is read
         core.add_adapter(source).add_done_callback(_warn_if_lost)
@@ -59,6 +60,19 @@ def main(socket_path: str) -> int:
     server.run()
     core.close()
     return 0
+
+
+def _why(error: Exception) -> str:
+    """The line for an operator. What the system refuses here is memory, most often, although the
+    plan found enough of it: a limit of this process, or another process took it."""
+    if isinstance(error, ModelError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+        return f"the model cannot be loaded: {error}"
+    return (
+        "the system gives this process too little memory for the model (see `ulimit -v`); end"
+        " other programs, or take a smaller cache_mb, context_tokens or max_seqs"
+    )
 
 
 def _warn_if_lost(loaded: Future[AdapterState]) -> None:

@@ -41,7 +41,11 @@ def fetch_into_cache(home: Path, name: str, fetch: Callable[[Path], None]) -> Pa
             partial.rename(final)
             _sync_folder(root)
     except OSError as error:
-        raise ModelError(f"{final}: cannot be written: {error.strerror or error}") from None
+        cause = error.strerror or error
+        raise ModelError(
+            f"{final}: cannot be written: {cause}; PENSTOCK_HOME can name a folder with room that"
+            " may be written"
+        ) from None
     return final
 
 

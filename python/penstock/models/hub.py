@@ -96,7 +96,8 @@ def _listing(
         response = client.get(url)
     except httpx.HTTPError as error:
         raise ModelError(
-            f"{access.endpoint} does not answer, {repository} cannot be fetched: {error}"
+            f"{access.endpoint} does not answer, {repository} cannot be fetched: {error};"
+            " without a network, name a file or a folder on disk"
         ) from None
     if response.status_code in (401, 403, 404):
         raise ModelError(

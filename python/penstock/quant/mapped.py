@@ -22,8 +22,10 @@ class MappedFile:
         try:
             with path.open("rb") as file:
                 self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
-            raise ModelError(f"{path}: cannot be read: {error}") from None
+        except OSError as error:
+            raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
+        except ValueError:  # what cannot be mapped
+            raise ModelError(f"{path}: cannot be read: the file is empty") from None
         self.size = len(self.map)
 
     def bytes(self, offset: int, length: int) -> npt.NDArray[np.uint8]:

@@ -88,4 +88,7 @@ def _connect(settings: StoreSettings) -> tuple[Database, Blobs, Blobs]:
             raise
     except (SQLAlchemyError, OSError) as error:
         cause = getattr(error, "orig", None) or error
-        raise SettingsError(f"[store] cannot be opened: {str(cause).splitlines()[0]}") from None
+        raise SettingsError(
+            f"[store] cannot be opened: {str(cause).splitlines()[0]}; --store names another"
+            " database, PENSTOCK_HOME another folder"
+        ) from None

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from penstock.api.server import bind_socket
 from penstock.cli import main as cli
 from penstock.cli import serve as serve_module
 from penstock.cli.options import (
@@ -194,6 +195,8 @@ def test_networks_that_may_be_fetched_from_are_listed_one_by_one(served, tmp_pat
         (["serve", "--config", "/nowhere.toml"], "/nowhere.toml"),
         (["serve", "--context", "64", "--pa-context-len", "65"], "given twice"),
         (["serve", "a", "-m", "b"], "given twice"),
+        (["serve", "smolm2-135m-instruct"], "did you mean smollm2-135m-instruct?"),
+        (["serve", "no-such-model"], "`penstock models` lists the known names"),
         (["pull", "no-such-model"], "no-such-model"),
         (["run", "no-such-model", "-i", "hi"], "no-such-model"),
         (["bench", "no-such-model"], "no-such-model"),
@@ -215,6 +218,30 @@ def test_port_in_use_is_one_line(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["penstock", "serve"])
     with pytest.raises(SystemExit, match=r"already in use: 0\.0\.0\.0:1234"):
         cli.main()
+
+
+def test_an_address_that_cannot_be_bound_comes_with_what_helps():
+    with bind_socket("127.0.0.1", 0) as taken:
+        taken.listen()
+        with pytest.raises(OSError, match=r"in use: 127\.0\.0\.1:.*take another --port"):
+            bind_socket("127.0.0.1", taken.getsockname()[1])
+    with pytest.raises(OSError, match=r"192\.0\.2\.1:0; --host takes an address of this machine"):
+        bind_socket("192.0.2.1", 0)
+
+
+def test_module_is_the_command():
+    command = [sys.executable, "-m", "penstock", "--version"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert out.stdout == "penstock 0.9.1\n"
+
+
+@pytest.mark.parametrize("command", ["serve", "run", "bench"])
+def test_help_leaves_a_terminal_of_80_columns_room_for_its_text(command):
+    shown = CliRunner().invoke(cli.app, [command, "--help"], env={"TERMINAL_WIDTH": "80"}).stdout
+    lines = [line for line in shown.splitlines() if line.startswith("\u2502 ")]
+    assert len(lines) > 20
+    begins = [len(line) - len(line[1:].lstrip()) for line in lines if line.startswith("\u2502  ")]
+    assert max(begins) <= 52 and all(len(line) <= 80 for line in lines)
 
 
 def test_wrong_usage_is_status_2():
