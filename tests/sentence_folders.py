@@ -130,7 +130,12 @@ def expected_embedding(
 ) -> torch.Tensor:  # fmt: skip
     """What sentence-transformers computes of the states that transformers gives."""
     states = model(torch.tensor([tokens])).last_hidden_state[0]
-    x = {"mean_tokens": states.mean(0), "cls_token": states[0], "lasttoken": states[-1]}[pooling]
+    x = {
+        "mean_tokens": states.mean(0),
+        "mean_sqrt_len_tokens": states.sum(0) / len(states) ** 0.5,
+        "cls_token": states[0],
+        "lasttoken": states[-1],
+    }[pooling]
     x = x if dense is None else dense(x)
     return torch.nn.functional.normalize(x, dim=0) if normalize else x
 

@@ -57,6 +57,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {},
     ),
     "nomic-bert, mean": ("NomicBert", {}, {}),
+    "bert, sum over the root of the length": ("Bert", {}, {"pooling": "mean_sqrt_len_tokens"}),
     "qwen3, last token": ("Qwen3", {}, {"pooling": "lasttoken"}),
     "qwen3, mean": ("Qwen3", {}, {}),
     "llama, last token, not normalised": (
@@ -265,6 +266,15 @@ def test_what_is_not_supported_is_refused_by_its_name(
     )
     edit(folder / file, **changes)
     with pytest.raises(ModelError, match=message):
+        load_embedder(ModelFiles("test", "folder", folder), "auto")
+
+
+@pytest.mark.parametrize("how", [{"normalize": False}, {"dense": DENSE}])
+def test_a_sum_over_the_root_of_the_length_is_refused_where_its_length_counts(
+    tmp_path: Path, how: dict[str, Any]
+) -> None:
+    folder = save_sentence_folder(tmp_path, small_body("Bert"), "mean_sqrt_len_tokens", **how)
+    with pytest.raises(ModelError, match="pooling by mean_sqrt_len is not supported"):
         load_embedder(ModelFiles("test", "folder", folder), "auto")
 
 

@@ -12,6 +12,7 @@ import pytest
 import tokenizers
 import torch
 from gguf_encoders import add_word_pieces, export_encoder
+from gguf_export import export_gguf
 from sentence_folders import WORDS, expected_embedding, small_body, word_pieces
 
 from penstock.base.errors import ModelError
@@ -31,6 +32,7 @@ TEXTS = [
     "[SEP] in [CLS] a text",
     "a" * 101,
 ]
+TOKENS = ["<|pad|>", "<|im_start|>", "<|im_end|>", "a", "b", "ab"]
 CASES: list[tuple[str, str]] = [
     ("Bert", "mean_tokens"),
     ("Bert", "cls_token"),
@@ -60,6 +62,42 @@ def test_quantized_matrices_give_nearly_the_same_vectors(tmp_path: Path, name: s
     vectors = embed(export_encoder(model, tmp_path / "m.gguf", kind="Q8_0"))
     expected = torch.stack([expected_embedding(model, tokens) for tokens in SEQUENCES])
     assert torch.nn.functional.cosine_similarity(vectors, expected).min() > 0.999
+
+
+@pytest.mark.parametrize(("number", "pooling"), [(1, "mean_tokens"), (3, "lasttoken")])
+@pytest.mark.parametrize("name", ["Qwen3", "Llama"])
+def test_a_decoder_that_names_a_pooling_gives_the_vectors_of_transformers(
+    tmp_path: Path, name: str, number: int, pooling: str
+) -> None:
+    model = small_body(name, "ForCausalLM")
+    keys = {f"{model.config.model_type}.pooling_type": number}
+    export_gguf(model, tmp_path / "m.gguf", tokens=TOKENS, extra_keys=keys)
+    vectors = embed(tmp_path / "m.gguf")
+    expected = [expected_embedding(model.model, tokens, pooling) for tokens in SEQUENCES]
+    torch.testing.assert_close(vectors, torch.stack(expected), atol=2e-5, rtol=2e-4)
+
+
+@pytest.mark.parametrize("keys", [{}, {"qwen3.pooling_type": 0}])
+def test_a_decoder_without_a_pooling_writes_text(tmp_path: Path, keys: dict[str, int]) -> None:
+    model = small_body("Qwen3", "ForCausalLM")
+    export_gguf(model, tmp_path / "m.gguf", tokens=TOKENS, extra_keys=keys)
+    assert not is_embedding_model(files_at(tmp_path / "m.gguf", "test"))
+
+
+@pytest.mark.parametrize(("add_eos", "end"), [(True, [2]), (False, [])])
+def test_texts_of_a_decoder_end_with_the_token_that_the_file_asks_for(
+    tmp_path: Path, add_eos: bool, end: list[int]
+) -> None:
+    keys = {"qwen3.pooling_type": 3, "tokenizer.ggml.add_eos_token": add_eos}
+    model = small_body("Qwen3", "ForCausalLM")
+    export_gguf(model, tmp_path / "m.gguf", tokens=TOKENS, extra_keys=keys)
+    parts = load_embedding_parts(files_at(tmp_path / "m.gguf", "test"))
+    assert parts.adaptable
+    tokenizer = load_sentence_tokenizer(parts.tokenizer)
+    assert tokenizer.encode(["ab", "ba"]) == [[5, *end], [4, 3, *end]]
+    assert tokenizer.count("ab") == 1
+    (cut,) = tokenizer.encode_starts(["bababa"], 3)
+    assert cut == ([4, 5, 2] if add_eos else [4, 5, 5])
 
 
 def ids_of(path: Path, texts: list[str]) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""The metadata of a GGUF file as an EncoderSpec, and as what is made of an encoder's states."""
+"""The metadata of a GGUF file as an EncoderSpec, and as what is made of a model's states."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from penstock.base.errors import ModelError
 from penstock.models.encoder_spec import EncoderSpec
 from penstock.models.sentence import Pooling, SentenceSpec
 from penstock.models.spec import MAX_LAYERS, RopeSpec
-from penstock.quant.gguf import GgufFile, read_architecture
+from penstock.quant.gguf import GgufFile, read_head
 
 ROTARY: Final = "nomic-bert"
 GGUF_ENCODERS: Final = ("bert", ROTARY)
 NOMIC_THETA: Final = 1000.0
+# Of a decoder 0 says that it writes, and 4 that it ranks.
+DECODER_POOLINGS: Final = (1, 2, 3)
 POOLINGS: Final[dict[int, Pooling]] = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
 
 
@@ -68,9 +70,17 @@ def gguf_sentence_spec(file: GgufFile) -> SentenceSpec:
     return SentenceSpec(pooling=POOLINGS[kind], normalize=True)
 
 
-def is_gguf_encoder(path: Path) -> bool:
-    """Whether the file holds an encoder, which can do nothing but embed. Raises ModelError."""
-    return read_architecture(path) in GGUF_ENCODERS
+def is_gguf_encoder(file: GgufFile) -> bool:
+    """Whether the file holds an encoder, which can do nothing but embed."""
+    return file.text("general.architecture") in GGUF_ENCODERS
+
+
+def is_gguf_embedder(path: Path) -> bool:
+    """Whether the file holds an encoder, or a decoder that says how its states become a vector.
+    Raises ModelError."""
+    head = read_head(path)
+    name = head.get("general.architecture")
+    return name in GGUF_ENCODERS or head.get(f"{name}.pooling_type") in DECODER_POOLINGS
 
 
 def _rows(file: GgufFile, name: str) -> int:

@@ -14,7 +14,12 @@ from penstock.kernels.weights import Linear
 from penstock.models import architectures, folder_text, gguf_text
 from penstock.models.architectures import is_encoder_folder
 from penstock.models.dense import read_dense
-from penstock.models.encoder_gguf import gguf_encoder_spec, gguf_sentence_spec, is_gguf_encoder
+from penstock.models.encoder_gguf import (
+    gguf_encoder_spec,
+    gguf_sentence_spec,
+    is_gguf_embedder,
+    is_gguf_encoder,
+)
 from penstock.models.encoder_names import HF_ENCODER_NAMES, gguf_encoder_names
 from penstock.models.encoder_spec import EncoderSpec
 from penstock.models.encoder_weights import EncoderWeights
@@ -55,16 +60,17 @@ class LoadedEmbedder:
 
 
 def is_embedding_model(files: ModelFiles) -> bool:
-    """Whether a model is for embeddings: an encoder, or what sentence-transformers wrote."""
+    """Whether a model is for embeddings: an encoder, what sentence-transformers wrote, or a GGUF
+    file that names a pooling."""
     if files.kind == "gguf":
-        return is_gguf_encoder(files.path)
+        return is_gguf_embedder(files.path)
     return is_sentence_folder(files.path) or is_encoder_folder(files.path)
 
 
 def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
     """As `load_model`, of a model that makes embeddings."""
     if files.kind == "gguf":
-        return _load_gguf_encoder(files, dtype)
+        return _load_gguf_embedder(files, dtype)
     sentence = sentence_spec(files.path)
     spec = architectures.embedding_spec_of_folder(files.path)
     checkpoint = open_checkpoint(files.path, _held("bf16", dtype))
@@ -91,10 +97,16 @@ def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
     )
 
 
-def _load_gguf_encoder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
+def _load_gguf_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
     file = GgufFile(files.path)
-    spec = gguf_encoder_spec(file)
-    weights = EncoderWeights(file, gguf_encoder_names(file.tensors), spec, dtype)
+    spec: EncoderSpec | DecoderSpec
+    weights: EncoderWeights | DecoderWeights
+    if is_gguf_encoder(file):
+        spec = gguf_encoder_spec(file)
+        weights = EncoderWeights(file, gguf_encoder_names(file.tensors), spec, dtype)
+    else:
+        spec, family = architectures.spec_of_gguf(file)
+        weights = DecoderWeights(file, GGUF_NAMES, spec, dtype, family.interleaved)
     sentence = gguf_sentence_spec(file)
     return LoadedEmbedder(files.model_id, fingerprint(files), spec, weights, sentence, ())
 
@@ -102,8 +114,14 @@ def _load_gguf_encoder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> Load
 def load_embedding_parts(files: ModelFiles) -> EmbeddingParts:
     """Tokenizer and prompt, without reading a weight. Raises ModelError."""
     if files.kind == "gguf":
-        data = gguf_text.tokenizer_data(GgufFile(files.path))
-        return EmbeddingParts(files.model_id, fingerprint(files), data, "", adaptable=False)
+        file = GgufFile(files.path)
+        data, encodes = gguf_text.tokenizer_data(file), is_gguf_encoder(file)
+        if encodes and data.model != "bert":
+            raise ModelError(
+                f"{files.path}: tokenizer.ggml.model is {data.model!r}; of encoders this build"
+                " knows bert"
+            )
+        return EmbeddingParts(files.model_id, fingerprint(files), data, "", adaptable=not encodes)
     tokenizer, config = files.path / "tokenizer.json", files.path / "tokenizer_config.json"
     if not tokenizer.exists():
         raise ModelError(f"{files.path}: tokenizer.json is missing")

@@ -86,7 +86,7 @@ def sentence_spec(folder: Path) -> SentenceSpec:
     if kinds != wanted + ["Normalize"] * normalize or len(kinds) > MAX_MODULES:
         raise ModelError(f"{folder / MODULES}: {', '.join(kinds)} is not supported")
     paths = [_inside(folder, module.path) for module in modules]
-    pooling, config = _pooling(paths[1] / "config.json")
+    pooling, config = _pooling(paths[1] / "config.json", normalize and "Dense" not in kinds)
     prompt = _prompt(folder)
     if prompt and not config.include_prompt:
         raise ModelError(f"{paths[1]}: include_prompt false is not supported")
@@ -106,13 +106,17 @@ def _inside(folder: Path, path: str) -> Path:
     return folder.joinpath(*parts)
 
 
-def _pooling(path: Path) -> tuple[Pooling, _PoolingConfig]:
+def _pooling(path: Path, length_is_lost: bool) -> tuple[Pooling, _PoolingConfig]:
+    """`length_is_lost`: only the direction of the vector counts; then the sum over the root of the
+    number of tokens is a mean."""
     config = read_json(path, _PoolingConfig)
     if config.pooling_mode is not None:
         mode = config.pooling_mode
         modes = [mode] if isinstance(mode, str) else mode
     else:
         modes = [name for key, name in POOLING_KEYS.items() if getattr(config, key)]
+    if modes == ["mean_sqrt_len"] and length_is_lost:
+        modes = ["mean"]
     pooling = POOLINGS.get(modes[0]) if len(modes) == 1 else None
     if pooling is None:
         asked = " and ".join(modes) or "nothing"

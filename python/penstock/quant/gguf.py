@@ -23,11 +23,10 @@ from penstock.quant.gguf_header import GgufHeader, StringArray, Value
 from penstock.quant.mapped import MappedFile
 
 
-def read_architecture(path: Path) -> Value | None:
-    """`general.architecture`, which files have first, read without the rest of the header; None
-    without one. Raises ModelError."""
-    key = "general.architecture"
-    return GgufHeader(MappedFile(path), until=key).metadata.get(key)
+def read_head(path: Path) -> Mapping[str, Value]:
+    """The metadata before the tokenizer's, which is where files tell what they hold, read without
+    the rest. Raises ModelError."""
+    return GgufHeader(MappedFile(path), until="tokenizer.").metadata
 
 
 class GgufFile:

@@ -82,8 +82,8 @@ class GgufHeader:
     """Everything before the tensor data, which start at `data_offset`."""
 
     def __init__(self, file: MappedFile, until: str | None = None) -> None:
-        """Walk over `file`, no further than to the key `until`: then there are only the metadata
-        before it. Raises ModelError naming the file and the key or tensor at fault."""
+        """Walk over `file`, no further than to a key that begins with `until`: then there are only
+        the metadata up to it. Raises ModelError naming the file and the key or tensor at fault."""
         self._file = file
         self._offset = 0
         self.metadata: dict[str, Value] = {}
@@ -91,8 +91,8 @@ class GgufHeader:
         self.types: dict[str, int] = {}
         num_tensors, num_keys = self._preamble()
         for _ in range(num_keys):
-            self._pair()
-            if until in self.metadata:
+            key = self._pair()
+            if until is not None and key.startswith(until):
                 return
         entries = [self._tensor() for _ in range(num_tensors)]
         self.data_offset = self._aligned(self._offset)
@@ -142,7 +142,8 @@ class GgufHeader:
             raise self._fail("key count", f"{num_keys}, at most {MAX_KEYS} are accepted")
         return num_tensors, num_keys
 
-    def _pair(self) -> None:
+    def _pair(self) -> str:
+        """Read one key and its value; the key."""
         key = self._string(f"key {len(self.metadata)}", MAX_KEY_BYTES)
         if key in self.metadata:
             raise self._fail(key, "is there twice")
@@ -155,6 +156,7 @@ class GgufHeader:
             self.metadata[key] = self._numbers(key, _SCALARS[kind], 1)[0].item()
         else:
             raise self._fail(key, f"unknown value type {kind}")
+        return key
 
     def _array(self, key: str) -> Value:
         kind, count = self._u32(key), self._u64(key)

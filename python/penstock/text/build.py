@@ -30,6 +30,13 @@ def build_backend(data: TokenizerData) -> Backend:
     return backend
 
 
+def wants_bos(data: TokenizerData) -> bool:
+    """Whether a BOS stands before a text; where the metadata do not say, as the family does it."""
+    if data.add_bos is not None:
+        return data.add_bos
+    return split_named(data.pre).adds_bos if data.model == "gpt2" else True
+
+
 def _byte_level(data: TokenizerData) -> Backend:
     split = split_named(data.pre)
     if not data.merges:

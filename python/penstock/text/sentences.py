@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from tokenizers import Tokenizer as Backend
+from tokenizers import processors
 
 from penstock.base.errors import ModelError
 from penstock.models.tokenizer_data import TokenizerData, TokenizerSource
+from penstock.text.build import build_backend, wants_bos
 from penstock.text.word_pieces import word_pieces
 
 TEXTS_AT_ONCE: Final = 64
@@ -53,15 +55,28 @@ class SentenceTokenizer:
 def load_sentence_tokenizer(source: TokenizerSource) -> SentenceTokenizer:
     """Raises ModelError naming the file or the key at fault."""
     if isinstance(source, TokenizerData):
-        if source.model != "bert":
-            raise ModelError(
-                f"tokenizer.ggml.model is {source.model!r}; of encoders this build knows bert"
-            )
-        return SentenceTokenizer(word_pieces(source))
+        framed = word_pieces if source.model == "bert" else _of_decoder
+        return SentenceTokenizer(framed(source))
     try:
         return SentenceTokenizer(Backend.from_buffer(source.tokenizer.read_bytes()))
     except Exception as error:  # the library raises a bare Exception for a malformed file
         raise ModelError(f"{source.tokenizer.name} cannot be read: {error}") from error
+
+
+def _of_decoder(data: TokenizerData) -> Backend:
+    """Texts between the tokens that the metadata ask for: most often one at the end, whose state
+    stands for the text."""
+    backend = build_backend(data)
+    before = [data.bos_id] if wants_bos(data) and data.bos_id is not None else []
+    after = [data.eos_id] if data.add_eos and data.eos_id is not None else []
+    if before or after:
+        around = {data.tokens[token]: token for token in (*before, *after)}
+        names = [data.tokens[token] for token in before] + ["$A"]
+        names += [data.tokens[token] for token in after]
+        backend.post_processor = processors.TemplateProcessing(
+            single=names, special_tokens=list(around.items())
+        )
+    return backend
 
 
 def _start(encoding: Any, most_tokens: int) -> list[int]:

@@ -18,9 +18,8 @@ from penstock.models.tokenizer_data import (
     TokenizerFiles,
     TokenizerSource,
 )
-from penstock.text.build import SPACE, adds_space_prefix, build_backend
+from penstock.text.build import SPACE, adds_space_prefix, build_backend, wants_bos
 from penstock.text.pieces import RememberedPieces, stand_alone
-from penstock.text.pretokenizers import split_named
 
 END_OF_TURN = (
     "<|im_end|>",
@@ -200,15 +199,11 @@ def load_tokenizer(parts: TextParts) -> Tokenizer:
 def from_gguf(data: TokenizerData, stop_ids: Iterable[int] = ()) -> Tokenizer:
     """A tokenizer from GGUF metadata. Raises ModelError."""
     backend = build_backend(data)
-    byte_level = data.model == "gpt2"
-    add_bos = data.add_bos
-    if add_bos is None:
-        add_bos = split_named(data.pre).adds_bos if byte_level else True
     return Tokenizer(
         backend,
-        byte_level=byte_level,
+        byte_level=data.model == "gpt2",
         space_prefix=adds_space_prefix(data),
-        add_bos=add_bos,
+        add_bos=wants_bos(data),
         add_eos=bool(data.add_eos),
         bos_id=data.bos_id,
         eos_id=data.eos_id,
