@@ -240,11 +240,12 @@ async def adapters(site: Site, draw: random.Random) -> None:
     if answer.status in refused:
         return
     body = {"model": name, "prompt": text(draw), "max_tokens": 12, "stream": True}
-    asking = asyncio.create_task(site.ask("POST", "/v1/completions", body))
-    if draw.random() < 0.5:
-        load = load | {"lora_path": "1", "load_inplace": True}
-        await site.ask("POST", "/v1/load_lora_adapter", load, (200, *refused), JSON)
-    _check_stream(await asking)
+    load |= {"lora_path": draw.choice("01"), "load_inplace": True}
+    asked, _ = await asyncio.gather(
+        site.ask("POST", "/v1/completions", body),
+        site.ask("POST", "/v1/load_lora_adapter", load, (200, *refused), JSON),
+    )
+    _check_stream(asked)
     await site.ask("GET", "/v1/lora_adapters?model=text")
     name_only = {"lora_name": name, "model": "text"}
     await site.ask("POST", "/v1/unload_lora_adapter", name_only, headers=JSON)

@@ -154,6 +154,7 @@ async def test_without_updates_the_list_is_there_and_redacted_and_the_rest_is_no
         for path in (LOAD, UNLOAD):
             answer = await world.server.http.post(path, json={})
             assert answer.status_code == 404
+            assert "SERVICE_ALLOW_RUNTIME_LORA_UPDATING=1" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("field", ["load_inplace", "replace"])
