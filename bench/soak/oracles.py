@@ -16,6 +16,9 @@ IDLE: Final = (
     "service_sequences_waiting",
     "service_kv_cache_blocks_used",
 )
+# The pools of threads and of the store's connections, of three descriptors each, fill on demand.
+SPARE_FDS: Final = 15
+SPARE_THREADS: Final = 6
 ENDED: Final = "the engine process ended"
 # Greedy, drawn, constrained, scored, embedded: every bit of each answer but its id and times.
 REFERENCES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
@@ -65,9 +68,8 @@ def differences(before: Sequence[Any], after: Sequence[Any]) -> list[str]:
     ]
 
 
-def leaks(before: Held, after: Held, spare_fds: int = 2) -> list[str]:
-    """What an idle server still has of requests that are over. `spare_fds`: descriptors that come
-    and go, such as a connection of the store."""
+def leaks(before: Held, after: Held) -> list[str]:
+    """What an idle server still has of requests that are over, beyond what its pools grow by."""
     found = [
         f"{name} is {after.gauges.get(name, 0.0):g}" for name in IDLE if after.gauges.get(name)
     ]
@@ -75,11 +77,11 @@ def leaks(before: Held, after: Held, spare_fds: int = 2) -> list[str]:
         found.append(f"{after.leases} leases of adapters")
     if after.retired:
         found.append(f"{after.retired} retired generations")
-    if after.api_fds > before.api_fds + spare_fds:
+    if after.api_fds > before.api_fds + SPARE_FDS:
         found.append(f"{before.api_fds} descriptors before, {after.api_fds} after")
-    most = max(before.engine_fds.values()) + spare_fds
+    most = max(before.engine_fds.values()) + SPARE_FDS
     found += [f"engine {pid}: {n} descriptors" for pid, n in after.engine_fds.items() if n > most]
-    if after.threads > before.threads:
+    if after.threads > before.threads + SPARE_THREADS:
         found.append(f"{before.threads} threads before, {after.threads} after")
     if len(after.temporary) > len(before.temporary):
         found.append(f"temporary files: {after.temporary}")

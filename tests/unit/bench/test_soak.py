@@ -88,9 +88,9 @@ def test_a_fault_is_excused_while_an_engine_is_down_only() -> None:
         ({"gauges": {"http_requests_in_flight": 1.0}}, "in_flight is 1"),
         ({"leases": 1}, "leases"),
         ({"retired": 1}, "retired"),
-        ({"api_fds": 40}, "descriptors"),
-        ({"engine_fds": {9: 40}}, "engine 9"),
-        ({"threads": 9}, "threads"),
+        ({"api_fds": 50}, "descriptors"),
+        ({"engine_fds": {9: 50}}, "engine 9"),
+        ({"threads": 20}, "threads"),
         ({"temporary": ("a", "b")}, "temporary"),
     ],
 )
