@@ -90,15 +90,14 @@ def test_a_repetition_penalty_covers_the_prompt(ask: Ask) -> None:
 
 
 def test_dry_ends_a_repetition_and_a_breaker_permits_it(ask: Ask) -> None:
-    prompt = "red green blue gold\n" * 6 + "red green"
     dry = {"dry_multiplier": 20.0, "dry_allowed_length": 1, "max_tokens": 16}
-    plain = ask(prompt, max_tokens=16)
-    stopped = ask(prompt, **dry, dry_sequence_breakers=[])
+    plain = ask(PARROT, max_tokens=16)
+    stopped = ask(PARROT, **dry, dry_sequence_breakers=[])
     assert stopped["text"] != plain["text"]
     assert repeats(stopped) <= repeats(plain)
     letters = [chr(letter) for letter in range(ord("a"), ord("z") + 1)]
     broken = [*letters, " ", "\n", ",", ".", ":", "A", "B", "G", "R"]
-    permitted = ask(prompt, **dry, dry_sequence_breakers=broken)
+    permitted = ask(PARROT, **dry, dry_sequence_breakers=broken)
     assert permitted["text"] == plain["text"]
 
 

@@ -112,7 +112,9 @@ def test_steps_take_what_the_formula_says(
         placed = DeviceModel(model, MetaOps(dense), extents, torch.bfloat16, ROWS, CONTEXT)
         *prompts, decode = _peaks(placed, live)
     taken = placed.work_bytes + max(prompts)
-    assert 0.6 * plan.work_bytes <= taken <= plan.work_bytes
+    # Of experts the formula counts what goes into and comes out of both products at once.
+    least = 0.45 if shape.experts else 0.6
+    assert least * plan.work_bytes <= taken <= plan.work_bytes
     assert decode <= plan.graph_bytes
     steady = live.now - placed.work_bytes - placed.pool.nbytes - 4 * CONTEXT * shape.head_dim
     if dense == "stored":

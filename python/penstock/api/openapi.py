@@ -129,7 +129,7 @@ def _responses(operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any
     description = operation.summary
     if operation.events:
         names = " or ".join(f"`{name}`" for name, _ in operation.events)
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {}  # a schema there is of frames, not of their data
         description += f". With `stream`: events whose data is a {names}"
     responses: dict[str, Any] = {"200": {"description": description}}
     if content:

@@ -154,7 +154,7 @@ HOSTILE = {
     "deep array": Constraint("json_schema", nested(50_000)),
     "deep regex": Constraint("regex", "(" * 50_000 + ")*" * 50_000),
     "deep lark": Constraint("lark", "start: " + "(" * 50_000 + '"a"' + ")" * 50_000),
-    "huge choice": schema({"anyOf": [{"required": [f"k{i}"]} for i in range(5000)]}),
+    "huge choice": schema({"anyOf": [{"required": [f"k{i}"]} for i in range(50_000)]}),
     "large enum": schema({"enum": [f"value {i}" for i in range(20_000)]}),
     "endless chain": Constraint("lark", endless_chain()),
     "endless reference": schema({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}),
