@@ -15,14 +15,8 @@ namespace {
 // additions hide each other's latency.
 constexpr int kMaxPairRows = 12;
 
-// Bytes of a row of rounded activations, padded to whole vectors. The odd line spreads rows over
-// the cache sets.
-PENSTOCK_INLINE int64_t pair_row_bytes(int64_t depth) {
-    return ceil_div(depth, kUnit) * kUnit * static_cast<int64_t>(sizeof(uint16_t)) + 64;
-}
-
 PENSTOCK_INLINE size_t pairs_workspace_bytes(const LinearPanels& linear) {
-    return static_cast<size_t>(kMaxPairRows * pair_row_bytes(linear.depth));
+    return static_cast<size_t>(kMaxPairRows * bf16_row_bytes(linear.depth));
 }
 
 #if defined(PENSTOCK_BF16_PAIRS)
@@ -68,7 +62,7 @@ template <int kRows>
 int64_t multiply_pair_rows(const PairOperands& operands, const LinearTask& task, int64_t row) {
     const LinearPanels& linear = *operands.linear;
     const PanelPart& part = *task.part;
-    const int64_t stride = pair_row_bytes(linear.depth) / static_cast<int64_t>(sizeof(uint16_t));
+    const int64_t stride = bf16_row_bytes(linear.depth) / static_cast<int64_t>(sizeof(uint16_t));
     const uint16_t* in[kRows];
     for (int m = 0; m < kRows; ++m) {
         uint16_t* to = operands.rounded + m * stride;

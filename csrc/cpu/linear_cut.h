@@ -45,6 +45,12 @@ PENSTOCK_INLINE int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
+// Bytes of a row of activations rounded to bf16, padded to whole vectors. The odd line spreads rows
+// over the cache sets.
+PENSTOCK_INLINE int64_t bf16_row_bytes(int64_t depth) {
+    return ceil_div(depth, kUnit) * kUnit * static_cast<int64_t>(sizeof(uint16_t)) + 64;
+}
+
 // The cut of the affine, or of the dense, parts of a product of `rows` rows.
 struct LinearCut {
     const LinearPanels* linear;

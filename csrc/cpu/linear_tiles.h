@@ -14,11 +14,6 @@ namespace {
 constexpr int64_t kTileRows = 16;
 constexpr int64_t kBf16BlockRows = 2 * kTileRows;
 
-// Bytes of one row of rounded activations. The odd line spreads rows over the cache sets.
-PENSTOCK_INLINE int64_t bf16_row_bytes(int64_t depth) {
-    return ceil_div(depth, kUnit) * kUnit * 2 + 64;
-}
-
 // Rounded activations of a block, then one tile of sums.
 PENSTOCK_INLINE size_t bf16_workspace_bytes(const LinearPanels& linear) {
     return static_cast<size_t>(kBf16BlockRows * bf16_row_bytes(linear.depth) +
