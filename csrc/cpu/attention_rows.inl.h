@@ -1,0 +1,239 @@
+// The rows of a task with one tile of keys: scores, weights, values. Included by attention.inl.h.
+//
+// Numbers says what the products are made of (attention_floats.inl.h):
+//   Cached, Packed              elements of the cache; of queries, weights and converted tiles
+//   kStep                       k that a step of a product takes: 1, or a pair
+//   OfCache, OfTile             Products (attention_tile.inl.h) of the cache, of a converted tile
+//   pack(to, a, n)              n lanes of a query
+//   convert(to, from, stride, n)  one step of a tile: kStep vectors of n lanes, `stride` apart
+//   weigh(Scored<Packed>)       scores to weights
+#pragma once
+
+#include "cpu/attention_task.inl.h"
+#include "cpu/math.inl.h"
+#include "cpu/simd.h"
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+namespace attention {
+
+// What a task has of its own. Row = token of the block * G + query head.
+template <class Numbers>
+struct Buffers {
+    using Packed = typename Numbers::Packed;
+    float *sums, *totals;                        // [rows][D in whole vectors]: of the span, of all
+    float* lane_mass;                            // [rows][kLanes]
+    float *highest, *total_highest, *total_mass; // [rows], and readable for a vector more
+    Packed *queries, *weights;                   // [rows][D], [rows][kTile]
+    float* scores;                               // [rows][kTile]
+    Packed* keys;                                // [vector of keys][step of D][kStep * kLanes]
+    Packed* values;                              // [vector of D][step of keys][kStep * kLanes]
+    size_t bytes;
+
+    Buffers(void* memory, int64_t rows, int64_t dim) {
+        const int64_t padded = round_up(dim, kLanes);
+        char* next = static_cast<char*>(memory);
+        const auto take = [&]<class T>(T*& start, int64_t count) {
+            start = reinterpret_cast<T*>(next);
+            next += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
+        };
+        take(sums, rows * padded);
+        take(totals, rows * padded);
+        take(lane_mass, rows * kLanes);
+        take(highest, rows + kLanes);
+        take(total_highest, rows + kLanes);
+        take(total_mass, rows + kLanes);
+        take(queries, rows * dim + kLanes);
+        take(scores, rows * kTile);
+        if constexpr (Numbers::kStep == 1) {
+            weights = scores;
+        } else {
+            take(weights, rows * kTile);
+        }
+        take(keys, dim * kTile);
+        take(values, padded * kTile);
+        bytes = static_cast<size_t>(next - static_cast<char*>(memory));
+    }
+};
+
+template <class Numbers>
+struct TileRows {
+    using Cached = typename Numbers::Cached;
+    using Packed = typename Numbers::Packed;
+    static constexpr int kStep = Numbers::kStep;
+    const Task<Cached>& task;
+    const Step& step;
+    const Buffers<Numbers>& buffer;
+
+    void pack_queries() const {
+        for (int64_t row = 0; row < task.rows; ++row) {
+            const float* from = task.query(row);
+            for (int64_t i = 0; i < step.dim; i += kLanes) {
+                const int n = lanes_from(i, step.dim);
+                Numbers::pack(buffer.queries + row * step.dim + i,
+                              load_lanes(from + i, n) * task.query_scale(), n);
+            }
+        }
+    }
+
+    // Keys and values from tile + begin to tile + end, and what shares a step with one of them.
+    void convert(int64_t tile, int begin, int end) const {
+        const int64_t key_stride = task.call.tensor[4].stride[2];
+        for (int v = begin / kLanes; v * kLanes < end; ++v) {
+            const Cached* from = task.key_block(tile + v * kLanes);
+            Packed* to = buffer.keys + v * step.dim * kLanes;
+            for (int64_t d = 0; d < step.dim; d += kStep)
+                Numbers::convert(to + d * kLanes, from + d * key_stride, key_stride, kLanes);
+        }
+        for (int j = begin / kStep * kStep; j < end; j += kStep) {
+            const Cached* from = task.value_row(tile + j);
+            Packed* to = buffer.values + j * kLanes;
+            for (int64_t d = 0; d < step.dim; d += kLanes) {
+                Numbers::convert(to + d * kTile, from + d, task.call.tensor[5].stride[2],
+                                 lanes_from(d, step.dim));
+            }
+        }
+    }
+
+    // Scores of rows [row, row + count) with the tile's keys from `begin` to `end`.
+    void score(int64_t tile, int64_t row, int count, int begin, int end, Ahead& ahead) const {
+        const Packed* queries = buffer.queries + row * step.dim;
+        const int first_vector = begin / kLanes, vectors = (end - 1) / kLanes + 1 - first_vector;
+        float* to = buffer.scores + row * kTile + first_vector * kLanes;
+        if (task.direct) {
+            const Cached* from[kTileVectors];
+            for (int v = 0; v < vectors; ++v)
+                from[v] = task.key_block(tile + (first_vector + v) * kLanes);
+            multiply<typename Numbers::OfCache>(count, queries, step.dim, from, vectors,
+                                                task.call.tensor[4].stride[2], step.dim / kStep, to,
+                                                kTile, false, ahead);
+            return;
+        }
+        Nothing nothing;
+        const Packed* from[kTileVectors];
+        for (int v = 0; v < vectors; ++v)
+            from[v] = buffer.keys + (first_vector + v) * step.dim * kLanes;
+        multiply<typename Numbers::OfTile>(count, queries, step.dim, from, vectors, kStep * kLanes,
+                                           step.dim / kStep, to, kTile, false, nothing);
+    }
+
+    // Adds the weighted values of keys [begin, end) of the tile, in whole steps, to rows
+    // [row, row + count).
+    void add_steps(int64_t tile, int64_t row, int count, int begin, int end, Ahead& ahead) const {
+        constexpr int kMost = 1024 / kLanes;
+        const int vectors = static_cast<int>(task.padded / kLanes);
+        const Packed* weights = buffer.weights + row * kTile;
+        float* to = buffer.sums + row * task.padded;
+        if (!task.direct) {
+            Nothing nothing;
+            const Packed* from[kMost];
+            for (int v = 0; v < vectors; ++v)
+                from[v] = buffer.values + (v * kTile + begin) * kLanes;
+            multiply<typename Numbers::OfTile>(count, weights + begin, kTile, from, vectors,
+                                               kStep * kLanes, (end - begin) / kStep, to,
+                                               task.padded, true, nothing);
+            return;
+        }
+        while (begin < end) { // block by block
+            const int64_t left = step.block_tokens - (tile + begin) % step.block_tokens;
+            const int n = static_cast<int>(smaller(left, end - begin));
+            const Cached* from[kMost];
+            from[0] = task.value_row(tile + begin);
+            for (int v = 1; v < vectors; ++v)
+                from[v] = from[v - 1] + kLanes;
+            multiply<typename Numbers::OfCache>(count, weights + begin, kTile, from, vectors,
+                                                task.call.tensor[5].stride[2], n / kStep, to,
+                                                task.padded, true, ahead);
+            begin += n;
+        }
+    }
+
+    // The same for keys that begin or end in mid-step.
+    void add_values(int64_t tile, int64_t row, int count, int begin, int end, Ahead& ahead) const {
+        if constexpr (kStep == 2) {
+            if (begin % 2 != 0)
+                add_half_step(tile, row, count, begin++);
+            if (begin < end && end % 2 != 0) {
+                add_values(tile, row, count, begin, end - 1, ahead);
+                return add_half_step(tile, row, count, end - 1);
+            }
+        }
+        if (begin < end)
+            add_steps(tile, row, count, begin, end, ahead);
+    }
+
+    // Of a pair only `key` is seen by these rows: the other counts as 0, whatever lies there.
+    void add_half_step(int64_t tile, int64_t row, int count, int key) const {
+        for (int64_t d = 0; d < task.padded; d += kLanes) {
+            const int n = lanes_from(d, step.dim);
+            const Cached* from = task.value_row(tile + key) + d;
+            const auto column = Numbers::half_column(from, n, key % 2);
+            for (int64_t i = row; i < row + count; ++i) {
+                const auto factor =
+                    Numbers::OfTile::factor(buffer.weights + i * kTile + key / 2 * 2);
+                float* sum = buffer.sums + i * task.padded + d;
+                store(sum, Numbers::OfTile::add(load(sum), factor, column));
+            }
+        }
+    }
+
+    // Rows [row, row + count) with one tile: scores, weights, values. The steps that all of these
+    // rows see are added for all at once; a row's own further keys before and after those.
+    void add_tile(int64_t tile, int64_t row, int count, Ahead& ahead) const {
+        const int64_t first_token = row / step.group, last_token = (row + count - 1) / step.group;
+        const int begin = task.visible_from(first_token, tile);
+        const int end = task.visible_to(last_token, tile);
+        if (begin >= kTile || end <= 0)
+            return; // seen by none of them
+        score(tile, row, count, begin, end, ahead);
+        weigh(tile, row, count);
+        const int from = task.visible_from(last_token, tile);
+        const int to = task.visible_to(first_token, tile);
+        const int shared_from = (from + kStep - 1) / kStep * kStep;
+        const int shared_to = larger(shared_from, to / kStep * kStep);
+        own_values(tile, row, count, 0, shared_from, ahead);
+        if (shared_from < shared_to)
+            add_steps(tile, row, count, shared_from, shared_to, ahead);
+        own_values(tile, row, count, shared_to, kTile, ahead);
+    }
+
+    void weigh(int64_t tile, int64_t row, int count) const {
+        Scored<Packed> scored{count,
+                              {},
+                              {},
+                              buffer.scores + row * kTile,
+                              buffer.weights + row * kTile,
+                              buffer.highest + row,
+                              buffer.lane_mass + row * kLanes,
+                              buffer.sums + row * task.padded,
+                              static_cast<int>(task.padded / kLanes)};
+        for (int r = 0; r < count; ++r) {
+            const int64_t token = (row + r) / step.group;
+            scored.from[r] = task.visible_from(token, tile);
+            scored.to[r] = task.visible_to(token, tile);
+            if (task.biased && scored.from[r] < scored.to[r])
+                task.add_bias(tile, row + r, scored.from[r], scored.to[r],
+                              scored.scores + r * kTile);
+        }
+        Numbers::weigh(scored);
+    }
+
+    // Values of the keys within [low, high) of the tile that each row sees.
+    void own_values(int64_t tile, int64_t row, int count, int64_t low, int64_t high,
+                    Ahead& ahead) const {
+        const int64_t end = row + count;
+        while (row < end) {
+            const int64_t token = row / step.group;
+            const int64_t next = smaller(end, (token + 1) * step.group);
+            const int from = static_cast<int>(larger(low, task.visible_from(token, tile)));
+            const int to = static_cast<int>(smaller(high, task.visible_to(token, tile)));
+            if (from < to)
+                add_values(tile, row, static_cast<int>(next - row), from, to, ahead);
+            row = next;
+        }
+    }
+};
+
+} // namespace attention
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL
