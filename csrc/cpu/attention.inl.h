@@ -17,13 +17,17 @@
 //
 // Arithmetic of one (token, query head), which nothing else in the step changes: spans of 256 keys
 // aligned to absolute positions; in a span, tiles of 64 keys with a running softmax (base 2), its
-// mass summed per vector lane; spans merged in order.
+// mass summed per vector lane; spans merged in order. All in float32, but at levels with products
+// of bf16 pairs over a float16 cache, where the operands of products are rounded to bf16 and steps
+// take pairs of keys from even positions on: see attention_pairs.inl.h. What a row does not see has
+// no part in its sums, be it NaN, not even where it shares a pair with what the row sees.
 //
 // A task computes a block of a chunk's tokens for the query heads of one KV head, all spans; or, in
 // steps of few tasks, one token and one span, and phase 1 merges.
 #pragma once
 
 #include "cpu/attention_floats.inl.h"
+#include "cpu/attention_pairs.inl.h"
 #include "cpu/attention_rows.inl.h"
 #include "cpu/attention_step.inl.h"
 #include "cpu/math.inl.h"
@@ -35,7 +39,11 @@ namespace {
 namespace attention {
 
 // How a float16 cache is computed with.
+#if defined(PENSTOCK_BF16_PAIRS)
+using HalfNumbers = Pairs;
+#else
 using HalfNumbers = Floats<uint16_t>;
+#endif
 
 // Adds a span's result to a row's total. The first one is taken as it is.
 PENSTOCK_INLINE void merge(const float* sums, float highest, float mass, int64_t padded,

@@ -1,6 +1,6 @@
 // The rows of a task with one tile of keys: scores, weights, values. Included by attention.inl.h.
 //
-// Numbers says what the products are made of (attention_floats.inl.h):
+// Numbers says what the products are made of (attention_floats.inl.h, attention_pairs.inl.h):
 //   Cached, Packed              elements of the cache; of queries, weights and converted tiles
 //   kStep                       k that a step of a product takes: 1, or a pair
 //   OfCache, OfTile             Products (attention_tile.inl.h) of the cache, of a converted tile

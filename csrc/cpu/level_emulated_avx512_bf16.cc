@@ -2,6 +2,7 @@
 #define PENSTOCK_LEVEL emulated_avx512_bf16
 #define PENSTOCK_SIMD_ARRAY 16
 #define PENSTOCK_BF16_PAIRS
+#include "cpu/attention.inl.h"
 #include "cpu/experts.inl.h"
 #include "cpu/level.h"
 #include "cpu/linear_dense.inl.h"
@@ -10,7 +11,8 @@ namespace penstock::cpu {
 namespace emulated_avx512_bf16 {
 namespace {
 
-constexpr KernelTable kTable{{kLinearDenseKernels, kExpertKernels}, kernels_emulated_avx512};
+constexpr KernelTable kTable{{kLinearDenseKernels, kAttentionKernels, kExpertKernels},
+                             kernels_emulated_avx512};
 
 } // namespace
 } // namespace emulated_avx512_bf16

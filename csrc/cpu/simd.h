@@ -32,6 +32,7 @@
 //
 //   reduce_add, reduce_max, reduce_min       lane i with lane i + half, halving: a fixed order
 //   reduce_add(I32)                          wraps
+//   reduce_add_each(rows), reduce_max_each   of eight F32 at once: lane r < 8 is that of rows[r]
 //   exp(F32)                                 below 2 ulp; 0 below -87.3; saturates above 88
 //   prefetch(p)                              into all cache levels
 #pragma once
@@ -54,6 +55,22 @@
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
+
+#if !defined(PENSTOCK_SIMD_AVX512)
+template <class Reduce>
+PENSTOCK_INLINE F32 each_of(const F32 (&rows)[8], Reduce reduce) {
+    float results[kLanes] = {};
+    for (int r = 0; r < 8; ++r)
+        results[r] = reduce(rows[r]);
+    return load(results);
+}
+PENSTOCK_INLINE F32 reduce_add_each(const F32 (&rows)[8]) {
+    return each_of(rows, [](F32 row) { return reduce_add(row); });
+}
+PENSTOCK_INLINE F32 reduce_max_each(const F32 (&rows)[8]) {
+    return each_of(rows, [](F32 row) { return reduce_max(row); });
+}
+#endif
 
 PENSTOCK_INLINE void prefetch(const void* address) {
     __builtin_prefetch(address, 0, 3);

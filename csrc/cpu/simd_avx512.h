@@ -247,5 +247,34 @@ PENSTOCK_INLINE float reduce_min(F32 a) {
         [](__m128 x, __m128 y) { return _mm_min_ps(x, y); });
 }
 
+// fold_halves of eight vectors, which share the shuffles: each step halves the lanes of a row, and
+// brings the rows of two vectors into one.
+template <class Fold>
+PENSTOCK_INLINE F32 fold_each(const F32 (&rows)[8], Fold fold) {
+    __m512 half[4], quarter[2];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+        const __m512 a = rows[2 * i].v, b = rows[2 * i + 1].v;
+        half[i] = fold(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+        const __m512 a = half[2 * i], b = half[2 * i + 1];
+        quarter[i] = fold(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    }
+    // Block j of four lanes: row j in the lower two, row j + 4 in the others.
+    const __m512 two = fold(_mm512_shuffle_ps(quarter[0], quarter[1], 0x44),
+                            _mm512_shuffle_ps(quarter[0], quarter[1], 0xee));
+    const __m512 one = fold(_mm512_shuffle_ps(two, two, 0x88), _mm512_shuffle_ps(two, two, 0xdd));
+    const __m512i order = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 13, 9, 5, 1, 12, 8, 4, 0);
+    return {_mm512_permutexvar_ps(order, one)};
+}
+PENSTOCK_INLINE F32 reduce_add_each(const F32 (&rows)[8]) {
+    return fold_each(rows, [](__m512 x, __m512 y) { return _mm512_add_ps(x, y); });
+}
+PENSTOCK_INLINE F32 reduce_max_each(const F32 (&rows)[8]) {
+    return fold_each(rows, [](__m512 x, __m512 y) { return _mm512_max_ps(x, y); });
+}
+
 } // namespace
 } // namespace penstock::cpu::PENSTOCK_LEVEL

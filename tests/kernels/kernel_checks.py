@@ -37,8 +37,12 @@ def _drawn(op_name: str, case_name: str) -> tuple[dict[str, Any], tuple[torch.Te
     return inputs, op.invoke(ReferenceOps(torch.float64), in_float64(inputs))
 
 
-def differences(op: Op, case: Case, run: Run) -> list[str]:
-    """What is wrong with an implementation on this case, a line for each result that differs."""
+def differences(op: Op, case: Case, run: Run, rounding: str = "") -> list[str]:
+    """What is wrong with an implementation on this case, a line for each result that differs.
+
+    `rounding`: what the implementation rounds to; kinds for which the op declares a tolerance of
+    `<kind>-<rounding>` have that one.
+    """
     inputs, expected = _drawn(op.name, case.name)
     got = run(op, copied(inputs))
     wrong = []
@@ -47,7 +51,8 @@ def differences(op: Op, case: Case, run: Run) -> list[str]:
         if ours.shape != truth.shape:
             wrong.append(f"result {index}: shape {tuple(ours.shape)}, not {tuple(truth.shape)}")
             continue
-        tolerance = op.tolerance["f16" if ours.dtype == torch.float16 else case.kind]
+        kind = "f16" if ours.dtype == torch.float16 else case.kind
+        tolerance = op.tolerance.get(f"{kind}-{rounding}", op.tolerance[kind])
         if not ours.dtype.is_floating_point and ours.dtype != truth.dtype:
             wrong.append(f"result {index}: {ours.dtype}, not {truth.dtype}")
         # The truth is NaN only by intent: a row that holds one, a cache slot that nobody wrote.

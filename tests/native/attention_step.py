@@ -65,22 +65,48 @@ class Chunk:
     end: int
 
 
-def expected(sequences: Sequences, chunk: Chunk, scale: float, window: int) -> npt.NDArray:
-    """[end - begin, H * D] in float64."""
+def round_bf16(x: npt.NDArray) -> npt.NDArray[np.float64]:
+    """x in float32 rounded to bf16, half to even."""
+    bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16
+    return rounded.astype(np.uint32).view(np.float32).astype(np.float64)
+
+
+@dataclass
+class Expected:
+    """Of a chunk [tokens, H * D] in float64. `spread`: the mean distance of the values that a token
+    sees from its output, by their weights: weights off by e of themselves move it by e * spread."""
+
+    output: npt.NDArray
+    spread: npt.NDArray
+
+
+def expected(
+    sequences: Sequences, chunk: Chunk, scale: float, window: int, pairs: bool = False
+) -> Expected:
+    """`pairs`: scaled queries, keys and values are rounded to bf16 first; weights are not."""
     query_heads, kv_heads, dim = sequences.heads
     place = np.arange(chunk.end)
     block = sequences.tables[chunk.row, place // sequences.block_tokens]
     offset = place % sequences.block_tokens
-    keys = sequences.keys[block, :, :, offset].astype(np.float64)
-    values = sequences.values[block, :, offset].astype(np.float64)
+    # To the power of two, as the kernel's own scale is.
+    factor = np.float32(scale) * np.float32(np.log2(np.e))
+    queries = sequences.queries[chunk.row][chunk.begin : chunk.end]
+    queries = (queries * factor).reshape(len(queries), query_heads, dim)
+    keys = sequences.keys[block, :, :, offset]
+    values = sequences.values[block, :, offset]
+    rounded = round_bf16 if pairs else lambda x: x
+    queries, keys, values = (rounded(x).astype(np.float64) for x in (queries, keys, values))
     own = place[chunk.begin :, None]
     hidden = (place > own) | ((place <= own - window) if window else False)
-    queries = sequences.queries[chunk.row][chunk.begin : chunk.end].astype(np.float64)
-    queries = queries.reshape(len(queries), query_heads, dim)
-    result = np.empty_like(queries)
+    output, spread = np.empty_like(queries), np.empty_like(queries)
     for head in range(query_heads):
         kv_head = head // (query_heads // kv_heads)
-        scores = np.where(hidden, -np.inf, queries[:, head] @ keys[:, kv_head].T * scale)
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        result[:, head] = weights @ values[:, kv_head] / weights.sum(axis=1, keepdims=True)
-    return result.reshape(len(queries), -1)
+        scores = np.where(hidden, -np.inf, queries[:, head] @ keys[:, kv_head].T)
+        weights = np.exp2(scores - scores.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        output[:, head] = weights @ values[:, kv_head]
+        for token, of_token in enumerate(weights):
+            distance = np.abs(values[:, kv_head] - output[token, head])
+            spread[token, head] = of_token @ distance
+    return Expected(output.reshape(len(queries), -1), spread.reshape(len(queries), -1))

@@ -15,6 +15,7 @@ class Kernels:
     """`call` of one level with its own small pool."""
 
     def __init__(self, level: str, threads: int = 2) -> None:
+        self.level = level
         self._set = native.KernelSet(level)
         self._pool = native.ThreadPool(threads)
 
