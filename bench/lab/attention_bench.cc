@@ -208,9 +208,11 @@ struct Measured {
     std::string_view filter;
 };
 
-void measure(const char* name, const Measured& of, ThreadPool& pool, Problem problem) {
+void measure(const char* name, const Measured& of, ThreadPool& pool, Heads heads,
+             std::vector<Chunk> chunks) {
     if (std::string_view(name).find(of.filter) == std::string_view::npos)
         return;
+    const Problem problem(heads, std::move(chunks));
     const Kernel& kernel = of.kernel;
     ThreadPool::Lease lease = pool.acquire(kernel.workspace_bytes(problem.call));
     lease.run(kernel, problem.call);
@@ -228,17 +230,17 @@ void measure(const char* name, const Measured& of, ThreadPool& pool, Problem pro
 }
 
 void measure_all(const Measured& kernel, ThreadPool& pool, Heads heads) {
-    measure("prompt 512", kernel, pool, {heads, {{512, 512}}});
-    measure("prompt 2048", kernel, pool, {heads, {{2048, 2048}}});
-    measure("chunk 128 at 2048", kernel, pool, {heads, {{2048, 128}}});
-    measure("tail 16 at 2048", kernel, pool, {heads, {{2048, 16}}});
+    measure("prompt 512", kernel, pool, heads, {{512, 512}});
+    measure("prompt 2048", kernel, pool, heads, {{2048, 2048}});
+    measure("chunk 128 at 2048", kernel, pool, heads, {{2048, 128}});
+    measure("tail 16 at 2048", kernel, pool, heads, {{2048, 16}});
     for (int64_t rows : {1, 16, 32}) {
         for (int64_t context : {128, 512, 2048, 8192}) {
             char name[64];
             std::snprintf(name, sizeof name, "decode %lldx%lld", static_cast<long long>(rows),
                           static_cast<long long>(context));
-            measure(name, kernel, pool,
-                    {heads, std::vector<Chunk>(static_cast<size_t>(rows), {context, 1})});
+            measure(name, kernel, pool, heads,
+                    std::vector<Chunk>(static_cast<size_t>(rows), {context, 1}));
         }
     }
 }

@@ -18,9 +18,10 @@
 // Arithmetic of one (token, query head), which nothing else in the step changes: spans of 256 keys
 // aligned to absolute positions; in a span, tiles of 64 keys with a running softmax (base 2), its
 // mass summed per vector lane; spans merged in order. All in float32, but at levels with products
-// of bf16 pairs over a float16 cache, where the operands of products are rounded to bf16 and steps
-// take pairs of keys from even positions on: see attention_pairs.inl.h. What a row does not see has
-// no part in its sums, be it NaN, not even where it shares a pair with what the row sees.
+// of bf16 pairs over a float16 cache whose heads are shared (H > K), where the operands of products
+// are rounded to bf16 and steps take pairs of keys from even positions on: see
+// attention_pairs.inl.h. What a row does not see has no part in its sums, be it NaN, not even where
+// it shares a pair with what the row sees.
 //
 // A task computes a block of a chunk's tokens for the query heads of one KV head, all spans; or, in
 // steps of few tasks, one token and one span, and phase 1 merges.
@@ -38,11 +39,13 @@ namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 namespace attention {
 
-// How a float16 cache is computed with.
+// How a float16 cache is computed with where query heads share KV heads. A head of its own is
+// computed in float32 everywhere: to convert keys and values to pairs takes so much longer that
+// decoding, which does it for one row, would lose by it.
 #if defined(PENSTOCK_BF16_PAIRS)
-using HalfNumbers = Pairs;
+using SharedHalves = Pairs;
 #else
-using HalfNumbers = Floats<uint16_t>;
+using SharedHalves = Floats<uint16_t>;
 #endif
 
 // Adds a span's result to a row's total. The first one is taken as it is.
@@ -219,14 +222,16 @@ void run(const Arguments& call, int phase, int64_t task, Workspace& workspace) {
         const Walk<decltype(numbers)> walk(call, step, job, workspace.data);
         step.split ? walk.run_span() : walk.run_all();
     };
-    call.tensor[4].dtype == DType::f16 ? walk(HalfNumbers{}) : walk(Floats<float>{});
+    if (call.tensor[4].dtype != DType::f16)
+        return walk(Floats<float>{});
+    step.group > 1 ? walk(SharedHalves{}) : walk(Floats<uint16_t>{});
 }
 
 size_t workspace_bytes(const Arguments& call) {
     const int64_t group = call.integer[0] / call.integer[1], dim = call.integer[2];
     const int64_t rows = group << widest_shift(group, dim);
     const size_t floats = Buffers<Floats<float>>(nullptr, rows, dim).bytes;
-    const size_t halves = Buffers<HalfNumbers>(nullptr, rows, dim).bytes;
+    const size_t halves = Buffers<SharedHalves>(nullptr, rows, dim).bytes;
     return floats > halves ? floats : halves;
 }
 

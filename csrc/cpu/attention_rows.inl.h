@@ -207,13 +207,16 @@ struct TileRows {
                               buffer.lane_mass + row * kLanes,
                               buffer.sums + row * task.padded,
                               static_cast<int>(task.padded / kLanes)};
+        int64_t token = row / step.group, end = (token + 1) * step.group;
         for (int r = 0; r < count; ++r) {
-            const int64_t token = (row + r) / step.group;
+            if (row + r == end)
+                ++token, end += step.group;
             scored.from[r] = task.visible_from(token, tile);
             scored.to[r] = task.visible_to(token, tile);
-            if (task.biased && scored.from[r] < scored.to[r])
+            if (task.biased && scored.from[r] < scored.to[r]) {
                 task.add_bias(tile, row + r, scored.from[r], scored.to[r],
                               scored.scores + r * kTile);
+            }
         }
         Numbers::weigh(scored);
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/attention_partials.h"
+#include "cpu/bf16_pairs.h"
 #include "cpu/half.h"
 #include "penstock/kernel.h"
 
@@ -11,7 +12,8 @@ namespace {
 namespace attention {
 
 constexpr int64_t kSpan = kAttentionSpan;
-constexpr int64_t kBlockRows = 64; // rows of a task: a tile is converted once for all of them
+// Rows of a task: a tile is converted once for all of them, which takes pairs longer.
+constexpr int64_t kBlockRows = kBf16Pairs ? 96 : 64;
 
 PENSTOCK_INLINE int64_t round_up(int64_t x, int64_t unit) {
     return (x + unit - 1) / unit * unit;

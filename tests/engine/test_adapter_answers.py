@@ -52,7 +52,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_adapter_gives_the_logits_of_merged_weights(
     base: Path, tmp_path: Path, dtype: str, bound: float
 ) -> None:
-    runtime = with_adapters(start(base, dtype=dtype), tmp_path)
+    # Attention over a float16 cache may round more than the bound.
+    runtime = with_adapters(start(base, dtype=dtype, cache_dtype="f32"), tmp_path)
     together = last_logits(runtime, [(PROMPT, slot) for slot in (0, NO_ADAPTER, 2, 1, 3)])
     bare = last_logits(runtime, [(PROMPT, NO_ADAPTER)])[0]
     assert (together[1] == bare).all()

@@ -55,7 +55,8 @@ def settings(**options: object) -> EngineSettings:
 
 
 def native(folder: Path) -> Runtime:
-    return start_runtime(files_at(folder, "m"), settings(kernels="native"))
+    """With exact attention: what differs is to be the codes."""
+    return start_runtime(files_at(folder, "m"), settings(kernels="native", cache_dtype="f32"))
 
 
 def test_a_cpu_holds_bfloat16_counts_it_and_says_so(folder: Path) -> None:
