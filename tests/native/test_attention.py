@@ -196,9 +196,10 @@ def test_wide_levels_agree_with_their_emulation():
     assert_same_bits(pairs, draw_sequences((5, 1, 40), MIXED_CONTEXTS))
 
 
-def test_float32_cache_is_computed_in_float32_at_levels_of_bf16_pairs():
+@pytest.mark.parametrize(("heads", "dtype"), [((9, 3, 64), np.float32), ((4, 4, 64), np.float16)])
+def test_float32_cache_and_heads_alone_are_computed_in_float32_at_every_level(heads, dtype):
     pairs = [("avx512", "avx512_bf16"), ("emulated_avx512", "emulated_avx512_bf16")]
-    assert_same_bits(pairs, draw_sequences((9, 3, 64), MIXED_CONTEXTS, dtype=np.float32))
+    assert_same_bits(pairs, draw_sequences(heads, MIXED_CONTEXTS, dtype=dtype))
 
 
 def assert_same_bits(pairs: list[tuple[str, str]], sequences: Sequences) -> None:
