@@ -115,12 +115,14 @@ class PyRecorder {
 
     // `shared`: a plan whose memory this one may use, where it is large enough. They must not run
     // at the same time.
-    std::shared_ptr<StepPlan> finish(const PlanTensor& output, const StepPlan* shared) {
+    std::shared_ptr<StepPlan> finish(const PlanTensor& output, int threads,
+                                     const StepPlan* shared) {
         if (!has_inputs_ || output.buffer == PlanTensor::external) {
             throw py::value_error("finish: needs inputs and an output that was recorded");
         }
         return std::make_shared<StepPlan>(
-            StepPlan{Plan(recorder_, output, shared == nullptr ? nullptr : shared->plan.arena()),
+            StepPlan{Plan(recorder_, output, {cpu::rows_per_block(kernels_->level()), threads},
+                          shared == nullptr ? nullptr : shared->plan.arena()),
                      inputs_, output, limits_, false, num_inputs_});
     }
 
@@ -276,7 +278,8 @@ void bind_plan(py::module_& module) {
             [](PyRecorder& recorder, std::shared_ptr<ThreadPool> pool, const PlanTensor& output,
                const std::optional<PyPlan>& shared) {
                 const StepPlan* other = shared ? shared->step.get() : nullptr;
-                return PyPlan{recorder.finish(output, other), std::move(pool), recorder.alive()};
+                auto step = recorder.finish(output, pool->threads(), other);
+                return PyPlan{std::move(step), std::move(pool), recorder.alive()};
             },
             py::arg("pool"), py::arg("output"), py::arg("shared") = py::none());
     py::class_<PyPlan>(module, "Plan")

@@ -96,13 +96,13 @@ void plain_run(const Arguments& call, int, int64_t task, Workspace&) {
 
 constexpr Kernel kActivationKernels[] = {
     {"silu_mul", activation::phases, activation::tasks, activation::gated_run<activation::Silu>,
-     activation::workspace_bytes},
+     activation::workspace_bytes, true},
     {"gelu_mul", activation::phases, activation::tasks, activation::gated_run<activation::Gelu>,
-     activation::workspace_bytes},
+     activation::workspace_bytes, true},
     {"gelu_tanh_mul", activation::phases, activation::tasks,
-     activation::gated_run<activation::GeluTanh>, activation::workspace_bytes},
+     activation::gated_run<activation::GeluTanh>, activation::workspace_bytes, true},
     {"gelu", activation::phases, activation::tasks, activation::plain_run<activation::Gelu>,
-     activation::workspace_bytes},
+     activation::workspace_bytes, true},
 };
 
 } // namespace

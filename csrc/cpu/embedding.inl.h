@@ -144,7 +144,8 @@ inline size_t embedding_workspace_bytes(const Arguments&) {
 }
 
 constexpr Kernel kEmbeddingKernels[] = {
-    {"embedding", embedding_phases, embedding_tasks, embedding_run, embedding_workspace_bytes},
+    {"embedding", embedding_phases, embedding_tasks, embedding_run, embedding_workspace_bytes,
+     true},
 };
 
 } // namespace

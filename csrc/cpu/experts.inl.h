@@ -208,8 +208,11 @@ PENSTOCK_INLINE void sort_choices(const Call& call, const TensorView& chosen) {
 PENSTOCK_INLINE void write_row(const ExpertLayer& layer, const float* from, uint8_t* to) {
     const int64_t depth = layer.panels.depth;
     if (layer.affine) {
-        for (int64_t unit = 0; unit < depth / kUnit; ++unit)
-            quantize_unit(from + unit * kUnit, reinterpret_cast<QuantizedUnit*>(to)[unit]);
+        quantize_units(depth / kUnit,
+                       [&](int64_t i, const float*& unit, QuantizedUnit*& quantized) {
+                           unit = from + i * kUnit;
+                           quantized = reinterpret_cast<QuantizedUnit*>(to) + i;
+                       });
     }
     if (layer.dense) {
         std::memcpy(to + expert_float_offset(layer.affine, depth), from,

@@ -82,8 +82,8 @@ void add_run(const Arguments& call, int, int64_t task, Workspace&) {
 } // namespace layer_norm
 
 constexpr Kernel kLayerNormKernels[] = {
-    {"layer_norm", norm::phases, norm::tasks, layer_norm::run, norm::no_workspace},
-    {"add_layer_norm", norm::phases, norm::tasks, layer_norm::add_run, norm::no_workspace},
+    {"layer_norm", norm::phases, norm::tasks, layer_norm::run, norm::no_workspace, true},
+    {"add_layer_norm", norm::phases, norm::tasks, layer_norm::add_run, norm::no_workspace, true},
 };
 
 } // namespace

@@ -89,6 +89,12 @@ constexpr bool has_bf16_tiles(Level level) {
     return level == Level::amx || level == Level::emulated_amx;
 }
 
+// Rows that a thread takes through several kernels at once: few, so that what lies between the
+// kernels stays in its second cache level, but for tiles enough to pay for unpacking a panel.
+constexpr int64_t rows_per_block(Level level) {
+    return has_bf16_tiles(level) ? 96 : 32;
+}
+
 // Asks the kernel, once for the whole process and before threads start, to let it use the AMX
 // tile data registers. False where the kernel refuses: then the amx level must not be chosen.
 bool request_amx_tiles();

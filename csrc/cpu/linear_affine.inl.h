@@ -244,7 +244,7 @@ inline size_t linear_affine_workspace_bytes(const Arguments& arguments) {
 
 constexpr Kernel kLinearAffineKernels[] = {
     {"linear_affine", linear_affine_phases, linear_affine_tasks, linear_affine_run,
-     linear_affine_workspace_bytes},
+     linear_affine_workspace_bytes, true},
 };
 
 } // namespace

@@ -160,7 +160,7 @@ inline size_t linear_dense_workspace_bytes(const Arguments& arguments) {
 
 constexpr Kernel kLinearDenseKernels[] = {
     {"linear_dense", linear_dense_phases, linear_dense_tasks, linear_dense_run,
-     linear_dense_workspace_bytes},
+     linear_dense_workspace_bytes, true},
 };
 
 } // namespace

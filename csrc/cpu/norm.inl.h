@@ -95,8 +95,8 @@ void add_rms_norm_run(const Arguments& call, int, int64_t task, Workspace&) {
 } // namespace norm
 
 constexpr Kernel kNormKernels[] = {
-    {"rms_norm", norm::phases, norm::tasks, norm::rms_norm_run, norm::no_workspace},
-    {"add_rms_norm", norm::phases, norm::tasks, norm::add_rms_norm_run, norm::no_workspace},
+    {"rms_norm", norm::phases, norm::tasks, norm::rms_norm_run, norm::no_workspace, true},
+    {"add_rms_norm", norm::phases, norm::tasks, norm::add_rms_norm_run, norm::no_workspace, true},
 };
 
 } // namespace

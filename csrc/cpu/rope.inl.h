@@ -160,8 +160,8 @@ void run(const Arguments& call, int, int64_t task, Workspace& workspace) {
 } // namespace rope
 
 constexpr Kernel kRopeKernels[] = {
-    {"rope_cache", rope::phases, rope::tasks, rope::run, rope::workspace_bytes},
-    {"norm_rope_cache", rope::phases, rope::tasks, rope::run, rope::workspace_bytes},
+    {"rope_cache", rope::phases, rope::tasks, rope::run, rope::workspace_bytes, true},
+    {"norm_rope_cache", rope::phases, rope::tasks, rope::run, rope::workspace_bytes, true},
 };
 
 } // namespace

@@ -9,25 +9,55 @@
 namespace penstock {
 namespace {
 
-ArenaLayout layout_of(const Recorder& recorder, const PlanTensor& output) {
-    std::vector<Lifetime> lifetimes;
-    const auto after_last = static_cast<int32_t>(recorder.steps().size());
-    for (const PlanBuffer& buffer : recorder.buffers()) {
-        lifetimes.push_back(
-            {std::max(buffer.first_step, 0), std::max(buffer.last_step, 0), buffer.bytes});
+using Clock = std::chrono::steady_clock;
+
+int64_t nanoseconds_since(Clock::time_point start) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+}
+
+// The steps that may use a buffer at the same time as the buffer's own: blocks of rows are at
+// different steps of a segment.
+Lifetime widened(const PlanBuffer& buffer, const std::vector<Segment>& segments) {
+    Lifetime life{std::max(buffer.first_step, 0), std::max(buffer.last_step, 0), buffer.bytes};
+    for (const Segment& segment : segments) {
+        if (life.first >= segment.first && life.first < segment.last) {
+            life.first = segment.first;
+        }
+        if (life.last >= segment.first && life.last < segment.last) {
+            life.last = segment.last - 1;
+        }
     }
-    if (output.buffer != PlanTensor::external) {
-        lifetimes.at(static_cast<size_t>(output.buffer)).last = after_last;
+    return life;
+}
+
+// A buffer in the slabs needs memory here for steps that run kernel by kernel only.
+ArenaLayout layout_of(const Recorder& recorder, int32_t output, const Segments& segments,
+                      const RowBlocks& blocks) {
+    std::vector<Lifetime> lifetimes;
+    const auto& buffers = recorder.buffers();
+    for (size_t i = 0; i < buffers.size(); ++i) {
+        const PlanBuffer& buffer = buffers[i];
+        if (segments.in_slab(static_cast<int32_t>(i))) {
+            const auto rows = static_cast<size_t>(blocks.least());
+            lifetimes.push_back({buffer.first_step, buffer.last_step, rows * buffer.row_bytes});
+        } else {
+            lifetimes.push_back(widened(buffer, segments.all));
+        }
+    }
+    if (output != PlanTensor::external) {
+        lifetimes.at(static_cast<size_t>(output)).last =
+            static_cast<int32_t>(recorder.steps().size());
     }
     return place(lifetimes);
 }
 
 } // namespace
 
-Plan::Plan(const Recorder& recorder, const PlanTensor& output,
+Plan::Plan(const Recorder& recorder, const PlanTensor& output, const RowBlocks& blocks,
            std::shared_ptr<AlignedBuffer> shared)
-    : largest_(recorder.largest()), steps_(recorder.steps()), seconds_(recorder.steps().size()) {
-    ArenaLayout layout = layout_of(recorder, output);
+    : largest_(recorder.largest()), steps_(recorder.steps()), blocks_(blocks),
+      segments_(find_segments(recorder, output.buffer, blocks)), seconds_(recorder.steps().size()) {
+    ArenaLayout layout = layout_of(recorder, output.buffer, segments_, blocks);
     offsets_ = std::move(layout.offsets);
     arena_ = shared != nullptr && shared->bytes() >= layout.bytes
                  ? std::move(shared)
@@ -36,7 +66,10 @@ Plan::Plan(const Recorder& recorder, const PlanTensor& output,
         for (size_t i = 0; i < step.tensors.size(); ++i) {
             step.arguments.tensor[i].data = address(step.tensors[i]);
         }
-        workspace_bytes_ = std::max(workspace_bytes_, step.kernel->workspace_bytes(step.arguments));
+        kernel_bytes_ = std::max(kernel_bytes_, step.kernel->workspace_bytes(step.arguments));
+    }
+    for (const Segment& segment : segments_.all) {
+        slab_bytes_ = std::max(slab_bytes_, segment.slab_bytes);
     }
     resize(largest_);
 }
@@ -69,20 +102,91 @@ void Plan::resize(const StepSize& size) {
     }
 }
 
-void Plan::run(ThreadPool::Lease& lease) {
-    for (const PlanStep& step : steps_) {
-        lease.run(*step.kernel, step.arguments);
+// The arguments of `step` for rows [first, first + count), with a thread's slab.
+Arguments Plan::of_rows(const PlanStep& step, int64_t first, int64_t count, std::byte* slab) const {
+    Arguments call = step.arguments;
+    for (size_t i = 0; i < step.tensors.size(); ++i) {
+        const PlanTensor& tensor = step.tensors[i];
+        if (tensor.axis != Axis::tokens) {
+            continue;
+        }
+        TensorView& view = call.tensor[i];
+        const auto size = static_cast<int64_t>(size_of(view.dtype));
+        view.shape[0] = count;
+        view.data = segments_.in_slab(tensor.buffer)
+                        ? slab + segments_.slab_offsets[static_cast<size_t>(tensor.buffer)] +
+                              tensor.offset * size
+                        : static_cast<std::byte*>(view.data) + first * view.stride[0] * size;
+    }
+    return call;
+}
+
+// Takes one block of rows through a segment.
+void Plan::walk(const Walk& walk, int64_t block, const Workspace& workspace) const {
+    const int64_t first = block * walk.cut.rows;
+    const int64_t count = std::min(walk.cut.rows, size_.tokens - first);
+    auto* const slab = static_cast<std::byte*>(workspace.data);
+    Workspace rest{slab + slab_bytes_, workspace.bytes - slab_bytes_};
+    for (int32_t i = walk.segment.first; i < walk.segment.last; ++i) {
+        const auto started = walk.nanoseconds != nullptr ? Clock::now() : Clock::time_point{};
+        const PlanStep& step = steps_[static_cast<size_t>(i)];
+        const Arguments call = of_rows(step, first, count, slab);
+        const int phases = step.kernel->phases(call);
+        for (int phase = 0; phase < phases; ++phase) {
+            const int64_t tasks = step.kernel->tasks(call, phase);
+            for (int64_t task = 0; task < tasks; ++task) {
+                step.kernel->run(call, phase, task, rest);
+            }
+        }
+        if (walk.nanoseconds != nullptr) {
+            walk.nanoseconds[i] += nanoseconds_since(started) / blocks_.threads;
+        }
     }
 }
 
+// A segment as a call: one task for each block.
+const Kernel Plan::walk_kernel{
+    "walk", [](const Arguments&) { return 1; },
+    [](const Arguments& call, int) { return static_cast<const Walk*>(call.object)->cut.blocks; },
+    [](const Arguments& call, int, int64_t task, Workspace& workspace) {
+        const auto& walk = *static_cast<const Walk*>(call.object);
+        walk.plan.walk(walk, task, workspace);
+    },
+    [](const Arguments&) { return size_t{0}; }};
+
+void Plan::run(ThreadPool::Lease& lease, std::atomic<int64_t>* nanoseconds) {
+    const bool in_blocks = size_.tokens > blocks_.least();
+    auto segment = segments_.all.begin();
+    const auto count = static_cast<int32_t>(steps_.size());
+    for (int32_t i = 0; i < count;) {
+        if (in_blocks && segment != segments_.all.end() && segment->first == i) {
+            const Walk walk{*this, *segment, cut_rows(size_.tokens, blocks_), nanoseconds};
+            Arguments call;
+            call.object = &walk;
+            lease.run(walk_kernel, call);
+            i = segment->last;
+            ++segment;
+            continue;
+        }
+        const auto started = nanoseconds != nullptr ? Clock::now() : Clock::time_point{};
+        const PlanStep& step = steps_[static_cast<size_t>(i)];
+        lease.run(*step.kernel, step.arguments);
+        if (nanoseconds != nullptr) {
+            nanoseconds[i] += nanoseconds_since(started);
+        }
+        ++i;
+    }
+}
+
+void Plan::run(ThreadPool::Lease& lease) {
+    run(lease, nullptr);
+}
+
 void Plan::run_timed(ThreadPool::Lease& lease) {
-    using Clock = std::chrono::steady_clock;
-    auto before = Clock::now();
+    std::vector<std::atomic<int64_t>> nanoseconds(steps_.size());
+    run(lease, nanoseconds.data());
     for (size_t i = 0; i < steps_.size(); ++i) {
-        lease.run(*steps_[i].kernel, steps_[i].arguments);
-        const auto after = Clock::now();
-        seconds_[i] += std::chrono::duration<double>(after - before).count();
-        before = after;
+        seconds_[i] += 1e-9 * static_cast<double>(nanoseconds[i].load());
     }
     ++timed_runs_;
 }

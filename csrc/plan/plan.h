@@ -1,25 +1,28 @@
 // A recorded step with its memory, ready to run with no Python in it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "plan/aligned_buffer.h"
 #include "plan/recorder.h"
+#include "plan/segments.h"
 #include "plan/thread_pool.h"
 
 namespace penstock {
 
 class Plan {
   public:
-    // Lays out the arena. `output` stays valid after the last step. The memory of `shared` is used
-    // where it is large enough: then the plans must not run at the same time, and each invalidates
-    // the output of the other.
-    Plan(const Recorder& recorder, const PlanTensor& output,
+    // Lays out the arena. `output` stays valid after the last step. Steps of more than
+    // blocks.least() tokens go through their segments in blocks of rows. The memory of `shared` is
+    // used where it is large enough: then the plans must not run at the same time, and each
+    // invalidates the output of the other.
+    Plan(const Recorder& recorder, const PlanTensor& output, const RowBlocks& blocks = {},
          std::shared_ptr<AlignedBuffer> shared = nullptr);
 
-    // The memory of a tensor of this plan, at the size set by `resize`.
+    // The memory of an input or the output of this plan, at the size set by `resize`.
     TensorView view(const PlanTensor& tensor) const;
 
     // Sets the free extents. Each must be within 0..largest; not while a run is under way.
@@ -28,12 +31,13 @@ class Plan {
     // Runs all steps under `lease`, which must have been acquired with workspace_bytes().
     void run(ThreadPool::Lease& lease);
 
-    // Like `run`, and adds the time of each step to `seconds()`.
+    // Like `run`, and adds the time of each step to `seconds()`: that of the call where a step runs
+    // alone, else what its blocks took, divided by the threads that share them.
     void run_timed(ThreadPool::Lease& lease);
 
     const StepSize& largest() const { return largest_; }
     const StepSize& size() const { return size_; }
-    size_t workspace_bytes() const { return workspace_bytes_; }
+    size_t workspace_bytes() const { return slab_bytes_ + kernel_bytes_; }
     size_t arena_bytes() const { return arena_->bytes(); }
     const std::shared_ptr<AlignedBuffer>& arena() const { return arena_; }
     const std::vector<PlanStep>& steps() const { return steps_; }
@@ -41,16 +45,31 @@ class Plan {
     int64_t timed_runs() const { return timed_runs_; }
 
   private:
+    // What the tasks of a segment share. `nanoseconds`: by step, or null.
+    struct Walk {
+        const Plan& plan;
+        const Segment& segment;
+        BlockCut cut;
+        std::atomic<int64_t>* nanoseconds;
+    };
+    static const Kernel walk_kernel;
+
     std::byte* address(const PlanTensor& tensor) const;
+    void run(ThreadPool::Lease& lease, std::atomic<int64_t>* nanoseconds);
+    void walk(const Walk& walk, int64_t block, const Workspace& workspace) const;
+    Arguments of_rows(const PlanStep& step, int64_t first, int64_t count, std::byte* slab) const;
 
     StepSize largest_;
     StepSize size_;
     std::vector<PlanStep> steps_;
     std::vector<size_t> offsets_; // of the buffers, in the arena
+    RowBlocks blocks_;
+    Segments segments_;
+    size_t slab_bytes_ = 0;       // a thread's, at the start of its workspace
+    size_t kernel_bytes_ = 0;     // a kernel's, after it
     std::vector<double> seconds_; // per step, over timed_runs_ runs
     int64_t timed_runs_ = 0;
     std::shared_ptr<AlignedBuffer> arena_;
-    size_t workspace_bytes_ = 0;
 };
 
 } // namespace penstock

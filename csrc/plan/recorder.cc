@@ -21,8 +21,9 @@ PlanTensor Recorder::allocate(DType dtype, Axis axis, std::span<const int64_t> t
         stride *= trailing[i - 1];
     }
     tensor.view.stride[0] = stride;
-    const auto elements = static_cast<size_t>(tensor.view.shape[0] * stride);
-    buffers_.push_back({elements * size_of(dtype), first, first});
+    const size_t row_bytes = static_cast<size_t>(stride) * size_of(dtype);
+    buffers_.push_back({static_cast<size_t>(tensor.view.shape[0]) * row_bytes, row_bytes,
+                        first >= 0, first, first});
     return tensor;
 }
 

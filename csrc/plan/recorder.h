@@ -51,7 +51,9 @@ struct PlanStep {
 };
 
 struct PlanBuffer {
-    size_t bytes = 0;
+    size_t bytes = 0; // at the largest step
+    size_t row_bytes = 0;
+    bool is_input = false;
     int32_t first_step = -1; // -1: not written yet
     int32_t last_step = -1;
 };

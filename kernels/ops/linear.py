@@ -40,7 +40,7 @@ def pack_linear(weight: Linear, device: str = "cpu", dtype: Any = torch.float32)
 
 def quantized(x: torch.Tensor) -> torch.Tensor:
     """x [T, K] rounded to what int8 activations can hold: per row and group of 32 the integers of
-    x / (absmax / 127), half to even, times the scale that fits them to x with least squares."""
+    x * (127 / absmax), half to even, times the scale that fits them to x with least squares."""
     grouped = x.unflatten(-1, (-1, ACTIVATION_GROUP))
     step = grouped.abs().amax(dim=-1, keepdim=True) / 127
     quanta = torch.round(grouped / torch.where(step > 0, step, 1))

@@ -17,7 +17,7 @@ HEADS = (4, 2, 16)  # query heads, KV heads, head dim
 BLOCKS, BLOCK_TOKENS, MAX_BLOCKS = 12, 16, 6
 POSITIONS = MAX_BLOCKS * BLOCK_TOKENS
 LAYERS = 2
-MAX_TOKENS, MAX_ROWS = 48, 8
+MAX_TOKENS, MAX_ROWS = 144, 8
 
 
 def inputs_of(chunks: list[tuple[list[int], int, int]]) -> StepInputs[npt.NDArray[np.int32]]:
@@ -45,6 +45,8 @@ PROMPT = inputs_of([([3, 5], 20, 20), ([1], 9, 9)])
 DECODE = inputs_of([([3, 5], 21, 1), ([1], 10, 1)])
 MIXED = inputs_of([([3, 5], 22, 1), ([7, 2, 4], 40, 40), ([1], 11, 1)])
 ONE = inputs_of([([3, 5], 23, 1)])
+# So many tokens that one or two threads take them through the plan in blocks of rows.
+LONG = inputs_of([([0, 6, 8, 9, 10], 80, 80), ([7, 2, 4], 44, 4), ([11, 1, 3], 36, 36)])
 
 
 @dataclass

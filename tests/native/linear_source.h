@@ -177,19 +177,19 @@ inline float multiply_add(float a, float b, float c, Level level) {
 }
 
 // The scale that makes scale * value come nearest to x, summed in the documented order.
-inline float fitted_scale(const float* x, float step, const int8_t* value, Level level) {
+inline float fitted_scale(const float* x, float inverse, const int8_t* value, Level level) {
     float chain[16] = {};
     int32_t squares = 0;
     for (int k = 0; k < kUnit; ++k) {
-        const float quotient = std::fmin(std::fmax(x[k] / step, -127.0f), 127.0f);
-        chain[k % 16] = multiply_add(quotient, static_cast<float>(value[k]), chain[k % 16], level);
+        chain[k % 16] =
+            multiply_add(x[k] * inverse, static_cast<float>(value[k]), chain[k % 16], level);
         squares += value[k] * value[k];
     }
     for (int width = 8; width > 0; width /= 2) {
         for (int i = 0; i < width; ++i)
             chain[i] += chain[i + width];
     }
-    return step * (chain[0] / static_cast<float>(squares));
+    return chain[0] / static_cast<float>(squares) / inverse;
 }
 
 // One row of activations as quantize_rows must leave it.
@@ -203,15 +203,15 @@ inline std::vector<QuantizedUnit> quantized(const float* x, int64_t depth, Level
             largest = std::fmax(largest, std::fabs(x[k]));
         }
         const float step = ordered ? largest / 127.0f : std::nanf("");
-        const bool usable = std::isfinite(step) && step > 0.0f;
+        const float inverse = 127.0f / largest;
+        const bool usable = ordered && std::isfinite(inverse) && inverse > 0.0f;
         int32_t sum[2] = {0, 0};
         for (int k = 0; k < kUnit; ++k) {
-            const float quotient = usable ? std::nearbyint(x[k] / step) : 0.0f;
             units[u].value[k] =
-                static_cast<int8_t>(std::fmin(std::fmax(quotient, -127.0f), 127.0f));
+                usable ? static_cast<int8_t>(std::nearbyint(x[k] * inverse)) : int8_t{0};
             sum[k / 16] += units[u].value[k];
         }
-        const float scale = usable ? fitted_scale(x, step, units[u].value, level) : step;
+        const float scale = usable ? fitted_scale(x, inverse, units[u].value, level) : step;
         units[u].scale = scale;
         units[u].scaled_sum = scale * static_cast<float>(sum[0] + sum[1]);
         units[u].sum[0] = static_cast<int16_t>(sum[0]);

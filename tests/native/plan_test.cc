@@ -11,7 +11,8 @@ using namespace penstock;
 namespace {
 
 // out[i, :] = x[i, :] * 3 + 1, row by row.
-const Kernel affine{"affine", [](const Arguments&) { return 1; },
+const Kernel affine{"affine",
+                    [](const Arguments&) { return 1; },
                     [](const Arguments& call, int) { return call.tensor[0].shape[0]; },
                     [](const Arguments& call, int, int64_t row, Workspace&) {
                         const float* x = call.tensor[0].row<float>(row);
@@ -20,7 +21,38 @@ const Kernel affine{"affine", [](const Arguments&) { return 1; },
                             out[i] = x[i] * 3 + 1;
                         }
                     },
-                    [](const Arguments&) { return size_t{128}; }};
+                    [](const Arguments&) { return size_t{128}; },
+                    true};
+
+// out[i, :] = x[rows - 1 - i, :] + out's own row before it, so in order: rows are mixed.
+const Kernel mixed{"mixed", [](const Arguments&) { return 1; },
+                   [](const Arguments&, int) { return int64_t{1}; },
+                   [](const Arguments& call, int, int64_t, Workspace&) {
+                       const int64_t rows = call.tensor[0].shape[0];
+                       for (int64_t row = 0; row < rows; ++row) {
+                           const float* x = call.tensor[0].row<float>(rows - 1 - row);
+                           float* out = call.tensor[1].row<float>(row);
+                           for (int64_t i = 0; i < call.tensor[0].shape[1]; ++i) {
+                               out[i] = x[i] + static_cast<float>(row % 3);
+                           }
+                       }
+                   },
+                   [](const Arguments&) { return size_t{0}; }};
+
+// out[i, :] = x[i, :] + y[i, :] * table[:]
+const Kernel weighted{"weighted",
+                      [](const Arguments&) { return 1; },
+                      [](const Arguments& call, int) { return call.tensor[0].shape[0]; },
+                      [](const Arguments& call, int, int64_t row, Workspace&) {
+                          const float* table = call.tensor[2].row<float>(0);
+                          for (int64_t i = 0; i < call.tensor[0].shape[1]; ++i) {
+                              call.tensor[3].row<float>(row)[i] =
+                                  call.tensor[0].row<float>(row)[i] +
+                                  call.tensor[1].row<float>(row)[i] * table[i];
+                          }
+                      },
+                      [](const Arguments&) { return size_t{64}; },
+                      true};
 
 void a_chain_is_replayed_at_every_size() {
     const StepSize largest{17, 3, 5};
@@ -56,6 +88,108 @@ void a_chain_is_replayed_at_every_size() {
     }
 }
 
+// A step of two layers: rows apart, rows mixed, rows apart again with what lies further back.
+struct Layers {
+    static constexpr int64_t width = 24;
+    Recorder recorder;
+    PlanTensor input, output;
+    float table[width];
+
+    explicit Layers(const StepSize& largest) : recorder(largest) {
+        for (int64_t i = 0; i < width; ++i) {
+            table[i] = static_cast<float>(i % 5) - 2.0f;
+        }
+        PlanTensor constant;
+        constant.view.data = table;
+        constant.view.rank = 1;
+        constant.view.shape[0] = width;
+        input = recorder.input(DType::f32, Axis::tokens, {&width, 1});
+        PlanTensor last = input;
+        for (int layer = 0; layer < 2; ++layer) {
+            const PlanTensor once = apply(affine, {last});
+            const PlanTensor twice = apply(affine, {once});
+            const PlanTensor back = apply(mixed, {twice});
+            const PlanTensor inner = apply(affine, {back});
+            const PlanTensor sum = apply(weighted, {inner, once, constant});
+            last = apply(weighted, {sum, back, constant});
+        }
+        output = last;
+    }
+
+    PlanTensor apply(const Kernel& kernel, std::vector<PlanTensor> tensors) {
+        tensors.push_back(recorder.temporary(DType::f32, Axis::tokens, {&width, 1}));
+        recorder.record(kernel, tensors, 1U << (tensors.size() - 1), {}, {}, nullptr);
+        return tensors.back();
+    }
+
+    std::vector<float> run(Plan& plan, ThreadPool& pool, int64_t tokens, bool timed) const {
+        plan.resize({tokens, 1, 1});
+        auto* in = static_cast<float*>(plan.view(input).data);
+        for (int64_t i = 0; i < tokens * width; ++i) {
+            in[i] = static_cast<float>(i % 11) - 4.0f;
+        }
+        auto lease = pool.acquire(plan.workspace_bytes());
+        timed ? plan.run_timed(lease) : plan.run(lease);
+        const auto* out = static_cast<const float*>(plan.view(output).data);
+        return {out, out + tokens * width};
+    }
+};
+
+void blocks_of_rows_give_what_kernel_by_kernel_gives() {
+    const StepSize largest{700, 1, 1};
+    const Layers layers(largest);
+    Plan whole(layers.recorder, layers.output);
+    for (const int threads : {1, 2, 3}) {
+        ThreadPool pool(threads);
+        Plan plan(layers.recorder, layers.output, {32, threads});
+        CHECK(plan.workspace_bytes() > whole.workspace_bytes());
+        CHECK(plan.arena_bytes() < whole.arena_bytes() * 3 / 2);
+        for (const int64_t tokens : {700, 1, 32 * threads, 32 * threads + 1, 200, 511, 0}) {
+            CHECK(layers.run(plan, pool, tokens, tokens == 200) ==
+                  layers.run(whole, pool, tokens, false));
+        }
+        CHECK(plan.timed_runs() == 1);
+        for (const double seconds : plan.seconds()) {
+            CHECK(seconds > 0);
+        }
+    }
+}
+
+// What only a segment uses takes memory for the steps that run kernel by kernel, not for the
+// largest.
+void inner_results_of_segments_take_no_room_for_every_token() {
+    const int64_t width = 1024;
+    const StepSize largest{4096, 1, 1};
+    Recorder recorder(largest);
+    const int64_t one = 1;
+    const PlanTensor input = recorder.input(DType::f32, Axis::tokens, {&one, 1});
+    PlanTensor last = input;
+    for (int i = 0; i < 5; ++i) {
+        const int64_t columns = i < 4 ? width : 1;
+        const PlanTensor next = recorder.temporary(DType::f32, Axis::tokens, {&columns, 1});
+        const PlanTensor tensors[] = {last, next};
+        recorder.record(affine, tensors, 0b10, {}, {}, nullptr);
+        last = next;
+    }
+    const Plan plan(recorder, last, {32, 2});
+    CHECK(plan.arena_bytes() < 2 * 64 * width * 4 + 4096 * 2 * 4 + 1024);
+    CHECK(plan.workspace_bytes() == 2 * 32 * width * 4 + 128);
+}
+
+void every_token_is_in_one_block() {
+    for (const int threads : {1, 2, 5}) {
+        for (const int64_t rows : {32, 96}) {
+            const RowBlocks blocks{rows, threads};
+            for (int64_t tokens = blocks.least() + 1; tokens < 1500; ++tokens) {
+                const BlockCut cut = cut_rows(tokens, blocks);
+                CHECK(cut.rows <= rows && cut.rows % 16 == 0);
+                CHECK(cut.blocks >= threads && cut.blocks * cut.rows >= tokens);
+                CHECK((cut.blocks - 1) * cut.rows < tokens);
+            }
+        }
+    }
+}
+
 void reading_what_nothing_wrote_is_refused() {
     const int64_t width = 8;
     Recorder recorder({4, 4, 4});
@@ -75,5 +209,8 @@ void reading_what_nothing_wrote_is_refused() {
 
 int main() {
     a_chain_is_replayed_at_every_size();
+    blocks_of_rows_give_what_kernel_by_kernel_gives();
+    inner_results_of_segments_take_no_room_for_every_token();
+    every_token_is_in_one_block();
     reading_what_nothing_wrote_is_refused();
 }

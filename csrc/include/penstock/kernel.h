@@ -36,6 +36,9 @@ struct Kernel {
     int64_t (*tasks)(const Arguments&, int phase);
     void (*run)(const Arguments&, int phase, int64_t task, Workspace&);
     size_t (*workspace_bytes)(const Arguments&); // per thread, at the largest step
+    // Rows [a, b) of the tensors that have a row for every token, beside the others whole, give
+    // rows [a, b) of the results: so rows can go through several such kernels in blocks.
+    bool row_wise = false;
 };
 
 } // namespace penstock

@@ -217,7 +217,8 @@ def buffer_bytes(spec: DecoderSpec, step_tokens: int, max_seqs: int, context_tok
     """An upper bound of what a step's activations, its logits and the rope table take, float32.
 
     At most these live at once: the residual and a layer's input [T, W], and either q, k, v and
-    the attention's result, or what is inside the feed-forward.
+    the attention's result, or what is inside the feed-forward. In large steps the latter lies with
+    the threads, for the few tokens that each works on (docs/decisions/0017).
     """
     attention = 3 * spec.q_rows + 2 * spec.kv_rows
     per_token = 3 * spec.width + max(attention, spec.inner_columns)
