@@ -74,7 +74,8 @@ struct Problem {
             blocks += own;
         }
         std::vector<int32_t> order(static_cast<size_t>(blocks));
-        for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+        for (size_t i = 0; i < order.size(); ++i)
+            order[i] = static_cast<int32_t>(i);
         std::shuffle(order.begin(), order.end(), random);
         const auto rows = static_cast<int64_t>(this->chunks.size());
         tables.assign(static_cast<size_t>(rows * max_blocks), -1);
@@ -86,7 +87,8 @@ struct Problem {
         }
         const auto fill = [&](auto& data, int64_t size, auto convert) {
             data.resize(static_cast<size_t>(size));
-            for (auto& x : data) x = convert(uniform(random));
+            for (auto& x : data)
+                x = convert(uniform(random));
         };
         const int64_t tokens = starts.back(), width = heads.q * heads.dim;
         const int64_t cached = blocks * heads.kv * heads.dim * kBlockTokens;
@@ -123,7 +125,8 @@ struct Problem {
 
     double head_error(int64_t token, int64_t head) const {
         size_t row = 0;
-        while (starts[row + 1] <= token) ++row;
+        while (starts[row + 1] <= token)
+            ++row;
         const int64_t seen = contexts[row] - starts[row + 1] + token + 1;
         const int64_t dim = heads.dim, kv = head / (heads.q / heads.kv);
         const float* query = q.data() + (token * heads.q + head) * dim;
@@ -150,7 +153,7 @@ struct Problem {
         const float* got = out.data() + (token * heads.q + head) * dim;
         for (int64_t d = 0; d < dim; ++d) {
             const double error = std::abs(got[d] - result[static_cast<size_t>(d)] / mass);
-            worst = error <= worst ? worst : error;  // a NaN counts as worst
+            worst = error <= worst ? worst : error; // a NaN counts as worst
         }
         return worst;
     }
@@ -166,7 +169,8 @@ struct Problem {
 
     double cache_bytes() const {
         double tokens = 0;
-        for (const Chunk& c : chunks) tokens += static_cast<double>(c.context);
+        for (const Chunk& c : chunks)
+            tokens += static_cast<double>(c.context);
         return tokens * static_cast<double>(heads.kv * heads.dim) * 2 * 2;
     }
 };
@@ -183,7 +187,7 @@ double median(std::vector<double> values) {
 }
 
 struct Times {
-    double wall_us, processor_us;  // medians; the second is of the calling thread
+    double wall_us, processor_us; // medians; the second is of the calling thread
 };
 
 template <class Body>
@@ -245,7 +249,7 @@ void measure_all(const Measured& kernel, ThreadPool& pool, Heads heads) {
     }
 }
 
-}  // namespace
+} // namespace
 
 int main(int argc, char** argv) {
     const std::string_view wanted = argc > 1 ? argv[1] : "avx2";
@@ -255,8 +259,7 @@ int main(int argc, char** argv) {
     for (const cpu::Level level : cpu::kLevels) {
         if (wanted == cpu::level_name(level)) {
             measure_all({*cpu::kernels(level).find("paged_attention"),
-                         cpu::has_bf16_pairs(level) ? kPairsError : 1e-5,
-                         argc > 6 ? argv[6] : ""},
+                         cpu::has_bf16_pairs(level) ? kPairsError : 1e-5, argc > 6 ? argv[6] : ""},
                         pool, heads);
             return 0;
         }
