@@ -21,10 +21,12 @@ run: $(VENV)/.runtime  ## Chat in the terminal
 
 setup: $(VENV)/.dev  ## Everything that development needs, into .venv
 
-# What a server needs: no torch, no test tools, kernels for this processor only. Compiled here, since
-# many containers forbid Python to write bytecode, and each start would compile all sources again.
+# What a server needs: no torch, no test tools, kernels for this processor only. The pip that Debian
+# 12 and Ubuntu 22.04 bring is too old to pass options on to a build. Compiled here, since many
+# containers forbid Python to write bytecode, and each start would compile all sources again.
 $(VENV)/.runtime: pyproject.toml $(NATIVE)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check 'pip>=23.1'
 	$(BIN)/pip install -q --disable-pip-version-check -e . -C cmake.define.PENSTOCK_LEVELS=host
 	$(BIN)/python -m compileall -q python kernels
 	@touch $@
