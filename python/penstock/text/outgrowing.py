@@ -6,7 +6,7 @@ only as much is tokenized as tells so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 CHARS_A_TOKEN: Final = 16
@@ -24,32 +24,38 @@ def outgrows(count: Callable[[str], int], texts: Iterable[str], room_tokens: int
     """Whether the texts together make more than twice as many tokens as fit. `count`: the tokens
     of a portion. Where a text is cut, a portion has a few tokens more than its share: hence
     twice."""
-    left = 2 * room_tokens + SPARE_TOKENS
-    for text in texts:
-        for start in range(0, len(text), PORTION_CHARS):
-            left -= count(text[start : start + PORTION_CHARS])
-            if left < 0:
-                return True
-    return False
+    portions = (portion for text in texts for portion in _from_start(text))
+    return _how_many_fill(count, portions, room_tokens) is not None
 
 
 def start_that_fills(count: Callable[[str], int], text: str, room_tokens: int) -> str:
     """So much of the start of a text that it makes more than twice as many tokens as fit; all of
     it where it makes no more."""
-    left = 2 * room_tokens + SPARE_TOKENS
-    for start in range(0, len(text), PORTION_CHARS):
-        left -= count(text[start : start + PORTION_CHARS])
-        if left < 0:
-            return text[: start + PORTION_CHARS]
-    return text
+    portions = _how_many_fill(count, _from_start(text), room_tokens)
+    return text if portions is None else text[: portions * PORTION_CHARS]
 
 
 def end_that_fills(count: Callable[[str], int], text: str, room_tokens: int) -> str:
     """The same of its end."""
+    portions = _how_many_fill(count, _from_end(text), room_tokens)
+    return text if portions is None else text[-portions * PORTION_CHARS :]
+
+
+def _from_start(text: str) -> Iterator[str]:
+    return (text[i : i + PORTION_CHARS] for i in range(0, len(text), PORTION_CHARS))
+
+
+def _from_end(text: str) -> Iterator[str]:
+    ends = range(len(text), 0, -PORTION_CHARS)
+    return (text[max(end - PORTION_CHARS, 0) : end] for end in ends)
+
+
+def _how_many_fill(
+    count: Callable[[str], int], portions: Iterable[str], room_tokens: int
+) -> int | None:
     left = 2 * room_tokens + SPARE_TOKENS
-    for end in range(len(text), 0, -PORTION_CHARS):
-        start = max(end - PORTION_CHARS, 0)
-        left -= count(text[start:end])
+    for number, portion in enumerate(portions, 1):
+        left -= count(portion)
         if left < 0:
-            return text[start:]
-    return text
+            return number
+    return None
