@@ -4,8 +4,9 @@
 
 The text is cut into chunks of 512 tokens, each computed alone; the second half of each chunk
 counts, as in llama.cpp's `llama-perplexity --kl-divergence`, whose figure for the same file and
-text can stand beside this one. The base is the same weights, dequantized, in float32. Both use a
-half-precision cache, as llama.cpp does for its base too.
+text can stand beside this one. The base is the same weights, dequantized, in float32 with a float32
+cache: what a half-precision cache and attention over it round counts too (llama.cpp's base has the
+same cache as what it is compared with).
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def divergence(path: Path, text: str, chunks: int) -> dict[str, float]:
     """Mean and high quantiles of KL(base || fast), agreement of the best token, perplexities."""
     parts = load_text_parts(files_at(path, path.stem))
     tokens = np.array(load_tokenizer(parts).encode(text)[: chunks * CHUNK], np.int32)
-    exact, fast = (Scorer(path, dtype, np.float16) for dtype in ("f32", "auto"))
+    exact, fast = Scorer(path, "f32", np.float32), Scorer(path, "auto", np.float16)
     kl, agree, nll = [], [], []
     for start in range(0, len(tokens) - CHUNK + 1, CHUNK):
         chunk = tokens[start : start + CHUNK]
