@@ -1,4 +1,4 @@
-// AVX-512 with BF16: the avx512 level, but for products of bf16 weights.
+// AVX-512 with BF16: the avx512 level, but for products of bf16 weights and attention over float16.
 #define PENSTOCK_LEVEL avx512_bf16
 #define PENSTOCK_SIMD_AVX512
 #define PENSTOCK_BF16_PAIRS
