@@ -90,9 +90,10 @@ constexpr bool has_bf16_tiles(Level level) {
 }
 
 // Rows that a thread takes through several kernels at once: few, so that what lies between the
-// kernels stays in its second cache level, but for tiles enough to pay for unpacking a panel.
+// kernels stays in its second cache level, yet enough to pay for reading the weights again (and for
+// unpacking them to tiles).
 constexpr int64_t rows_per_block(Level level) {
-    return has_bf16_tiles(level) ? 96 : 32;
+    return has_bf16_tiles(level) ? 96 : 64;
 }
 
 // Asks the kernel, once for the whole process and before threads start, to let it use the AMX

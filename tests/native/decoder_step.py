@@ -46,7 +46,7 @@ DECODE = inputs_of([([3, 5], 21, 1), ([1], 10, 1)])
 MIXED = inputs_of([([3, 5], 22, 1), ([7, 2, 4], 40, 40), ([1], 11, 1)])
 ONE = inputs_of([([3, 5], 23, 1)])
 # So many tokens that one or two threads take them through the plan in blocks of rows.
-LONG = inputs_of([([0, 6, 8, 9, 10], 80, 80), ([7, 2, 4], 44, 4), ([11, 1, 3], 36, 36)])
+LONG = inputs_of([([0, 6, 8, 9, 10, 11], 96, 96), ([7, 2, 4], 44, 4), ([1, 3, 5], 36, 36)])
 
 
 @dataclass
