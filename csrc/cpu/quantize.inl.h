@@ -65,11 +65,11 @@ PENSTOCK_INLINE bool has_nan(const float* x) {
 }
 
 PENSTOCK_INLINE void quantize_unit(const float* x, QuantizedUnit& unit) {
-    const float largest = reduce_max(largest_lanes(x)), inverse = 127.0f / largest;
-    const bool usable = inverse > 0.0f && inverse < __builtin_inff();
-    if (has_nan(x) || !usable) {
+    const float largest = has_nan(x) ? __builtin_nanf("") : reduce_max(largest_lanes(x));
+    const float inverse = 127.0f / largest;
+    if (!(inverse > 0.0f && inverse < __builtin_inff())) {
         std::memset(&unit, 0, sizeof unit);
-        unit.scale = has_nan(x) ? __builtin_nanf("") : largest / 127.0f;
+        unit.scale = largest / 127.0f;
         unit.scaled_sum = unit.scale * 0.0f;
         return;
     }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "plan/aligned_buffer.h"
 #include "plan/arena.h"
 
 namespace penstock {

@@ -24,7 +24,7 @@ const Kernel affine{"affine",
                     [](const Arguments&) { return size_t{128}; },
                     true};
 
-// out[i, :] = x[rows - 1 - i, :] + out's own row before it, so in order: rows are mixed.
+// out[i, :] = x[rows - 1 - i, :] + i % 3: a row's result depends on another row.
 const Kernel mixed{"mixed", [](const Arguments&) { return 1; },
                    [](const Arguments&, int) { return int64_t{1}; },
                    [](const Arguments& call, int, int64_t, Workspace&) {
