@@ -152,8 +152,9 @@ class Recorder:
     def __init__(
         self, kernels: KernelSet, max_tokens: int, max_rows: int, max_samples: int
     ) -> None: ...
-    def inputs(self, max_blocks: int) -> list[PlanTensor]:
-        """The seven inputs of a step, in the order of `kernels.table.StepInputs`. Once."""
+    def inputs(self, max_blocks: int, adapters: bool = False) -> list[PlanTensor]:
+        """The seven inputs of a step, in the order of `kernels.table.StepInputs`, and with
+        `adapters` the five of its groups of rows. Once."""
     def empty(self, like: PlanTensor, columns: int, dtype: str = "float32") -> PlanTensor:
         """A [rows of `like`, columns] tensor, undefined until a call writes it."""
     def between(self, starts: PlanTensor, columns: int) -> PlanTensor:
@@ -171,7 +172,9 @@ class Recorder:
         """Record one call. Arrays are constants, or caches that the kernel updates; kept alive.
 
         RuntimeError where the call reads a tensor that no recorded call wrote."""
-    def finish(self, pool: ThreadPool, output: PlanTensor) -> Plan: ...
+    def finish(self, pool: ThreadPool, output: PlanTensor, shared: Plan | None = None) -> Plan:
+        """The memory of `shared` is used where it is large enough: then the two must not run at
+        the same time. May be called again."""
 
 class Plan:
     """A recorded step. One run at a time; others wait."""
@@ -186,6 +189,7 @@ class Plan:
         context_lens: Ints,
         block_tables: Ints,
         sample_rows: Ints,
+        adapters: Sequence[Ints] = (),
     ) -> npt.NDArray[np.float32]:
         """The output, a view that the next run overwrites. Releases the GIL once for the step."""
     def profile(self) -> dict[str, tuple[float, int]]:

@@ -14,7 +14,7 @@ from penstock.base.errors import ModelError
 from penstock.base.host import available_cores
 from penstock.config import EngineSettings
 from penstock.kernels.lora import Slots
-from penstock.kernels.native import NativeOps, Pool, plan_arguments
+from penstock.kernels.native import NativeOps, PlanOps, Pool, plan_arguments
 from penstock.kernels.table import StepInputs
 from penstock.models.decoder import Decoder, Progress
 from penstock.models.embedder import Embedder
@@ -24,7 +24,7 @@ from penstock.models.spec import DecoderSpec
 from penstock.runtime.adapters import RuntimeAdapters, SlotAdapters, slot_adapters
 from penstock.runtime.kv_pool import allocate_caches
 from penstock.runtime.memory import CacheShape, MemoryPlan, inner_bytes, lora_bytes, refuse_excess
-from penstock.runtime.native import check_block_tokens
+from penstock.runtime.native import check_block_tokens, finish_together
 from penstock.runtime.whole import StandsFor, most_blocks, whole_sequences
 
 Floats = npt.NDArray[np.float32]
@@ -94,7 +94,6 @@ class NativeEmbedding:
         (self._cache,) = allocate_caches(memory.cache)
         max_rows = embedding_rows(settings, memory.step_tokens)
         self.adapters: SlotAdapters | None = None
-        self._adapter_plan: Any = None
         try:
             embedder: Embedder[Any] = Embedder(model, self._ops, memory.context_tokens, progress)
             self._embedder = embedder
@@ -102,9 +101,11 @@ class NativeEmbedding:
                 self.adapters = slot_adapters(
                     embedder.body, self._ops, memory.adapter_bytes, settings
                 )
+            recorded = [self._record(memory, max_rows, None)]
             if self.adapters is not None:
-                self._adapter_plan = self._record(memory, max_rows, self.adapters.slots)
-            self._plan = self._record(memory, max_rows, None, self._adapter_plan)
+                recorded.append(self._record(memory, max_rows, self.adapters.slots))
+            self._plan, *adapted = finish_together(recorded)
+            self._adapter_plan: Any = adapted[0] if adapted else None
         except ValueError as refusal:
             raise ModelError(f"{model.model_id}: the CPU kernels refuse: {refusal}") from None
         taken = replace(
@@ -149,14 +150,14 @@ class NativeEmbedding:
         return whole_sequences(sequences, self._block_tokens, self._stands_for, slots)
 
     def _record(
-        self, memory: MemoryPlan, max_rows: int, slots: Slots | None, shared: Any = None
-    ) -> Any:
+        self, memory: MemoryPlan, max_rows: int, slots: Slots | None
+    ) -> tuple[PlanOps, Any]:
         blocks = -(-memory.context_tokens // self._block_tokens)
         recorder = self._ops.recorder(
             memory.step_tokens, max_rows, max_rows, blocks, adapters=slots is not None
         )
         vectors = self._embedder.forward(recorder, recorder.inputs, self._cache, slots)
-        return recorder.finish(vectors, shared)
+        return recorder, vectors
 
 
 def embedding_rows(settings: EngineSettings, step_tokens: int) -> int:

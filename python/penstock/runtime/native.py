@@ -3,13 +3,14 @@ replayed by the thread pool with no Python in it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.base.errors import ModelError
 from penstock.base.host import available_cores
 from penstock.config import EngineSettings
 from penstock.kernels.lora import Slots
-from penstock.kernels.native import NativeOps, Pool, plan_arguments
+from penstock.kernels.native import NativeOps, PlanOps, Pool, plan_arguments
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import StepInputs
 from penstock.models.decoder import Decoder, Progress
@@ -39,16 +40,17 @@ class NativeBackend:
         pool = Pool(settings.threads or available_cores())
         self._ops = NativeOps.eager(pool)
         self.caches = allocate_caches(memory.cache)
-        self._adapter_plan: Any = None
         try:
             self._decoder: Decoder[Any] = Decoder(
                 model.spec, model.weights, self._ops, memory.context_tokens, progress
             )
             self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
             max_rows = min(settings.max_seqs, memory.step_tokens)
+            recorded = [self._record(memory, max_rows, None)]
             if self.adapters is not None:
-                self._adapter_plan = self._record(memory, max_rows, self.adapters.slots)
-            self._plan = self._record(memory, max_rows, None, self._adapter_plan)
+                recorded.append(self._record(memory, max_rows, self.adapters.slots))
+            self._plan, *adapted = finish_together(recorded)
+            self._adapter_plan: Any = adapted[0] if adapted else None
         except ValueError as refusal:
             raise ModelError(f"{model.model_id}: the CPU kernels refuse: {refusal}") from None
 
@@ -87,15 +89,26 @@ class NativeBackend:
         self.caches = []
 
     def _record(
-        self, memory: MemoryPlan, max_rows: int, slots: Slots | None, shared: Any = None
-    ) -> Any:
+        self, memory: MemoryPlan, max_rows: int, slots: Slots | None
+    ) -> tuple[PlanOps, Any]:
         max_blocks = -(-memory.context_tokens // memory.cache.block_tokens)
         max_samples = min(max_rows + MAX_DRAFT, memory.step_tokens)
         recorder = self._ops.recorder(
             memory.step_tokens, max_rows, max_samples, max_blocks, adapters=slots is not None
         )
         logits = self._decoder.forward(recorder, recorder.inputs, self.caches, slots)
-        return recorder.finish(logits, shared)
+        return recorder, logits
+
+
+def finish_together(recorded: Sequence[tuple[PlanOps, Any]]) -> list[Any]:
+    """The plans of recorders and their outputs, in the memory of the largest: they must not run
+    at the same time."""
+    plans = [recorder.finish(output) for recorder, output in recorded]
+    largest = max(plans, key=lambda plan: int(plan.arena_bytes))
+    return [
+        plan if plan is largest else recorder.finish(output, largest)
+        for plan, (recorder, output) in zip(plans, recorded, strict=True)
+    ]
 
 
 def check_block_tokens(block_tokens: int) -> None:
