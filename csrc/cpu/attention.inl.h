@@ -17,17 +17,18 @@
 //
 // Arithmetic of one (token, query head), which nothing else in the step changes: spans of 256 keys
 // aligned to absolute positions; in a span, tiles of 64 keys with a running softmax (base 2), its
-// mass summed per vector lane; spans merged in order. All in float32, but at levels with products
-// of bf16 pairs over a float16 cache whose heads are shared (H > K), where the operands of products
-// are rounded to bf16 and steps take pairs of keys from even positions on: see
-// attention_pairs.inl.h. What a row does not see has no part in its sums, be it NaN, not even where
-// it shares a pair with what the row sees.
+// mass summed per vector lane; spans merged in order. All in float32, but over a float16 cache
+// whose heads are shared (H > K) at levels with products of bf16: there their operands are rounded
+// to bf16 and steps take several keys, see attention_pairs.inl.h and attention_matrices.inl.h. What
+// a row does not see has no part in its sums, be it NaN, not even where it shares a step with what
+// the row sees.
 //
 // A task computes a block of a chunk's tokens for the query heads of one KV head, all spans; or, in
 // steps of few tasks, one token and one span, and phase 1 merges.
 #pragma once
 
 #include "cpu/attention_floats.inl.h"
+#include "cpu/attention_matrices.inl.h"
 #include "cpu/attention_pairs.inl.h"
 #include "cpu/attention_rows.inl.h"
 #include "cpu/attention_step.inl.h"
@@ -42,7 +43,9 @@ namespace attention {
 // How a float16 cache is computed with where query heads share KV heads. A head of its own is
 // computed in float32 everywhere: to convert keys and values to pairs takes so much longer that
 // decoding, which does it for one row, would lose by it.
-#if defined(PENSTOCK_BF16_PAIRS)
+#if defined(PENSTOCK_TILES_AMX) || defined(PENSTOCK_TILES_ARRAY)
+using SharedHalves = Matrices;
+#elif defined(PENSTOCK_BF16_PAIRS)
 using SharedHalves = Pairs;
 #else
 using SharedHalves = Floats<uint16_t>;
@@ -82,7 +85,7 @@ struct Walk {
     const Job& job;
     const Buffers<Numbers> buffer;
     const Task<Cached> task;
-    const TileRows<Numbers> tiles;
+    typename Numbers::Rows tiles;
     const int64_t position, padded, rows; // of `task`
 
     Walk(const Arguments& call, const Step& step, const Job& job, void* memory)
@@ -100,26 +103,17 @@ struct Walk {
     }
 
     // One span for all rows, into sums, lane_mass and highest.
-    void span(int64_t index) const {
+    void span(int64_t index) {
         reset();
         const int64_t seen = step.end_visible(job.row, position + job.count - 1);
         const int64_t begin = larger(index * kSpan, step.first_visible(position) / kTile * kTile);
         const int64_t end = smaller((index + 1) * kSpan, seen);
-        const int64_t blocks = (rows + kMaxRows - 1) / kMaxRows;
         for (int64_t tile = begin; tile < end; tile += kTile) {
             const auto next =
                 task.direct ? task.pieces_after(tile) : typename Task<Cached>::Pieces{};
             Ahead ahead{next.start, next.start + next.count,
                         step.block_tokens * step.dim * static_cast<int64_t>(sizeof(Cached)), 0};
-            if (!task.direct) {
-                tiles.convert(tile, task.visible_from(0, tile),
-                              task.visible_to(job.count - 1, tile));
-            }
-            for (int64_t b = 0, row = 0; b < blocks; ++b) {
-                const int64_t end_row = rows * (b + 1) / blocks; // as even as possible
-                tiles.add_tile(tile, row, static_cast<int>(end_row - row), ahead);
-                row = end_row;
-            }
+            tiles.add(tile, ahead);
         }
     }
 
@@ -129,7 +123,7 @@ struct Walk {
                step.first_visible(own) < (index + 1) * kSpan;
     }
 
-    void run_all() const {
+    void run_all() {
         tiles.pack_queries();
         for (int64_t i = 0; i < rows; ++i)
             buffer.total_mass[i] = -1.0f; // no span yet
@@ -152,7 +146,7 @@ struct Walk {
         }
     }
 
-    void run_span() const {
+    void run_span() {
         tiles.pack_queries();
         span(job.span);
         for (int64_t i = 0; i < rows; ++i) {
@@ -219,7 +213,7 @@ void run(const Arguments& call, int phase, int64_t task, Workspace& workspace) {
         return merge_spans(call, step, task, workspace);
     const Job job = find_job(step, task);
     const auto walk = [&](auto numbers) {
-        const Walk<decltype(numbers)> walk(call, step, job, workspace.data);
+        Walk<decltype(numbers)> walk(call, step, job, workspace.data);
         step.split ? walk.run_span() : walk.run_all();
     };
     if (call.tensor[4].dtype != DType::f16)

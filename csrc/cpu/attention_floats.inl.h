@@ -2,6 +2,7 @@
 // the numbers that it is made of. Included by attention.inl.h.
 #pragma once
 
+#include "cpu/attention_rows.inl.h"
 #include "cpu/attention_tile.inl.h"
 #include "cpu/math.inl.h"
 #include "cpu/simd.h"
@@ -42,7 +43,8 @@ template <class Element>
 struct Floats {
     using Cached = Element;
     using Packed = float; // queries, weights, and keys and values of a tile
-    static constexpr int kStep = 1;
+    using Rows = TileRows<Floats>;
+    static constexpr int kStep = 1, kDepthUnit = 1;
     using OfCache = FloatProducts<Element>;
     using OfTile = FloatProducts<float>;
 

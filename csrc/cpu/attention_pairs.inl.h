@@ -7,6 +7,7 @@
 // so that they normalise: lane i sums the pairs i, i + 16 ... of a tile.
 #pragma once
 
+#include "cpu/attention_rows.inl.h"
 #include "cpu/attention_tile.inl.h"
 #include "cpu/bf16_pairs.h"
 #include "cpu/math.inl.h"
@@ -45,7 +46,8 @@ struct CachedPairProducts : PairProducts {
 struct Pairs {
     using Cached = uint16_t;
     using Packed = uint16_t; // queries, weights, and keys and values of a tile
-    static constexpr int kStep = 2;
+    using Rows = TileRows<Pairs>;
+    static constexpr int kStep = 2, kDepthUnit = 2;
     using OfCache = CachedPairProducts;
     using OfTile = PairProducts;
 

@@ -2,7 +2,9 @@
 //
 // Numbers says what the products are made of (attention_floats.inl.h, attention_pairs.inl.h):
 //   Cached, Packed              elements of the cache; of queries, weights and converted tiles
+//   Rows                        what computes them: TileRows, or MatrixRows
 //   kStep                       k that a step of a product takes: 1, or a pair
+//   kDepthUnit                  what D is padded to, with zeros, in queries and in keys of a tile
 //   OfCache, OfTile             Products (attention_tile.inl.h) of the cache, of a converted tile
 //   pack(to, a, n)              n lanes of a query
 //   convert(to, from, stride, n)  one step of a tile: kStep vectors of n lanes, `stride` apart
@@ -24,14 +26,14 @@ struct Buffers {
     float *sums, *totals;                        // [rows][D in whole vectors]: of the span, of all
     float* lane_mass;                            // [rows][kLanes]
     float *highest, *total_highest, *total_mass; // [rows], and readable for a vector more
-    Packed *queries, *weights;                   // [rows][D], [rows][kTile]
+    Packed *queries, *weights;                   // [rows][D in whole units], [rows][kTile]
     float* scores;                               // [rows][kTile]
     Packed* keys;                                // [vector of keys][step of D][kStep * kLanes]
     Packed* values;                              // [vector of D][step of keys][kStep * kLanes]
     size_t bytes;
 
     Buffers(void* memory, int64_t rows, int64_t dim) {
-        const int64_t padded = round_up(dim, kLanes);
+        const int64_t padded = round_up(dim, kLanes), depth = round_up(dim, Numbers::kDepthUnit);
         char* next = static_cast<char*>(memory);
         const auto take = [&]<class T>(T*& start, int64_t count) {
             start = reinterpret_cast<T*>(next);
@@ -43,18 +45,46 @@ struct Buffers {
         take(highest, rows + kLanes);
         take(total_highest, rows + kLanes);
         take(total_mass, rows + kLanes);
-        take(queries, rows * dim + kLanes);
+        take(queries, rows * depth + kLanes);
         take(scores, rows * kTile);
         if constexpr (Numbers::kStep == 1) {
             weights = scores;
         } else {
             take(weights, rows * kTile);
         }
-        take(keys, dim * kTile);
+        take(keys, depth * kTile);
         take(values, padded * kTile);
         bytes = static_cast<size_t>(next - static_cast<char*>(memory));
     }
 };
+
+// Turns the scores of rows [row, row + count) into weights; kMaxRows at most.
+template <class Numbers>
+void weigh_rows(const Task<typename Numbers::Cached>& task, const Buffers<Numbers>& buffer,
+                int64_t tile, int64_t row, int count) {
+    using Packed = typename Numbers::Packed;
+    const int64_t group = task.step.group;
+    Scored<Packed> scored{count,
+                          {},
+                          {},
+                          buffer.scores + row * kTile,
+                          buffer.weights + row * kTile,
+                          buffer.highest + row,
+                          buffer.lane_mass + row * kLanes,
+                          buffer.sums + row * task.padded,
+                          static_cast<int>(task.padded / kLanes)};
+    int64_t token = row / group, end = (token + 1) * group;
+    for (int r = 0; r < count; ++r) {
+        if (row + r == end)
+            ++token, end += group;
+        scored.from[r] = task.visible_from(token, tile);
+        scored.to[r] = task.visible_to(token, tile);
+        if (task.biased && scored.from[r] < scored.to[r]) {
+            task.add_bias(tile, row + r, scored.from[r], scored.to[r], scored.scores + r * kTile);
+        }
+    }
+    Numbers::weigh(scored);
+}
 
 template <class Numbers>
 struct TileRows {
@@ -73,6 +103,18 @@ struct TileRows {
                 Numbers::pack(buffer.queries + row * step.dim + i,
                               load_lanes(from + i, n) * task.query_scale(), n);
             }
+        }
+    }
+
+    // All rows with one tile. `ahead` is fetched meanwhile, where the cache is read in place.
+    void add(int64_t tile, Ahead& ahead) const {
+        if (!task.direct)
+            convert(tile, task.visible_from(0, tile), task.visible_to(task.job.count - 1, tile));
+        const int64_t blocks = (task.rows + kMaxRows - 1) / kMaxRows;
+        for (int64_t b = 0, row = 0; b < blocks; ++b) {
+            const int64_t end = task.rows * (b + 1) / blocks; // as even as possible
+            add_block(tile, row, static_cast<int>(end - row), ahead);
+            row = end;
         }
     }
 
@@ -179,14 +221,14 @@ struct TileRows {
 
     // Rows [row, row + count) with one tile: scores, weights, values. The steps that all of these
     // rows see are added for all at once; a row's own further keys before and after those.
-    void add_tile(int64_t tile, int64_t row, int count, Ahead& ahead) const {
+    void add_block(int64_t tile, int64_t row, int count, Ahead& ahead) const {
         const int64_t first_token = row / step.group, last_token = (row + count - 1) / step.group;
         const int begin = task.visible_from(first_token, tile);
         const int end = task.visible_to(last_token, tile);
         if (begin >= kTile || end <= 0)
             return; // seen by none of them
         score(tile, row, count, begin, end, ahead);
-        weigh(tile, row, count);
+        weigh_rows(task, buffer, tile, row, count);
         const int from = task.visible_from(last_token, tile);
         const int to = task.visible_to(first_token, tile);
         const int shared_from = (from + kStep - 1) / kStep * kStep;
@@ -195,30 +237,6 @@ struct TileRows {
         if (shared_from < shared_to)
             add_steps(tile, row, count, shared_from, shared_to, ahead);
         own_values(tile, row, count, shared_to, kTile, ahead);
-    }
-
-    void weigh(int64_t tile, int64_t row, int count) const {
-        Scored<Packed> scored{count,
-                              {},
-                              {},
-                              buffer.scores + row * kTile,
-                              buffer.weights + row * kTile,
-                              buffer.highest + row,
-                              buffer.lane_mass + row * kLanes,
-                              buffer.sums + row * task.padded,
-                              static_cast<int>(task.padded / kLanes)};
-        int64_t token = row / step.group, end = (token + 1) * step.group;
-        for (int r = 0; r < count; ++r) {
-            if (row + r == end)
-                ++token, end += step.group;
-            scored.from[r] = task.visible_from(token, tile);
-            scored.to[r] = task.visible_to(token, tile);
-            if (task.biased && scored.from[r] < scored.to[r]) {
-                task.add_bias(tile, row + r, scored.from[r], scored.to[r],
-                              scored.scores + r * kTile);
-            }
-        }
-        Numbers::weigh(scored);
     }
 
     // Values of the keys within [low, high) of the tile that each row sees.

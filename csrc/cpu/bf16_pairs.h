@@ -1,7 +1,7 @@
 // Products of pairs of bf16, summed in float32: the inner step of dense products over bf16 weights,
 // and of attention over a float16 cache, at levels that have VDPBF16PS.
 //
-//   constexpr bool kBf16Pairs             whether this level has it (else nothing below)
+//   constexpr bool kBf16Pairs             whether this level has them (else nothing below)
 //   struct Bf16Pairs                      two bf16 for each of kLanes lanes
 //   load_bf16_pairs(p)                    2 * kLanes bf16
 //   broadcast_bf16_pair(p)                p[0] and p[1], for every lane

@@ -22,10 +22,15 @@ struct UnpackedUnit {
     alignas(64) float minimum[2][kPanelRows];
 };
 
-// Unpacked panel, then the int32 sums of four units.
+// Groups whose dots are computed one after the other, each in a tile of its own, while the vector
+// unit adds those of the four before.
+constexpr int kDotTiles = 4;
+constexpr int64_t kTileSums = kTileBlockRows * kPanelRows;
+
+// Unpacked panel, then the int32 sums of two times four groups.
 PENSTOCK_INLINE size_t affine_tiles_workspace_bytes(const LinearPanels& linear) {
     return static_cast<size_t>(linear.depth / kUnit) * sizeof(UnpackedUnit) +
-           4 * kTileBlockRows * kPanelRows * sizeof(int32_t);
+           2 * kDotTiles * kTileSums * sizeof(int32_t);
 }
 
 #if defined(PENSTOCK_TILES_AMX) || defined(PENSTOCK_TILES_ARRAY)
@@ -98,7 +103,8 @@ PENSTOCK_INLINE void dot_tile(const uint8_t* x, int64_t x_stride, const Unpacked
 // row pointers that repeat its last.
 template <int kGroup>
 PENSTOCK_INLINE void add_group(const UnpackedUnit* unpacked, int64_t group, const PanelPart& of,
-                               const uint8_t* const* row, const int32_t* sums, F32* acc) {
+                               const uint8_t* const* row, const int32_t* sums,
+                               F32 (&acc)[kTileBlockRows]) {
     constexpr int kGroups = kUnit / kGroup;
     const int64_t unit = group / kGroups;
     const int64_t part = group % kGroups;
@@ -127,28 +133,31 @@ PENSTOCK_INLINE void add_group(const UnpackedUnit* unpacked, int64_t group, cons
 template <int kGroup>
 PENSTOCK_INLINE void multiply_tile_block(const UnpackedUnit* unpacked, int64_t groups,
                                          const PanelPart& of, const uint8_t* x, int64_t x_stride,
-                                         int64_t rows, int32_t* sums, F32 (&acc)[kTileBlockRows]) {
-    constexpr int64_t kSums = kTileBlockRows * kPanelRows;
+                                         int64_t rows, int32_t* sums, F32 (&out)[kTileBlockRows]) {
     const uint8_t* row[kTileBlockRows];
-    for (int64_t m = 0; m < kTileBlockRows; ++m) {
+    for (int64_t m = 0; m < kTileBlockRows; ++m)
         row[m] = x + (m < rows ? m : rows - 1) * x_stride;
-        acc[m] = broadcast(0.0f);
-    }
-    int64_t group = 0;
-    // Four dots at a time, so that the tile unit runs ahead of the vector unit.
-    for (; group + 4 <= groups; group += 4) {
-        unrolled<4>([&](auto i) {
-            dot_tile<decltype(i)::value, kGroup>(x, x_stride, unpacked, group + i.value,
-                                                 sums + i.value * kSums);
+    const auto dots = [&](int64_t first, int32_t* to) {
+        unrolled<kDotTiles>([&](auto i) {
+            if (first + i.value < groups) {
+                dot_tile<decltype(i)::value, kGroup>(x, x_stride, unpacked, first + i.value,
+                                                     to + i.value * kTileSums);
+            }
         });
-        for (int64_t i = 0; i < 4; ++i) {
-            add_group<kGroup>(unpacked, group + i, of, row, sums + i * kSums, acc);
-        }
+    };
+    F32 acc[kTileBlockRows] = {}; // in registers: its indices are known when compiled
+    int32_t* added = sums;
+    int32_t* next = sums + kDotTiles * kTileSums;
+    dots(0, added);
+    for (int64_t first = 0; first < groups; first += kDotTiles) {
+        dots(first + kDotTiles, next);
+        const int64_t left = groups - first, count = left < kDotTiles ? left : kDotTiles;
+        for (int64_t i = 0; i < count; ++i)
+            add_group<kGroup>(unpacked, first + i, of, row, added + i * kTileSums, acc);
+        int32_t* const free = added;
+        added = next, next = free;
     }
-    for (; group < groups; ++group) {
-        dot_tile<0, kGroup>(x, x_stride, unpacked, group, sums);
-        add_group<kGroup>(unpacked, group, of, row, sums, acc);
-    }
+    unrolled<static_cast<int>(kTileBlockRows)>([&](auto m) { out[m.value] = acc[m.value]; });
 }
 
 // Rows [task.row_begin, row_end) of a task, in blocks of 16; the last may be shorter.

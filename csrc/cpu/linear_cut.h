@@ -4,24 +4,11 @@
 
 #include "cpu/panel.h"
 #include "cpu/simd.h"
+#include "cpu/unrolled.h"
 #include "penstock/kernel.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
-
-template <int i>
-struct Index {
-    static constexpr int value = i;
-};
-
-// f(Index<0>), ..., f(Index<count - 1>), unrolled.
-template <int count, int i = 0, class Function>
-PENSTOCK_INLINE void unrolled(const Function& f) {
-    if constexpr (i < count) {
-        f(Index<i>{});
-        unrolled<count, i + 1>(f);
-    }
-}
 
 // Rows that share one pass over a chunk of weights. A multiple of 6 and of 16.
 constexpr int64_t kRowBlock = 96;

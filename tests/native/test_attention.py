@@ -13,10 +13,10 @@ from native_levels import LEVELS, Kernels
 # Large enough for every step here to be split, and none.
 SPLIT, WHOLE = 1 << 22, 0
 
-# Levels that multiply a float16 cache whose heads are shared in pairs of bf16. There weights are
-# rounded as well, by at most 2^-8 of themselves, which dividing by their sum may raise as much
-# again.
-BF16_PAIRS = ("avx512_bf16", "emulated_avx512_bf16")
+# Levels that multiply a float16 cache whose heads are shared in bf16, in pairs or by matrix tiles.
+# There weights are rounded as well, by at most 2^-8 of themselves, which dividing by their sum may
+# raise as much again.
+IN_BF16 = ("avx512_bf16", "emulated_avx512_bf16", "amx", "emulated_amx")
 WEIGHT_ROUNDING = 2**-8 * (1 + 2**-7)
 
 
@@ -62,7 +62,7 @@ def check(
     query_heads, kv_heads, dim = sequences.heads
     scale = dim**-0.5
     shared_halves = sequences.keys.dtype == np.float16 and query_heads > kv_heads
-    pairs = kernels.level in BF16_PAIRS and shared_halves
+    pairs = kernels.level in IN_BF16 and shared_halves
     for chunk, got in zip(chunks, attend(kernels, sequences, chunks, window), strict=True):
         want = expected(sequences, chunk, scale, window, pairs)
         most = atol + 1e-5 * np.abs(want.output) + pairs * WEIGHT_ROUNDING * want.spread
@@ -189,9 +189,7 @@ def test_scores_far_apart_neither_overflow_nor_vanish(kernels):
 
 
 def test_wide_levels_agree_with_their_emulation():
-    pairs = [(a, b) for a, b in (("avx512", "emulated_avx512"), ("amx", "emulated_amx"))]
-    pairs.append(("emulated_avx512", "emulated_amx"))
-    pairs.append(("avx512_bf16", "emulated_avx512_bf16"))
+    pairs = [(level, f"emulated_{level}") for level in ("avx512", "avx512_bf16", "amx")]
     assert_same_bits(pairs, draw_sequences((9, 3, 64), MIXED_CONTEXTS))
     assert_same_bits(pairs, draw_sequences((5, 1, 40), MIXED_CONTEXTS))
 
@@ -199,6 +197,7 @@ def test_wide_levels_agree_with_their_emulation():
 @pytest.mark.parametrize(("heads", "dtype"), [((9, 3, 64), np.float32), ((4, 4, 64), np.float16)])
 def test_float32_cache_and_heads_alone_are_computed_in_float32_at_every_level(heads, dtype):
     pairs = [("avx512", "avx512_bf16"), ("emulated_avx512", "emulated_avx512_bf16")]
+    pairs.append(("emulated_avx512", "emulated_amx"))
     assert_same_bits(pairs, draw_sequences(heads, MIXED_CONTEXTS, dtype=dtype))
 
 
