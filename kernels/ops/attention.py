@@ -173,7 +173,7 @@ _TOLERANCE = {
     # Where all operands are rounded to bf16, each by up to 2^-8 of itself, 1.6e-3 at random: scores
     # of size 2 are off by 5e-3 at random, which their weights are by as much; these and the values
     # by one rounding more.
-    "f16-bf16-pairs": Tolerance(3e-2, 2**-7),
+    "f16-in-bf16": Tolerance(3e-2, 2**-7),
 }
 
 ATTENTION = Op(
