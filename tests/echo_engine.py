@@ -58,6 +58,10 @@ class EchoCore:
                 del self._left[name]
         return chunks
 
+    def prepare(self) -> bool:
+        """There is nothing to prepare."""
+        return False
+
     def gauges(self) -> EngineGauges:
         return EngineGauges(sequences_running=len(self._left))
 

@@ -86,6 +86,9 @@ class SteppedSource:
     def gauges(self) -> EngineGauges:
         return EngineGauges(sequences_running=len(self.rows))
 
+    def prepare(self) -> bool:
+        return False
+
 
 class Stack:
     """Everything from the HTTP socket to the token source."""

@@ -45,6 +45,8 @@ class CountingTokenSource:
         self.held: dict[str, list[int]] = {}
         self.wake: Callable[[], None] = lambda: None
         self.gate = threading.Event()
+        self.to_prepare = 0
+        self.prepared_at_work = 0
 
     @property
     def has_work(self) -> bool:
@@ -81,6 +83,11 @@ class CountingTokenSource:
 
     def gauges(self) -> EngineGauges:
         return EngineGauges(sequences_running=len(self.active))
+
+    def prepare(self) -> bool:
+        self.prepared_at_work += self.has_work
+        self.to_prepare -= 1
+        return self.to_prepare > 0
 
 
 def request(request_id: str, max_tokens: int = 5) -> TokenRequest:
@@ -120,6 +127,20 @@ async def test_concurrent_requests_get_their_own_tokens(tmp_path: Path) -> None:
         )
         assert answers == [list(range(1, n + 2)) for n in range(4)]
         assert client.in_flight == 0
+        await client.close()
+
+
+async def test_the_engine_prepares_itself_only_where_there_is_no_work(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s") as (source, _):
+        client = EngineClient(str(tmp_path / "s"))
+        await client.wait_ready()
+        await until(lambda: source.to_prepare < 0)  # asked once, had nothing
+        for pieces in (3, 2):  # a piece at a time until none is left, and again after a step
+            source.to_prepare = pieces
+            assert len(await tokens(client.generate(request("a", 50)))) == 50
+            await until(lambda: source.to_prepare <= 0)
+        assert source.to_prepare == 0
+        assert source.prepared_at_work == 0
         await client.close()
 
 

@@ -179,6 +179,10 @@ class EngineCore:
             grammar_mask_wait_seconds=masks.wait_s,
         )
 
+    def prepare(self) -> bool:
+        """See `Core.prepare`."""
+        return self._runtime.prepare()
+
     def close(self) -> None:
         """Free the model's memory and threads."""
         self._grammars.close()

@@ -169,6 +169,10 @@ class EmbeddingCore:
         self._gauges.sequences_waiting = self._waiting
         return self._gauges
 
+    def prepare(self) -> bool:
+        """See `Core.prepare`: there is none."""
+        return False
+
     def close(self) -> None:
         """Free the model's memory and threads."""
         if self._adapters is not None:

@@ -16,7 +16,7 @@ from penstock.engine.embed_mailbox import EmbedMailboxes
 from penstock.engine.joining import Joiner
 from penstock.engine.load import load_core
 from penstock.engine.mailbox import Mailboxes
-from penstock.engine.protocol import Core, Tap
+from penstock.engine.protocol import IDLE_S, Core, Tap
 from penstock.engine.types import (
     AdapterSource,
     AdapterState,
@@ -156,11 +156,16 @@ class LocalEngine:
 
     def _obey(self) -> bool:
         """Carry out what was asked; block while there is nothing to do. False: asked to end."""
+        may_prepare = True
         while True:
+            busy = self._core.has_work
             try:
-                command = self._commands.get(block=not self._core.has_work)
+                command = self._commands.get(not busy, IDLE_S if may_prepare else None)
             except queue.Empty:
-                return True
+                if busy:
+                    return True
+                may_prepare = self._core.prepare()
+                continue
             if command is None:
                 return False
             command(self._core)

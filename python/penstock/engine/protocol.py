@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.engine.types import (
     AdapterSource,
@@ -84,6 +84,10 @@ class Engine(Protocol):
     async def gauges(self) -> EngineGauges: ...
 
 
+IDLE_S: Final = 0.005
+"""An engine with nothing to do for so long prepares itself for later steps."""
+
+
 class Core(Protocol):
     """A loaded model and its queue. One thread calls all of it."""
 
@@ -103,4 +107,9 @@ class Core(Protocol):
     def adapters(self) -> tuple[AdapterState, ...]: ...
     def step(self) -> Sequence[TokenChunk | EmbedChunk]: ...
     def gauges(self) -> EngineGauges: ...
+    def prepare(self) -> bool:
+        """A few milliseconds of work ahead of later steps, while there is no other. False: there
+        was none, nor will be until after the next step."""
+        ...
+
     def close(self) -> None: ...

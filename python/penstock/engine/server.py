@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.base.errors import ServiceError
 from penstock.engine.joining import Joiner
-from penstock.engine.protocol import Core
+from penstock.engine.protocol import IDLE_S, Core
 from penstock.engine.types import (
     AdapterSource,
     AdapterState,
@@ -78,6 +78,7 @@ class EngineServer:
         self._accepted = 0
         self._stopping = False
         self._draining = False
+        self._may_prepare = True
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
@@ -108,20 +109,30 @@ class EngineServer:
                 self._stop_listening()
                 if not self._connections:
                     break
-            self._handle_sockets(timeout_s=0 if self._core.has_work else None)
+            news = self._handle_sockets(self._patience_s())
             if self._core.has_work and not self._stopping:
                 self._deliver(self._joiner.pass_on(self._core.step()))
+                self._may_prepare = True
+            elif self._may_prepare and not news:
+                self._may_prepare = self._core.prepare()
         for connection in list(self._connections.values()):
             self._drop(connection)
         self._stop_listening()
+
+    def _patience_s(self) -> float | None:
+        if self._core.has_work:
+            return 0
+        return IDLE_S if self._may_prepare else None
 
     def _stop_listening(self) -> None:
         if self._listener.fileno() >= 0:
             self._selector.unregister(self._listener)
             self._listener.close()
 
-    def _handle_sockets(self, timeout_s: float | None) -> None:
-        for key, events in self._selector.select(timeout_s):
+    def _handle_sockets(self, timeout_s: float | None) -> bool:
+        """False where nothing came in this time."""
+        ready = self._selector.select(timeout_s)
+        for key, events in ready:
             if key.fileobj is self._listener:
                 self._accept()
             elif key.fileobj is self._wake_reader:
@@ -132,6 +143,7 @@ class EngineServer:
                     self._flush(connection)
                 if events & selectors.EVENT_READ:
                     self._read(connection)
+        return bool(ready)
 
     def _accept(self) -> None:
         sock, _ = self._listener.accept()

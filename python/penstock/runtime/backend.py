@@ -45,4 +45,7 @@ class Backend(Sampler, Protocol):
     def logits(self, inputs: StepInputs[Ints]) -> Floats:
         """One step: [S, V] float32 at the places `sample_rows`, valid until the next call."""
 
+    def prepare(self, used_blocks: int) -> bool:
+        """See `Runtime.prepare`: for blocks of the cache beyond the first `used_blocks`."""
+
     def close(self) -> None: ...

@@ -20,6 +20,7 @@ class CpuRuntime:
         self._info = info
         self._report = report
         self._done: StepResult | None = None
+        self._used_blocks = 0  # the highest block that was ever used, and one
 
     @property
     def info(self) -> RuntimeInfo:
@@ -46,8 +47,14 @@ class CpuRuntime:
     def execute(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
         """Both in one."""
         self._rows.apply(plan)
+        for append in plan.blocks:
+            self._used_blocks = max(self._used_blocks, max(append.blocks, default=0) + 1)
         logits = self._backend.logits(self._rows.inputs(plan.chunks))
         return self._drawing.finish(plan, logits, masks)
+
+    def prepare(self) -> bool:
+        """See `Runtime.prepare`."""
+        return self._backend.prepare(self._used_blocks)
 
     def close(self) -> None:
         self._backend.close()

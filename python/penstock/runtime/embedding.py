@@ -22,7 +22,7 @@ from penstock.models.encoder_spec import EncoderSpec
 from penstock.models.loading import LoadedEmbedder
 from penstock.models.spec import DecoderSpec
 from penstock.runtime.adapters import RuntimeAdapters, SlotAdapters, slot_adapters
-from penstock.runtime.kv_pool import allocate_caches
+from penstock.runtime.kv_pool import KvPool
 from penstock.runtime.memory import CacheShape, MemoryPlan, inner_bytes, lora_bytes, refuse_excess
 from penstock.runtime.native import check_block_tokens, finish_together
 from penstock.runtime.whole import StandsFor, most_blocks, whole_sequences
@@ -91,7 +91,7 @@ class NativeEmbedding:
         self._block_tokens = settings.block_tokens
         self._stands_for: StandsFor = "first" if model.sentence.pooling == "cls" else "last"
         self._ops = NativeOps.eager(Pool(settings.threads or available_cores()))
-        (self._cache,) = allocate_caches(memory.cache)
+        (self._cache,) = KvPool(memory.cache).caches
         max_rows = embedding_rows(settings, memory.step_tokens)
         self.adapters: SlotAdapters | None = None
         try:

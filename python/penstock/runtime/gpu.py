@@ -194,6 +194,10 @@ class GpuRuntime:
         self.submit(plan, masks)
         return self.collect()
 
+    def prepare(self) -> bool:
+        """See `Runtime.prepare`: all memory is taken at the start."""
+        return False
+
     def close(self) -> None:
         """See `Runtime.close`."""
         if self._device.type == "cuda":

@@ -17,7 +17,7 @@ from penstock.models.decoder import Decoder, Progress
 from penstock.models.loading import LoadedModel
 from penstock.runtime.adapters import slot_adapters
 from penstock.runtime.backend import Floats, Ints
-from penstock.runtime.kv_pool import allocate_caches
+from penstock.runtime.kv_pool import KvPool
 from penstock.runtime.memory import MemoryPlan
 from penstock.scheduler import MAX_DRAFT
 
@@ -39,7 +39,8 @@ class NativeBackend:
         check_block_tokens(settings.block_tokens)
         pool = Pool(settings.threads or available_cores())
         self._ops = NativeOps.eager(pool)
-        self.caches = allocate_caches(memory.cache)
+        self._pool = KvPool(memory.cache)
+        self.caches = self._pool.caches
         try:
             self._decoder: Decoder[Any] = Decoder(
                 model.spec, model.weights, self._ops, memory.context_tokens, progress
@@ -83,9 +84,13 @@ class NativeBackend:
     ) -> tuple[Floats, Ints, Floats]:
         return self._ops.top_logprobs(logits, rows, tokens, count)
 
+    def prepare(self, used_blocks: int) -> bool:
+        """See `Backend`."""
+        return self._pool.prepare(used_blocks)
+
     def close(self) -> None:
         """The plan holds weights and cache; they go with it."""
-        del self._plan, self._adapter_plan, self._decoder, self.adapters
+        del self._plan, self._adapter_plan, self._decoder, self.adapters, self._pool
         self.caches = []
 
     def _record(

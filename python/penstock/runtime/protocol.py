@@ -68,5 +68,9 @@ class Runtime(Protocol):
     def collect(self) -> StepResult:
         """What the oldest step that was submitted drew, once it is there."""
 
+    def prepare(self) -> bool:
+        """A few milliseconds of work that later steps need not do then, for when there is nothing
+        else to do. False: there was none."""
+
     def close(self) -> None:
         """Give memory and threads back; nothing else is called after it."""

@@ -103,6 +103,10 @@ class LeadingRuntime:
         self.submit(plan, masks)
         return self.collect()
 
+    def prepare(self) -> bool:
+        """See `Runtime.prepare`: all memory is taken at the start."""
+        return False
+
     def close(self) -> None:
         """See `Runtime.close`. No process, socket or file of the ranks is left."""
         self._processes.hang_up()

@@ -71,5 +71,9 @@ class ReferenceBackend:
         own, ids, values = self._ops.top_logprobs(scores, chosen, drawn, count)
         return own.numpy(), ids.numpy(), values.numpy()
 
+    def prepare(self, used_blocks: int) -> bool:
+        """See `Backend`: never."""
+        return False
+
     def close(self) -> None:
         self.caches = []
