@@ -213,6 +213,8 @@ PENSTOCK_INLINE void write_row(const ExpertLayer& layer, const float* from, uint
                            unit = from + i * kUnit;
                            quantized = reinterpret_cast<QuantizedUnit*>(to) + i;
                        });
+        if constexpr (kTiles)
+            split_sums(to, depth, 0, depth / kUnit);
     }
     if (layer.dense) {
         std::memcpy(to + expert_float_offset(layer.affine, depth), from,

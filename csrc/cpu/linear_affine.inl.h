@@ -9,11 +9,13 @@
 //   dot = sum of (q - zero_point) * value, exact in int32 (zero_point 0 where minima are stored)
 //   acc = fma(float(dot), unit.scale * scale, acc)
 //   acc = fma(minimum, scaled sum of the group's values, acc), where minima are stored
-// then out = acc + bias. float(dot) is exact: |dot| <= 32 * 255 * 127 < 2^24.
+// then out = acc + bias. float(dot) is exact: |dot| <= 32 * 255 * 127 < 2^24. At levels with tiles
+// the minima of groups of 32 are summed apart, as linear_minima.h says: out = (acc + sum) + bias.
 #pragma once
 
 #include "cpu/linear_affine_tiles.h"
 #include "cpu/linear_cut.h"
+#include "cpu/linear_minima.h"
 #include "cpu/panel_reader.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
@@ -63,7 +65,8 @@ PENSTOCK_INLINE void group_dots(const uint8_t* quants, const QuantizedUnit* cons
 // part.
 enum class Minima { none, stored, asked };
 
-// Products of kRows rows with one panel, summed over all units. `x` is the first row.
+// Products of kRows rows with one panel, summed over all units, but for minima that go by tiles.
+// `x` is the first row.
 template <int kBits, int kGroup, Minima kMinima, int kRows>
 PENSTOCK_INLINE void multiply_panel(const PanelPart& part, const uint8_t* panel, int64_t units,
                                     const uint8_t* x, int64_t x_stride,
@@ -106,7 +109,7 @@ PENSTOCK_INLINE void multiply_panel(const PanelPart& part, const uint8_t* panel,
                     a = fma(to_float(sum), scale, a);
                 });
             });
-            if (minimum) {
+            if (minimum && !kMinimaByTiles<kGroup>) {
                 unrolled<kRows>([&](auto m) {
                     const F32 sum_x = broadcast(scaled_sum<kGroup, g>(*in[m.value]));
                     unrolled<kVectors>([&](auto p) {
@@ -138,15 +141,26 @@ template <int kBits, int kGroup>
 constexpr int kMaxRows = kGroup == kUnit || kBits == 6 ? kRegisterRows : 2;
 
 template <int kBits, int kGroup, Minima kMinima, int kRows>
-void multiply_rows(const AffineOperands& operands, const LinearTask& task, int64_t row) {
+void multiply_rows(const AffineOperands& operands, const LinearTask& task, int64_t row,
+                   const MinimumBuffers& minima) {
     const PanelPart& part = *task.part;
-    const int64_t units = operands.linear->depth / kUnit;
+    const int64_t depth = operands.linear->depth, units = depth / kUnit;
+    const uint8_t* x = operands.x + row * operands.x_stride;
+    const bool by_tiles = kMinimaByTiles<kGroup> && part.stored_minimum;
+    if (by_tiles)
+        configure_minima(kRows);
     for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
+        const uint8_t* data = part.data + panel * part.panel_bytes;
+        if (by_tiles) {
+            split_minima<kBits>(part, data, units, minima.steps());
+            multiply_minima(minima.steps(), depth, x, operands.x_stride, minima.sums());
+        }
         F32 total[kRows][kPanelVectors];
-        multiply_panel<kBits, kGroup, kMinima, kRows>(part, part.data + panel * part.panel_bytes,
-                                                      units, operands.x + row * operands.x_stride,
-                                                      operands.x_stride, total);
+        multiply_panel<kBits, kGroup, kMinima, kRows>(part, data, units, x, operands.x_stride,
+                                                      total);
         for (int m = 0; m < kRows; ++m) {
+            if (by_tiles)
+                total[m][0] = total[m][0] + load(minima.sums() + m * kPanelRows);
             store_panel(*operands.linear, part, panel, total[m],
                         operands.out + (row + m) * operands.out_stride);
         }
@@ -156,14 +170,14 @@ void multiply_rows(const AffineOperands& operands, const LinearTask& task, int64
 // Multiplies 1 .. kRows rows.
 template <int kBits, int kGroup, Minima kMinima, int kRows>
 void multiply_block(const AffineOperands& operands, const LinearTask& task, int64_t row,
-                    int64_t rows) {
+                    int64_t rows, const MinimumBuffers& minima) {
     if constexpr (kRows > 1) {
         if (rows < kRows) {
-            multiply_block<kBits, kGroup, kMinima, kRows - 1>(operands, task, row, rows);
+            multiply_block<kBits, kGroup, kMinima, kRows - 1>(operands, task, row, rows, minima);
             return;
         }
     }
-    multiply_rows<kBits, kGroup, kMinima, kRows>(operands, task, row);
+    multiply_rows<kBits, kGroup, kMinima, kRows>(operands, task, row, minima);
 }
 
 // Cuts the rows of a task into tile blocks where the level has tiles, and the rest into nearly
@@ -171,6 +185,7 @@ void multiply_block(const AffineOperands& operands, const LinearTask& task, int6
 template <int kBits, int kGroup, Minima kMinima>
 void multiply_task(const AffineOperands& operands, const LinearTask& task, Workspace& workspace) {
     int64_t row = task.row_begin;
+    const MinimumBuffers minima{workspace.data, operands.linear->depth};
     if constexpr (kTiles) {
         const int64_t rest = (task.row_end - row) % kTileBlockRows;
         const int64_t tiled = rest < kMinTileRows ? task.row_end - rest : task.row_end;
@@ -182,9 +197,10 @@ void multiply_task(const AffineOperands& operands, const LinearTask& task, Works
     constexpr int kMax = kMaxRows<kBits, kGroup>;
     for (int64_t blocks = ceil_div(task.row_end - row, kMax); blocks > 0; --blocks) {
         const int64_t rows = ceil_div(task.row_end - row, blocks);
-        multiply_block<kBits, kGroup, kMinima, kMax>(operands, task, row, rows);
+        multiply_block<kBits, kGroup, kMinima, kMax>(operands, task, row, rows, minima);
         row += rows;
     }
+    release_tiles();
 }
 
 template <int kBits>

@@ -5,6 +5,7 @@
 // linear_affine.inl.h.
 #pragma once
 
+#include "cpu/linear_minima.h"
 #include "cpu/panel_reader.h"
 #include "cpu/tiles.h"
 
@@ -27,9 +28,10 @@ struct UnpackedUnit {
 constexpr int kDotTiles = 4;
 constexpr int64_t kTileSums = kTileBlockRows * kPanelRows;
 
-// Unpacked panel, then the int32 sums of two times four groups.
+// Minima, the unpacked panel, the int32 sums of two times four groups.
 PENSTOCK_INLINE size_t affine_tiles_workspace_bytes(const LinearPanels& linear) {
-    return static_cast<size_t>(linear.depth / kUnit) * sizeof(UnpackedUnit) +
+    return minima_workspace_bytes(linear) +
+           static_cast<size_t>(linear.depth / kUnit) * sizeof(UnpackedUnit) +
            2 * kDotTiles * kTileSums * sizeof(int32_t);
 }
 
@@ -59,7 +61,7 @@ PENSTOCK_INLINE void unpack_panel(const PanelPart& part, const uint8_t* panel, i
             panel = Scales::read(minima, form, panel);
         unrolled<kGroups>([&](auto g) {
             store(to->scale[g.value], scales.value[g.value][0]);
-            if (minimum)
+            if (minimum && !kMinimaByTiles<kGroup>)
                 store(to->minimum[g.value], minima.value[g.value][0]);
         });
         unrolled<8>([&](auto s) {
@@ -119,7 +121,7 @@ PENSTOCK_INLINE void add_group(const UnpackedUnit* unpacked, int64_t group, cons
             dot = dot + sums_times(in.sum, first, second);
         acc[m.value] = fma(to_float(dot), broadcast(in.scale) * scale, acc[m.value]);
     });
-    if (!of.stored_minimum)
+    if (kMinimaByTiles<kGroup> || !of.stored_minimum)
         return;
     const F32 minimum = load(unpacked[unit].minimum[part]);
     unrolled<static_cast<int>(kTileBlockRows)>([&](auto m) {
@@ -160,20 +162,48 @@ PENSTOCK_INLINE void multiply_tile_block(const UnpackedUnit* unpacked, int64_t g
     unrolled<static_cast<int>(kTileBlockRows)>([&](auto m) { out[m.value] = acc[m.value]; });
 }
 
-// Rows [task.row_begin, row_end) of a task, in blocks of 16; the last may be shorter.
+// Calls f(row, rows) for the blocks of rows [begin, end), 16 each; the last may be shorter.
+template <class Function>
+PENSTOCK_INLINE void for_tile_blocks(int64_t begin, int64_t end, const Function& f) {
+    for (int64_t row = begin; row < end; row += kTileBlockRows)
+        f(row, end - row < kTileBlockRows ? end - row : kTileBlockRows);
+}
+
+// The sums of minima of one panel for rows [begin, end).
+template <int kBits>
+PENSTOCK_INLINE void sum_minima(const AffineOperands& operands, const PanelPart& part,
+                                const uint8_t* panel, int64_t begin, int64_t end,
+                                const MinimumBuffers& minima) {
+    split_minima<kBits>(part, panel, minima.depth / kUnit, minima.steps());
+    int64_t configured = 0;
+    for_tile_blocks(begin, end, [&](int64_t row, int64_t rows) {
+        if (rows != configured)
+            configure_minima(rows);
+        configured = rows;
+        multiply_minima(minima.steps(), minima.depth, operands.x + row * operands.x_stride,
+                        operands.x_stride, minima.sums() + (row - begin) * kPanelRows);
+    });
+}
+
+// Rows [task.row_begin, row_end) of a task.
 template <int kBits, int kGroup>
 PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const LinearTask& task,
                                     int64_t row_end, Workspace& workspace) {
+    const LinearPanels& linear = *operands.linear;
     const PanelPart& part = *task.part;
-    const int64_t units = operands.linear->depth / kUnit;
-    auto* unpacked = static_cast<UnpackedUnit*>(workspace.data);
+    const int64_t units = linear.depth / kUnit;
+    const MinimumBuffers minima{workspace.data, linear.depth};
+    auto* unpacked = reinterpret_cast<UnpackedUnit*>(static_cast<uint8_t*>(workspace.data) +
+                                                     minima_workspace_bytes(linear));
     auto* sums = reinterpret_cast<int32_t*>(unpacked + units);
-    int64_t configured = 0;
+    const bool minima_apart = kMinimaByTiles<kGroup> && part.stored_minimum;
     for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
-        unpack_panel<kBits, kGroup>(part, part.data + panel * part.panel_bytes, units, unpacked);
-        for (int64_t row = task.row_begin; row < row_end; row += kTileBlockRows) {
-            const int64_t left = row_end - row;
-            const int64_t rows = left < kTileBlockRows ? left : kTileBlockRows;
+        const uint8_t* data = part.data + panel * part.panel_bytes;
+        if (minima_apart)
+            sum_minima<kBits>(operands, part, data, task.row_begin, row_end, minima);
+        unpack_panel<kBits, kGroup>(part, data, units, unpacked);
+        int64_t configured = 0;
+        for_tile_blocks(task.row_begin, row_end, [&](int64_t row, int64_t rows) {
             if (rows != configured)
                 configure_int8(rows, kGroup);
             configured = rows;
@@ -181,12 +211,14 @@ PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const Linear
             multiply_tile_block<kGroup>(unpacked, units * (kUnit / kGroup), part,
                                         operands.x + row * operands.x_stride, operands.x_stride,
                                         rows, sums, acc);
+            const float* of_minima = minima.sums() + (row - task.row_begin) * kPanelRows;
             for (int64_t m = 0; m < rows; ++m) {
-                const F32 values[kPanelVectors] = {acc[m]};
-                store_panel(*operands.linear, part, panel, values,
+                const F32 sum = minima_apart ? acc[m] + load(of_minima + m * kPanelRows) : acc[m];
+                const F32 values[kPanelVectors] = {sum};
+                store_panel(linear, part, panel, values,
                             operands.out + (row + m) * operands.out_stride);
             }
-        }
+        });
     }
     release_tiles();
 }

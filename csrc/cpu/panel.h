@@ -61,7 +61,10 @@ struct LinearPanels {
 };
 
 // One unit of a quantized activation row: 32 int8 values, x = scale * value.
-// Rows are QuantizedUnit[K / 32], padded to a multiple of 64 bytes (quantized_row_bytes).
+//
+// Rows are QuantizedUnit[K / 32], padded to a multiple of 64 bytes; then, for levels with tiles,
+// the units' scaled sums as bf16, [K / 32 padded with zeros to a multiple of 32]: the nearest ones,
+// and those of what they leave.
 struct QuantizedUnit {
     int8_t value[kUnit];
     float scale;
@@ -71,8 +74,19 @@ struct QuantizedUnit {
 };
 static_assert(sizeof(QuantizedUnit) == 48);
 
-constexpr int64_t quantized_row_bytes(int64_t depth) {
+constexpr int64_t kSumStep = 32; // units that one product of scaled sums takes
+
+constexpr int64_t sum_steps(int64_t depth) {
+    return (depth / kUnit + kSumStep - 1) / kSumStep;
+}
+
+constexpr int64_t quantized_units_bytes(int64_t depth) {
     return (depth / kUnit * static_cast<int64_t>(sizeof(QuantizedUnit)) + 63) / 64 * 64;
+}
+
+constexpr int64_t quantized_row_bytes(int64_t depth) {
+    return quantized_units_bytes(depth) +
+           2 * sum_steps(depth) * kSumStep * static_cast<int64_t>(sizeof(uint16_t));
 }
 
 constexpr int64_t scale_bytes(ScaleForm form) {

@@ -1,7 +1,9 @@
 // quantize_rows: float32 activations to int8, symmetric, in groups of 32 along K.
 //
 //   tensor[0]  x [M, K] float32, K a multiple of 32
-//   tensor[1]  quantized [M, quantized_row_bytes(K)] u8, 64-byte aligned: QuantizedUnit[K / 32]
+//   tensor[1]  quantized [M, quantized_row_bytes(K)] u8, 64-byte aligned: QuantizedUnit[K / 32],
+//   and
+//              their sums in bf16 where the level has tiles
 //
 // value = x * (127 / max|x|), rounded half to even; scale = sum(x value) / sum(value^2), the one
 // that fits these integers best: a thirtieth less error than max|x| / 127 itself. The first sum
@@ -13,6 +15,7 @@
 
 #include "cpu/panel.h"
 #include "cpu/simd.h"
+#include "cpu/tiles.h"
 #include "penstock/kernel.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
@@ -153,6 +156,27 @@ PENSTOCK_INLINE void quantize_units(int64_t units, const Place& place) {
     }
 }
 
+// Splits the scaled sums of units [begin, end) of a row as products of minima take them.
+PENSTOCK_INLINE void split_sums(uint8_t* row, int64_t depth, int64_t begin, int64_t end) {
+    const auto* units = reinterpret_cast<const QuantizedUnit*>(row);
+    const int64_t padded = sum_steps(depth) * kSumStep;
+    auto* high = reinterpret_cast<uint16_t*>(row + quantized_units_bytes(depth));
+    auto* low = high + padded;
+    for (int64_t unit = begin; unit < end; unit += kLanes) {
+        const int n = static_cast<int>(end - unit < kLanes ? end - unit : kLanes);
+        float sums[kLanes] = {};
+        for (int i = 0; i < n; ++i)
+            sums[i] = units[unit + i].scaled_sum;
+        store_bf16(high + unit, load(sums), n);
+        store_bf16(low + unit, load(sums) - load_bf16(high + unit, n), n);
+    }
+    if (end == depth / kUnit) {
+        const auto rest = static_cast<size_t>(padded - end) * sizeof(uint16_t);
+        std::memset(high + end, 0, rest);
+        std::memset(low + end, 0, rest);
+    }
+}
+
 // Units of a task, counted through all rows: about a microsecond of work.
 constexpr int64_t kQuantizeTaskUnits = 128;
 
@@ -180,6 +204,15 @@ inline void quantize_run(const Arguments& arguments, int, int64_t task, Workspac
         if (++unit == row_units)
             unit = 0, ++row;
     });
+    if constexpr (kTiles) {
+        for (int64_t next = begin; next < end;) {
+            const int64_t of_row = next / row_units * row_units;
+            const int64_t last = of_row + row_units < end ? of_row + row_units : end;
+            split_sums(quantized.row<uint8_t>(next / row_units), x.shape[1], next - of_row,
+                       last - of_row);
+            next = last;
+        }
+    }
 }
 
 inline size_t quantize_workspace_bytes(const Arguments&) {

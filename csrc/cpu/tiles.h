@@ -1,9 +1,9 @@
 // Matrix tiles: eight registers of up to 16 rows of 64 bytes. Intel AMX, or arrays that compute the
 // same bits. Tile numbers are template arguments.
 //
-//   constexpr bool kTiles                        whether this level has them (else nothing below)
+//   constexpr bool kTiles                        whether this level has them
 //   configure_tiles(shapes)                      {rows, bytes of a row} of tiles 0 .. 7; zeroes all
-//   release_tiles()                              back to the initial state
+//   release_tiles()                              back to the initial state; nothing without tiles
 //   zero_tile<t>()
 //   load_tile<t>(p, stride), store_tile<t>(p, stride)   stride in bytes between rows
 //   multiply_i8<c, a, b>()                       c += a (int8) * b (uint8), int32
@@ -166,6 +166,7 @@ PENSTOCK_INLINE void multiply_bf16() {
 #else
 
 constexpr bool kTiles = false;
+PENSTOCK_INLINE void release_tiles() {}
 
 #endif
 

@@ -174,6 +174,7 @@ _TOLERANCE = {
     # of size 2 are off by 5e-3 at random, which their weights are by as much; these and the values
     # by one rounding more.
     "f16-in-bf16": Tolerance(3e-2, 2**-7),
+    "f16-by-tiles": Tolerance(3e-2, 2**-7),
 }
 
 ATTENTION = Op(

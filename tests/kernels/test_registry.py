@@ -54,7 +54,8 @@ class NativeRun:
     """Computes ops with the native kernels of one level, on two threads."""
 
     def __init__(self, level: str) -> None:
-        self.rounding = "in-bf16" if level.endswith(("avx512_bf16", "amx")) else ""
+        by_level = {"avx512_bf16": "in-bf16", "amx": "by-tiles"}
+        self.rounding = by_level.get(level.removeprefix("emulated_"), "")
         self._ops: Any = load_ops("native", pool=_native.ThreadPool(2), level=level)
 
     def __call__(self, op: Op, inputs: dict[str, Any]) -> tuple[torch.Tensor, ...]:

@@ -221,10 +221,43 @@ inline std::vector<QuantizedUnit> quantized(const float* x, int64_t depth, Level
     return units;
 }
 
+// a as the sum of two bf16, and of what is below those.
+struct Parts {
+    float high, low;
+
+    explicit Parts(float a)
+        : high(bf16_to_f32(f32_to_bf16(a))), low(bf16_to_f32(f32_to_bf16(a - high))) {}
+};
+
+// What the minima of groups of 32 add at levels with tiles.
+inline float minimum_product(const Matrix& matrix, int64_t row,
+                             const std::vector<QuantizedUnit>& x) {
+    const auto units = static_cast<int64_t>(x.size());
+    float acc = 0.0f;
+    for (int64_t step = 0; step < units; step += kSumStep) {
+        const int64_t end = std::min(step + kSumStep, units);
+        const auto add = [&](float Parts::* of_row, float Parts::* of_minimum) {
+            float chain[2] = {0.0f, 0.0f};
+            for (int64_t u = step; u < end; ++u) {
+                const auto index = static_cast<size_t>(row * units + u);
+                const Parts sum(x[static_cast<size_t>(u)].scaled_sum);
+                const Parts minimum(matrix.minimum_value[index]);
+                chain[u % 2] = std::fma(sum.*of_row, minimum.*of_minimum, chain[u % 2]);
+            }
+            acc += chain[0] + chain[1];
+        };
+        add(&Parts::high, &Parts::high);
+        add(&Parts::high, &Parts::low);
+        add(&Parts::low, &Parts::high);
+    }
+    return acc;
+}
+
 // acc for one output of an affine matrix, by the documented arithmetic.
 inline float affine_product(const Matrix& matrix, int64_t row, const std::vector<QuantizedUnit>& x,
                             Level level) {
     const int64_t group = matrix.format.group;
+    const bool minima_by_tiles = matrix.format.minimum && group == kUnit && has_bf16_tiles(level);
     float acc = 0.0f;
     for (int64_t k = 0; k < matrix.depth; k += group) {
         const QuantizedUnit& unit = x[static_cast<size_t>(k / kUnit)];
@@ -239,12 +272,12 @@ inline float affine_product(const Matrix& matrix, int64_t row, const std::vector
         }
         acc = multiply_add(static_cast<float>(dot), unit.scale * matrix.scale_value[index], acc,
                            level);
-        if (matrix.format.minimum) {
+        if (matrix.format.minimum && !minima_by_tiles) {
             acc = multiply_add(matrix.minimum_value[index], unit.scale * static_cast<float>(sum),
                                acc, level);
         }
     }
-    return acc;
+    return minima_by_tiles ? acc + minimum_product(matrix, row, x) : acc;
 }
 
 inline float dense_product(const Matrix& matrix, int64_t row, const float* x, Level level) {

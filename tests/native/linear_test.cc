@@ -176,6 +176,19 @@ void every_affine_format_multiplies_exactly() {
     }
 }
 
+void minima_of_long_rows_multiply_exactly() {
+    std::mt19937 random(8);
+    constexpr int64_t kDepth = 41 * kUnit; // more units than one product of minima takes
+    for (const Level level : levels()) {
+        for (const Format& format : kAffineFormats) {
+            for (const int64_t rows : {1, 19}) {
+                const Matrix matrix = draw_affine(random, format, 21, kDepth);
+                check_product({matrix}, {}, draw_x(random, rows * kDepth), rows, level);
+            }
+        }
+    }
+}
+
 void extreme_integers_are_summed_exactly() {
     std::mt19937 random(2);
     for (const Level level : levels()) {
@@ -346,6 +359,7 @@ void what_cannot_be_packed_is_refused_by_name() {
 int main(int count, char** arguments) {
     choose_levels(count - 1, arguments + 1);
     every_affine_format_multiplies_exactly();
+    minima_of_long_rows_multiply_exactly();
     extreme_integers_are_summed_exactly();
     awkward_activations_are_quantized_as_defined();
     parts_of_different_kinds_share_one_output();
