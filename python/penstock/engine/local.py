@@ -155,7 +155,8 @@ class LocalEngine:
             self._call(self._fail_all, "the engine failed")
 
     def _obey(self) -> bool:
-        """Carry out what was asked; block while there is nothing to do. False: asked to end."""
+        """Carry out what was asked; prepare, then block, while there is nothing to do. False: asked
+        to end."""
         may_prepare = True
         while True:
             busy = self._core.has_work
