@@ -21,7 +21,7 @@ PORT = 18500
 DEFAULT = "smollm2-135m-instruct"
 SHORT = ("prefill-512", "decode-1", "decode-8")
 BATCHES = (*SHORT, "decode-16", "decode-32")
-PEERS = ("llama.cpp", "openvino-fp16", "openvino-int8", "vllm")
+PEERS = ("llama.cpp", "openvino-fp16", "openvino-int8", "openvino-int4", "vllm")
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from penstock.kernels.table import LayerCache
 from penstock.runtime.memory import CacheShape
 
 LARGE_PAGE_BYTES: Final = 2 << 20
-# How much memory beyond that in use is kept ready: some thousand tokens of a small model.
-AHEAD_BYTES: Final = 128 << 20
+# How much memory beyond that in use is kept ready: 2,800 tokens of SmolLM2-135M.
+AHEAD_BYTES: Final = 64 << 20
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
 
 
