@@ -28,7 +28,7 @@ apt-get update -q
 
 # The firmware, the boot loader, a shell for the guest, and xorriso with its libraries.
 apt-get install -y -q --no-install-recommends --download-only \
-    bochsbios isolinux syslinux-common busybox-static xorriso
+    bochsbios vgabios isolinux syslinux-common busybox-static xorriso
 # A kernel from 6.15 on: its `setcpuid` is what lets AMX run on this CPU model (see README.md).
 kernel=$(apt-cache search --names-only '^linux-binary-[0-9].*-cloud-amd64$' | cut -d' ' -f1 | tail -n 1)
 (cd "$work/deb" && apt-get download -q -t sid "$kernel" && apt-get download -q bochs) # for its VGA BIOS
@@ -36,14 +36,15 @@ for package in "$work"/apt/cache/archives/*.deb "$work"/deb/*.deb; do
     dpkg-deb -x "$package" "$work/root"
 done
 
-# Debian's own Bochs would do but for two things: it multiplies all bytes of int8 tiles as unsigned
-# (mended upstream in 3.1), and it wants a screen.
+# Debian's own Bochs would do but for three things: it multiplies all bytes of int8 tiles as unsigned
+# (mended upstream in 3.1), VCVTNE2PS2BF16 reads past the end of one operand, and it wants a screen.
 cd "$work/bochs"
 apt-get source -q --download-only bochs || test -e bochs_3.0+dfsg.orig.tar.xz
 tar -xf bochs_3.0+dfsg.orig.tar.xz && cd bochs-3.0
 sed -i -e '/Bit32u DPBDSS(/,/^}/ s/Bit8u/Bit8s/g' \
     -e '/Bit32u DPBDSU(/,/^}/ { /xbyte\[4\]/ s/Bit8u/Bit8s/g }' \
     -e '/Bit32u DPBDUS(/,/^}/ { /ybyte\[4\]/ s/Bit8u/Bit8s/g }' cpu/avx/amx.cc
+sed -i 's/bfloat16(op1.vmm32u(n))/bfloat16(op1.vmm32u(n - DWORD_ELEMENTS(len)))/' cpu/avx/avx512_bf16.cc
 CXXFLAGS=-O2 ./configure --with-nogui --enable-x86-64 --enable-cpu-level=6 --enable-avx --enable-evex \
     --enable-amx --enable-all-optimizations --enable-monitor-mwait --enable-protection-keys \
     --enable-long-phy-address --enable-uintr --enable-cet --disable-docbook >/dev/null
