@@ -1,4 +1,5 @@
-"""Print the files that the Python tests need, for the emulated machine: python_files.py TESTS.
+"""Print the files that the Python tests need, for the emulated machine: python_files.py TESTS, a
+folder or a file.
 
 Runs the tests of one level here, then lists what the interpreter loaded: modules with their byte
 code, shared libraries, and the files that make the virtual environment one.
@@ -49,7 +50,8 @@ def main() -> None:
         status = pytest.main([*settings, tests, "-k", "avx2"])
     if status != 0:
         raise SystemExit(status)
-    own = [str(path) for path in Path(tests).glob("*.py")] + ["tests/conftest.py", settings[1]]
+    folder = Path(tests) if os.path.isdir(tests) else Path(tests).parent
+    own = [str(path) for path in folder.glob("*.py")] + ["tests/conftest.py", settings[1]]
     names = {*modules(), *libraries(), *interpreter(), *map(os.path.abspath, own)}
     for name in sorted(names):
         if os.path.exists(name):

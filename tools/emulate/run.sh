@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # run.sh [FOLDER]: build the native tests for the wide levels and run them on an emulated Sapphire
 # Rapids: PASS or FAIL for each. Status 1 where one failed. FOLDER is what prepare.sh filled.
-# PYTHON=.venv/bin/python (with penstock, built with PENSTOCK_LEVELS=all) adds tests/native/*.py;
-# WHICH, as pytest's -k, chooses among them.
+# PYTHON=.venv/bin/python (with penstock, built with PENSTOCK_LEVELS=all) adds tests/native/*.py, or
+# TESTS, one file of them; WHICH, as pytest's -k, chooses among them.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$(realpath "${1:-build/emulate}")
@@ -18,10 +18,11 @@ done
 cp "$root/usr/bin/busybox" "$guest/bin/busybox"
 cp tools/emulate/init "$guest/init"
 if [ -n "${PYTHON:-}" ]; then
-    "$PYTHON" tools/emulate/python_files.py tests/native > "$work/python-files"
+    tests=${TESTS:-tests/native}
+    "$PYTHON" tools/emulate/python_files.py "$tests" > "$work/python-files"
     tar -C / -c -h --hard-dereference -T "$work/python-files" | tar -C "$guest" -x
     mkdir -p "$guest/lib64" && cp -L /lib64/ld-linux-x86-64.so.2 "$guest/lib64/"
-    echo "cd $PWD; python=$(realpath -s "$PYTHON"); which='${WHICH:-avx512 or amx}'" > "$guest/python-tests"
+    echo "cd $PWD; python=$(realpath -s "$PYTHON"); tests=$tests; which='${WHICH:-avx512 or amx}'" > "$guest/python-tests"
 fi
 
 (cd "$guest" && find . | "$guest/bin/busybox" cpio -o -H newc 2>/dev/null) > "$iso/initrd"
