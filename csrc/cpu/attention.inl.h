@@ -124,7 +124,7 @@ struct Walk {
     }
 
     void run_all() {
-        tiles.pack_queries();
+        pack_queries(task, buffer);
         for (int64_t i = 0; i < rows; ++i)
             buffer.total_mass[i] = -1.0f; // no span yet
         for (int64_t index = job.span; index < job.span_end; ++index) {
@@ -147,7 +147,7 @@ struct Walk {
     }
 
     void run_span() {
-        tiles.pack_queries();
+        pack_queries(task, buffer);
         span(job.span);
         for (int64_t i = 0; i < rows; ++i) {
             float* to = partial(call, step, step.starts[job.row] + job.first,

@@ -41,18 +41,6 @@ struct MatrixRows {
 
     int64_t depth() const { return round_up(step.dim, kUnitK); }
 
-    void pack_queries() const {
-        std::memset(buffer.queries, 0, static_cast<size_t>(task.rows * depth()) * sizeof(uint16_t));
-        for (int64_t row = 0; row < task.rows; ++row) {
-            const float* from = task.query(row);
-            for (int64_t i = 0; i < step.dim; i += kLanes) {
-                const int n = lanes_from(i, step.dim);
-                Matrices::pack(buffer.queries + row * depth() + i,
-                               load_lanes(from + i, n) * task.query_scale(), n);
-            }
-        }
-    }
-
     // All rows with one tile; `ahead` is fetched while it is converted. Blocks of rows go through
     // three stages, each a block behind the one before, so that neither the matrix unit nor the
     // vector unit waits for what the other has just been given.

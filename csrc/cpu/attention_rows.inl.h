@@ -58,6 +58,21 @@ struct Buffers {
     }
 };
 
+// Writes the scaled queries of all rows, zeros past D.
+template <class Numbers>
+void pack_queries(const Task<typename Numbers::Cached>& task, const Buffers<Numbers>& buffer) {
+    const int64_t dim = task.step.dim, depth = round_up(dim, Numbers::kDepthUnit);
+    for (int64_t row = 0; row < task.rows; ++row) {
+        const float* from = task.query(row);
+        auto* to = buffer.queries + row * depth;
+        for (int64_t i = 0; i < dim; i += kLanes) {
+            const int n = lanes_from(i, dim);
+            Numbers::pack(to + i, load_lanes(from + i, n) * task.query_scale(), n);
+        }
+        std::memset(to + dim, 0, static_cast<size_t>(depth - dim) * sizeof *to);
+    }
+}
+
 // Turns the scores of rows [row, row + count) into weights; kMaxRows at most.
 template <class Numbers>
 void weigh_rows(const Task<typename Numbers::Cached>& task, const Buffers<Numbers>& buffer,
@@ -94,17 +109,6 @@ struct TileRows {
     const Task<Cached>& task;
     const Step& step;
     const Buffers<Numbers>& buffer;
-
-    void pack_queries() const {
-        for (int64_t row = 0; row < task.rows; ++row) {
-            const float* from = task.query(row);
-            for (int64_t i = 0; i < step.dim; i += kLanes) {
-                const int n = lanes_from(i, step.dim);
-                Numbers::pack(buffer.queries + row * step.dim + i,
-                              load_lanes(from + i, n) * task.query_scale(), n);
-            }
-        }
-    }
 
     // All rows with one tile. `ahead` is fetched meanwhile, where the cache is read in place.
     void add(int64_t tile, Ahead& ahead) const {

@@ -185,7 +185,7 @@ PENSTOCK_INLINE void sum_minima(const AffineOperands& operands, const PanelPart&
     });
 }
 
-// Rows [task.row_begin, row_end) of a task.
+// Rows [task.row_begin, row_end) of a task. Leaves tiles in use.
 template <int kBits, int kGroup>
 PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const LinearTask& task,
                                     int64_t row_end, Workspace& workspace) {
@@ -220,7 +220,6 @@ PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const Linear
             }
         });
     }
-    release_tiles();
 }
 
 #else
