@@ -16,6 +16,7 @@
 #include "cpu/linear_affine_tiles.h"
 #include "cpu/linear_cut.h"
 #include "cpu/linear_minima.h"
+#include "cpu/panel_ahead.h"
 #include "cpu/panel_reader.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
@@ -69,7 +70,7 @@ enum class Minima { none, stored, asked };
 // `x` is the first row.
 template <int kBits, int kGroup, Minima kMinima, int kRows>
 PENSTOCK_INLINE void multiply_panel(const PanelPart& part, const uint8_t* panel, int64_t units,
-                                    const uint8_t* x, int64_t x_stride,
+                                    const uint8_t* x, int64_t x_stride, PanelAhead& ahead,
                                     F32 (&total)[kRows][kPanelVectors]) {
     constexpr int kGroups = kUnit / kGroup;
     constexpr int kVectors = Dot<kBits>::kVectors;
@@ -85,6 +86,7 @@ PENSTOCK_INLINE void multiply_panel(const PanelPart& part, const uint8_t* panel,
         in[m] = reinterpret_cast<const QuantizedUnit*>(x + m * x_stride);
     }
     for (int64_t unit = 0; unit < units; ++unit) {
+        ahead.step();
         if (form == ScaleForm::two_level && unit % kUnitsPerSuper == 0) {
             panel = Scales::read_super(scales, panel);
             if (minimum)
@@ -140,52 +142,79 @@ constexpr int kRegisterRows = 4;
 template <int kBits, int kGroup>
 constexpr int kMaxRows = kGroup == kUnit || kBits == 6 ? kRegisterRows : 2;
 
+// Rows from `row` on and panels [begin, end) of a part.
+struct BlockProduct {
+    const AffineOperands* operands;
+    const PanelPart* part;
+    int64_t row;
+    int64_t begin;
+    int64_t end;
+    MinimumBuffers minima;
+    bool split; // whether `minima` still are those of the only panel
+};
+
 template <int kBits, int kGroup, Minima kMinima, int kRows>
-void multiply_rows(const AffineOperands& operands, const LinearTask& task, int64_t row,
-                   const MinimumBuffers& minima) {
-    const PanelPart& part = *task.part;
+void multiply_rows(const BlockProduct& product, PanelAhead& ahead) {
+    const AffineOperands& operands = *product.operands;
+    const PanelPart& part = *product.part;
     const int64_t depth = operands.linear->depth, units = depth / kUnit;
-    const uint8_t* x = operands.x + row * operands.x_stride;
+    const uint8_t* x = operands.x + product.row * operands.x_stride;
     const bool by_tiles = kMinimaByTiles<kGroup> && part.stored_minimum;
+    float* of_minima = product.minima.sums();
     if (by_tiles)
         configure_minima(kRows);
-    for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
+    for (int64_t panel = product.begin; panel < product.end; ++panel) {
         const uint8_t* data = part.data + panel * part.panel_bytes;
         if (by_tiles) {
-            split_minima<kBits>(part, data, units, minima.steps());
-            multiply_minima(minima.steps(), depth, x, operands.x_stride, minima.sums());
+            if (!product.split)
+                split_minima<kBits>(part, data, units, product.minima.steps());
+            multiply_minima(product.minima.steps(), depth, x, operands.x_stride, of_minima);
         }
         F32 total[kRows][kPanelVectors];
         multiply_panel<kBits, kGroup, kMinima, kRows>(part, data, units, x, operands.x_stride,
-                                                      total);
+                                                      ahead, total);
         for (int m = 0; m < kRows; ++m) {
             if (by_tiles)
-                total[m][0] = total[m][0] + load(minima.sums() + m * kPanelRows);
+                total[m][0] = total[m][0] + load(of_minima + m * kPanelRows);
             store_panel(*operands.linear, part, panel, total[m],
-                        operands.out + (row + m) * operands.out_stride);
+                        operands.out + (product.row + m) * operands.out_stride);
         }
     }
 }
 
 // Multiplies 1 .. kRows rows.
 template <int kBits, int kGroup, Minima kMinima, int kRows>
-void multiply_block(const AffineOperands& operands, const LinearTask& task, int64_t row,
-                    int64_t rows, const MinimumBuffers& minima) {
+void multiply_block(const BlockProduct& product, int64_t rows, PanelAhead& ahead) {
     if constexpr (kRows > 1) {
         if (rows < kRows) {
-            multiply_block<kBits, kGroup, kMinima, kRows - 1>(operands, task, row, rows, minima);
+            multiply_block<kBits, kGroup, kMinima, kRows - 1>(product, rows, ahead);
             return;
         }
     }
-    multiply_rows<kBits, kGroup, kMinima, kRows>(operands, task, row, minima);
+    multiply_rows<kBits, kGroup, kMinima, kRows>(product, ahead);
 }
 
-// Cuts the rows of a task into tile blocks where the level has tiles, and the rest into nearly
-// equal blocks of at most kMaxRows.
+// Rows row_begin .. of a task, in nearly equal blocks of at most kMaxRows.
+template <int kBits, int kGroup, Minima kMinima>
+void multiply_blocks(const AffineOperands& operands, const LinearTask& task, int64_t row_begin,
+                     Workspace& workspace) {
+    constexpr int kMax = kMaxRows<kBits, kGroup>;
+    const int64_t depth = operands.linear->depth;
+    const int64_t steps = ceil_div(task.row_end - row_begin, kMax) * (depth / kUnit);
+    const auto block = [](int64_t left) { return ceil_div(left, ceil_div(left, kMax)); };
+    multiply_each(task, row_begin, steps, block,
+                  [&](int64_t begin, int64_t end, int64_t row, int64_t rows, PanelAhead& ahead) {
+                      const MinimumBuffers minima{workspace.data, depth};
+                      const bool split = row > row_begin && end == begin + 1;
+                      multiply_block<kBits, kGroup, kMinima, kMax>(
+                          {&operands, task.part, row, begin, end, minima, split}, rows, ahead);
+                  });
+}
+
+// Rows in tile blocks where the level has tiles, and the rest in blocks of a few.
 template <int kBits, int kGroup, Minima kMinima>
 void multiply_task(const AffineOperands& operands, const LinearTask& task, Workspace& workspace) {
     int64_t row = task.row_begin;
-    const MinimumBuffers minima{workspace.data, operands.linear->depth};
     if constexpr (kTiles) {
         const int64_t rest = (task.row_end - row) % kTileBlockRows;
         const int64_t tiled = rest < kMinTileRows ? task.row_end - rest : task.row_end;
@@ -194,12 +223,8 @@ void multiply_task(const AffineOperands& operands, const LinearTask& task, Works
         }
         row = tiled;
     }
-    constexpr int kMax = kMaxRows<kBits, kGroup>;
-    for (int64_t blocks = ceil_div(task.row_end - row, kMax); blocks > 0; --blocks) {
-        const int64_t rows = ceil_div(task.row_end - row, blocks);
-        multiply_block<kBits, kGroup, kMinima, kMax>(operands, task, row, rows, minima);
-        row += rows;
-    }
+    if (row < task.row_end)
+        multiply_blocks<kBits, kGroup, kMinima>(operands, task, row, workspace);
     release_tiles();
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cpu/linear_minima.h"
+#include "cpu/panel_ahead.h"
 #include "cpu/panel_reader.h"
 #include "cpu/tiles.h"
 
@@ -135,7 +136,8 @@ PENSTOCK_INLINE void add_group(const UnpackedUnit* unpacked, int64_t group, cons
 template <int kGroup>
 PENSTOCK_INLINE void multiply_tile_block(const UnpackedUnit* unpacked, int64_t groups,
                                          const PanelPart& of, const uint8_t* x, int64_t x_stride,
-                                         int64_t rows, int32_t* sums, F32 (&out)[kTileBlockRows]) {
+                                         int64_t rows, int32_t* sums, PanelAhead& ahead,
+                                         F32 (&out)[kTileBlockRows]) {
     const uint8_t* row[kTileBlockRows];
     for (int64_t m = 0; m < kTileBlockRows; ++m)
         row[m] = x + (m < rows ? m : rows - 1) * x_stride;
@@ -152,6 +154,7 @@ PENSTOCK_INLINE void multiply_tile_block(const UnpackedUnit* unpacked, int64_t g
     int32_t* next = sums + kDotTiles * kTileSums;
     dots(0, added);
     for (int64_t first = 0; first < groups; first += kDotTiles) {
+        ahead.step();
         dots(first + kDotTiles, next);
         const int64_t left = groups - first, count = left < kDotTiles ? left : kDotTiles;
         for (int64_t i = 0; i < count; ++i)
@@ -191,7 +194,9 @@ PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const Linear
                                     int64_t row_end, Workspace& workspace) {
     const LinearPanels& linear = *operands.linear;
     const PanelPart& part = *task.part;
-    const int64_t units = linear.depth / kUnit;
+    const int64_t units = linear.depth / kUnit, groups = units * (kUnit / kGroup);
+    const int64_t steps =
+        ceil_div(row_end - task.row_begin, kTileBlockRows) * ceil_div(groups, kDotTiles);
     const MinimumBuffers minima{workspace.data, linear.depth};
     auto* unpacked = reinterpret_cast<UnpackedUnit*>(static_cast<uint8_t*>(workspace.data) +
                                                      minima_workspace_bytes(linear));
@@ -202,15 +207,16 @@ PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const Linear
         if (minima_apart)
             sum_minima<kBits>(operands, part, data, task.row_begin, row_end, minima);
         unpack_panel<kBits, kGroup>(part, data, units, unpacked);
+        PanelAhead ahead(task, panel, steps);
         int64_t configured = 0;
         for_tile_blocks(task.row_begin, row_end, [&](int64_t row, int64_t rows) {
             if (rows != configured)
                 configure_int8(rows, kGroup);
             configured = rows;
             F32 acc[kTileBlockRows];
-            multiply_tile_block<kGroup>(unpacked, units * (kUnit / kGroup), part,
+            multiply_tile_block<kGroup>(unpacked, groups, part,
                                         operands.x + row * operands.x_stride, operands.x_stride,
-                                        rows, sums, acc);
+                                        rows, sums, ahead, acc);
             const float* of_minima = minima.sums() + (row - task.row_begin) * kPanelRows;
             for (int64_t m = 0; m < rows; ++m) {
                 const F32 sum = minima_apart ? acc[m] + load(of_minima + m * kPanelRows) : acc[m];

@@ -7,6 +7,7 @@
 
 #include "cpu/bf16_pairs.h"
 #include "cpu/linear_cut.h"
+#include "cpu/panel_ahead.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
@@ -14,6 +15,9 @@ namespace {
 // Most rows that share one load of a panel: their sums just fit the registers, and their chains of
 // additions hide each other's latency.
 constexpr int kMaxPairRows = 12;
+
+// Pairs between two looks at what to fetch: they have no registers left for that.
+constexpr int64_t kPairsEach = 16;
 
 PENSTOCK_INLINE size_t pairs_workspace_bytes(const LinearPanels& linear) {
     return static_cast<size_t>(kMaxPairRows * bf16_row_bytes(linear.depth));
@@ -30,7 +34,8 @@ PENSTOCK_INLINE void round_to_pairs(const float* x, int64_t depth, uint16_t* to)
 
 template <int kRows>
 PENSTOCK_INLINE void multiply_pairs(const uint16_t* panel, int64_t pairs,
-                                    const uint16_t* const (&row)[kRows], F32 (&sum)[kRows][2]) {
+                                    const uint16_t* const (&row)[kRows], PanelAhead& ahead,
+                                    F32 (&sum)[kRows][2]) {
     const auto add = [&](int64_t pair, auto parity) {
         const Bf16Pairs weight = load_bf16_pairs(panel + pair * 2 * kPanelRows);
         unrolled<kRows>([&](auto m) {
@@ -39,9 +44,13 @@ PENSTOCK_INLINE void multiply_pairs(const uint16_t* panel, int64_t pairs,
         });
     };
     int64_t pair = 0;
-    for (; pair + 1 < pairs; pair += 2) {
-        add(pair, Index<0>{});
-        add(pair + 1, Index<1>{});
+    while (pair + 1 < pairs) {
+        ahead.step();
+        const int64_t end = pair + kPairsEach < pairs ? pair + kPairsEach : pairs;
+        for (; pair + 1 < end; pair += 2) {
+            add(pair, Index<0>{});
+            add(pair + 1, Index<1>{});
+        }
     }
     if (pair < pairs)
         add(pair, Index<0>{});
@@ -63,6 +72,7 @@ int64_t multiply_pair_rows(const PairOperands& operands, const LinearTask& task,
     const LinearPanels& linear = *operands.linear;
     const PanelPart& part = *task.part;
     const int64_t stride = bf16_row_bytes(linear.depth) / static_cast<int64_t>(sizeof(uint16_t));
+    const int64_t pairs = ceil_div(linear.depth, 2);
     const uint16_t* in[kRows];
     for (int m = 0; m < kRows; ++m) {
         uint16_t* to = operands.rounded + m * stride;
@@ -72,8 +82,10 @@ int64_t multiply_pair_rows(const PairOperands& operands, const LinearTask& task,
     for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
         const uint8_t* weights = part.data + panel * part.panel_bytes;
         F32 sum[kRows][2] = {};
-        multiply_pairs<kRows>(reinterpret_cast<const uint16_t*>(weights), ceil_div(linear.depth, 2),
-                              in, sum);
+        PanelAhead ahead = row == task.row_begin
+                               ? PanelAhead(task, panel, ceil_div(pairs, kPairsEach))
+                               : PanelAhead();
+        multiply_pairs<kRows>(reinterpret_cast<const uint16_t*>(weights), pairs, in, ahead, sum);
         for (int m = 0; m < kRows; ++m) {
             const F32 total[kPanelVectors] = {sum[m][0] + sum[m][1]};
             store_panel(linear, part, panel, total, operands.out + (row + m) * operands.out_stride);

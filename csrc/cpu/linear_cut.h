@@ -26,6 +26,10 @@ struct LinearTask {
     int64_t panel_end;
     int64_t row_begin;
     int64_t row_end;
+    bool sole = true; // no other task has these panels
+    // The first panel of the task that the same thread is likely to do next; null: not known.
+    const uint8_t* next = nullptr;
+    int64_t next_bytes = 0;
 };
 
 PENSTOCK_INLINE int64_t ceil_div(int64_t a, int64_t b) {
@@ -45,6 +49,7 @@ struct LinearCut {
     int64_t rows;
     int64_t row_blocks;
     int64_t chunk_bytes;
+    int64_t threads; // 0: unknown
 
     PENSTOCK_INLINE LinearCut make(const LinearPanels& linear, bool affine, int64_t rows,
                                    int64_t threads) {
@@ -59,7 +64,7 @@ struct LinearCut {
         int64_t bytes = ceil_div(total * blocks, wanted);
         bytes = bytes < kMinChunkBytes ? kMinChunkBytes : bytes;
         bytes = bytes > kMaxChunkBytes ? kMaxChunkBytes : bytes;
-        return {&linear, affine, rows, blocks, bytes};
+        return {&linear, affine, rows, blocks, bytes, threads};
     }
 
     PENSTOCK_INLINE int64_t chunk_panels(const LinearCut& cut, const PanelPart& part) {
@@ -80,8 +85,21 @@ struct LinearCut {
         return count * cut.row_blocks;
     }
 
-    // Row blocks vary fastest, so that threads at work share chunks in the outer cache.
+    // Threads take tasks in turn, so one that does this task does the one `threads` later.
     PENSTOCK_INLINE LinearTask task(const LinearCut& cut, int64_t index) {
+        LinearTask task = task_alone(cut, index);
+        task.sole = cut.row_blocks == 1;
+        if (cut.threads > 0 && index + cut.threads < tasks(cut)) {
+            const LinearTask next = task_alone(cut, index + cut.threads);
+            task.next = next.part->data + next.panel_begin * next.part->panel_bytes;
+            task.next_bytes = next.part->panel_bytes;
+        }
+        return task;
+    }
+
+  private:
+    // Row blocks vary fastest, so that threads at work share chunks in the outer cache.
+    PENSTOCK_INLINE LinearTask task_alone(const LinearCut& cut, int64_t index) {
         const int64_t block = index % cut.row_blocks;
         int64_t chunk = index / cut.row_blocks;
         int i = 0;

@@ -13,6 +13,7 @@
 #include "cpu/linear_bf16.h"
 #include "cpu/linear_cut.h"
 #include "cpu/linear_tiles.h"
+#include "cpu/panel_ahead.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
@@ -55,13 +56,15 @@ PENSTOCK_INLINE void add_products_of(const uint8_t* panel, int64_t k,
 
 template <Encoding encoding, int kRows>
 PENSTOCK_INLINE void multiply_dense_panel(const uint8_t* panel, int64_t depth, const float* x,
-                                          int64_t x_stride, F32 (&total)[kRows][kPanelVectors]) {
+                                          int64_t x_stride, PanelAhead& ahead,
+                                          F32 (&total)[kRows][kPanelVectors]) {
     F32 even[kRows][kPanelVectors] = {};
     F32 odd[kRows][kPanelVectors] = {};
     const float* row[kRows];
     for (int m = 0; m < kRows; ++m)
         row[m] = x + m * x_stride;
     for (int64_t k = 0; k + 1 < depth; k += 2) {
+        ahead.step();
         add_products_of<encoding, 0>(panel, k, row, even);
         add_products_of<encoding, 1>(panel, k + 1, row, odd);
     }
@@ -82,13 +85,13 @@ struct DenseOperands {
 };
 
 template <Encoding encoding, int kRows>
-void multiply_dense_rows(const DenseOperands& operands, const LinearTask& task, int64_t row) {
-    const PanelPart& part = *task.part;
-    for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
+void multiply_dense_rows(const DenseOperands& operands, const PanelPart& part, int64_t begin,
+                         int64_t end, int64_t row, PanelAhead& ahead) {
+    for (int64_t panel = begin; panel < end; ++panel) {
         F32 total[kRows][kPanelVectors];
         multiply_dense_panel<encoding, kRows>(
             part.data + panel * part.panel_bytes, operands.linear->depth,
-            operands.x + row * operands.x_stride, operands.x_stride, total);
+            operands.x + row * operands.x_stride, operands.x_stride, ahead, total);
         for (int m = 0; m < kRows; ++m) {
             store_panel(*operands.linear, part, panel, total[m],
                         operands.out + (row + m) * operands.out_stride);
@@ -96,18 +99,23 @@ void multiply_dense_rows(const DenseOperands& operands, const LinearTask& task, 
     }
 }
 
-// Rows in blocks of the largest size, then one by one: few sizes keep the code small.
+// Rows in blocks of the largest size, then in twos: few sizes keep the code small.
 template <Encoding encoding>
 void multiply_dense_task(const DenseOperands& operands, const LinearTask& task) {
-    int64_t row = task.row_begin;
-    for (; row + kMaxDenseRows <= task.row_end; row += kMaxDenseRows) {
-        multiply_dense_rows<encoding, kMaxDenseRows>(operands, task, row);
-    }
-    for (; row + 2 <= task.row_end; row += 2) {
-        multiply_dense_rows<encoding, 2>(operands, task, row);
-    }
-    if (row < task.row_end)
-        multiply_dense_rows<encoding, 1>(operands, task, row);
+    constexpr int64_t kMax = kMaxDenseRows;
+    const PanelPart& part = *task.part;
+    const int64_t rows = task.row_end - task.row_begin;
+    const int64_t steps = (rows / kMax + ceil_div(rows % kMax, 2)) * (operands.linear->depth / 2);
+    const auto block = [](int64_t left) { return left >= kMax ? kMax : left >= 2 ? 2 : 1; };
+    const auto multiply = [&](int64_t begin, int64_t end, int64_t row, int64_t count,
+                              PanelAhead& ahead) {
+        switch (count) {
+        case 1: multiply_dense_rows<encoding, 1>(operands, part, begin, end, row, ahead); break;
+        case 2: multiply_dense_rows<encoding, 2>(operands, part, begin, end, row, ahead); break;
+        default: multiply_dense_rows<encoding, kMax>(operands, part, begin, end, row, ahead); break;
+        }
+    };
+    multiply_each(task, task.row_begin, steps, block, multiply);
 }
 
 PENSTOCK_INLINE LinearCut dense_cut(const Arguments& arguments) {

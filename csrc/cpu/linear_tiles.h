@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cpu/linear_cut.h"
+#include "cpu/panel_ahead.h"
 #include "cpu/tiles.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
@@ -43,12 +44,13 @@ PENSTOCK_INLINE void configure_bf16(int64_t rows) {
 // kTall: more than 16 rows. Leaves the sums at `sums`, 16 float32 a row.
 template <bool kTall>
 PENSTOCK_INLINE void multiply_bf16_panel(const uint8_t* panel, int64_t steps, const uint8_t* x,
-                                         int64_t x_stride, float* sums) {
+                                         int64_t x_stride, PanelAhead& ahead, float* sums) {
     constexpr int64_t kStepBytes = 2 * kUnit * kPanelRows;
     zero_tile<0>();
     if constexpr (kTall)
         zero_tile<1>();
     for (int64_t step = 0; step < steps; ++step) {
+        ahead.step();
         load_tile<4>(panel + step * kStepBytes, 4 * kPanelRows);
         load_tile<2>(x + step * 2 * kUnit, x_stride);
         multiply_bf16<0, 2, 4>();
@@ -80,10 +82,12 @@ PENSTOCK_INLINE void multiply_bf16_tiles(const LinearPanels& linear, const Linea
         configure_bf16(rows);
         for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
             const uint8_t* weights = part.data + panel * part.panel_bytes;
+            PanelAhead ahead =
+                row == task.row_begin ? PanelAhead(task, panel, steps) : PanelAhead();
             if (rows > kTileRows) {
-                multiply_bf16_panel<true>(weights, steps, rounded, row_bytes, sums);
+                multiply_bf16_panel<true>(weights, steps, rounded, row_bytes, ahead, sums);
             } else {
-                multiply_bf16_panel<false>(weights, steps, rounded, row_bytes, sums);
+                multiply_bf16_panel<false>(weights, steps, rounded, row_bytes, ahead, sums);
             }
             for (int64_t m = 0; m < rows; ++m) {
                 const F32 values[kPanelVectors] = {load(sums + m * kPanelRows)};

@@ -16,7 +16,6 @@ constexpr int64_t kBlockRows = 16; // rows of a task
 // and so far ahead that they come from memory while the base model computes.
 constexpr int64_t kAheadBytes = 4096;
 constexpr int64_t kFarAheadBytes = 96 * 1024;
-constexpr int64_t kLineBytes = 64;
 
 // Rows order[begin .. end) of one slice, ranks or panels from `chunk` on.
 struct Task {

@@ -72,6 +72,8 @@ PENSTOCK_INLINE F32 reduce_max_each(const F32 (&rows)[8]) {
 }
 #endif
 
+constexpr int64_t kLineBytes = 64; // of the caches
+
 PENSTOCK_INLINE void prefetch(const void* address) {
     __builtin_prefetch(address, 0, 3);
 }
