@@ -243,7 +243,8 @@ void multiply_format(const AffineOperands& operands, const LinearTask& task, Wor
 
 PENSTOCK_INLINE LinearCut affine_cut(const Arguments& arguments) {
     const auto& linear = *static_cast<const LinearPanels*>(arguments.object);
-    return LinearCut::make(linear, true, arguments.tensor[0].shape[0], arguments.integer[0]);
+    return LinearCut::make(linear, true, arguments.tensor[0].shape[0], arguments.integer[0],
+                           arguments.in_blocks);
 }
 
 inline int linear_affine_phases(const Arguments&) {

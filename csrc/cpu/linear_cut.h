@@ -49,10 +49,11 @@ struct LinearCut {
     int64_t rows;
     int64_t row_blocks;
     int64_t chunk_bytes;
-    int64_t threads; // 0: unknown
+    int64_t threads; // that take these tasks in turn; 0: unknown
+    bool sole;       // of each task
 
     PENSTOCK_INLINE LinearCut make(const LinearPanels& linear, bool affine, int64_t rows,
-                                   int64_t threads) {
+                                   int64_t threads, bool in_blocks) {
         int64_t total = 0;
         for (int i = 0; i < linear.num_parts; ++i) {
             const PanelPart& part = linear.parts[i];
@@ -64,7 +65,13 @@ struct LinearCut {
         int64_t bytes = ceil_div(total * blocks, wanted);
         bytes = bytes < kMinChunkBytes ? kMinChunkBytes : bytes;
         bytes = bytes > kMaxChunkBytes ? kMaxChunkBytes : bytes;
-        return {&linear, affine, rows, blocks, bytes, threads};
+        return {&linear,
+                affine,
+                rows,
+                blocks,
+                bytes,
+                in_blocks ? 1 : threads,
+                blocks == 1 && !in_blocks};
     }
 
     PENSTOCK_INLINE int64_t chunk_panels(const LinearCut& cut, const PanelPart& part) {
@@ -85,10 +92,10 @@ struct LinearCut {
         return count * cut.row_blocks;
     }
 
-    // Threads take tasks in turn, so one that does this task does the one `threads` later.
+    // A thread that does this task is likely to do the one `threads` later.
     PENSTOCK_INLINE LinearTask task(const LinearCut& cut, int64_t index) {
         LinearTask task = task_alone(cut, index);
-        task.sole = cut.row_blocks == 1;
+        task.sole = cut.sole;
         if (cut.threads > 0 && index + cut.threads < tasks(cut)) {
             const LinearTask next = task_alone(cut, index + cut.threads);
             task.next = next.part->data + next.panel_begin * next.part->panel_bytes;

@@ -120,7 +120,8 @@ void multiply_dense_task(const DenseOperands& operands, const LinearTask& task) 
 
 PENSTOCK_INLINE LinearCut dense_cut(const Arguments& arguments) {
     const auto& linear = *static_cast<const LinearPanels*>(arguments.object);
-    return LinearCut::make(linear, false, arguments.tensor[0].shape[0], arguments.integer[0]);
+    return LinearCut::make(linear, false, arguments.tensor[0].shape[0], arguments.integer[0],
+                           arguments.in_blocks);
 }
 
 inline int linear_dense_phases(const Arguments&) {
