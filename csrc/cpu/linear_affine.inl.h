@@ -241,18 +241,12 @@ void multiply_format(const AffineOperands& operands, const LinearTask& task, Wor
     }
 }
 
-PENSTOCK_INLINE LinearCut affine_cut(const Arguments& arguments) {
-    const auto& linear = *static_cast<const LinearPanels*>(arguments.object);
-    return LinearCut::make(linear, true, arguments.tensor[0].shape[0], arguments.integer[0],
-                           arguments.in_blocks);
-}
-
 inline int linear_affine_phases(const Arguments&) {
     return 1;
 }
 
 inline int64_t linear_affine_tasks(const Arguments& arguments, int) {
-    return LinearCut::tasks(affine_cut(arguments));
+    return LinearCut::tasks(LinearCut::make(arguments, true));
 }
 
 // Any task of affine parts.
@@ -267,7 +261,7 @@ inline void multiply_affine(const AffineOperands& operands, const LinearTask& ta
 
 inline void linear_affine_run(const Arguments& arguments, int, int64_t index,
                               Workspace& workspace) {
-    const LinearCut cut = affine_cut(arguments);
+    const LinearCut cut = LinearCut::make(arguments, true);
     const LinearTask task = LinearCut::task(cut, index);
     const TensorView& x = arguments.tensor[0];
     const TensorView& out = arguments.tensor[1];

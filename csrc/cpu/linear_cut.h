@@ -52,8 +52,10 @@ struct LinearCut {
     int64_t threads; // that take these tasks in turn; 0: unknown
     bool sole;       // of each task
 
-    PENSTOCK_INLINE LinearCut make(const LinearPanels& linear, bool affine, int64_t rows,
-                                   int64_t threads, bool in_blocks) {
+    // Of a call as linear_affine and linear_dense take it.
+    PENSTOCK_INLINE LinearCut make(const Arguments& call, bool affine) {
+        const auto& linear = *static_cast<const LinearPanels*>(call.object);
+        const int64_t rows = call.tensor[0].shape[0], threads = call.integer[0];
         int64_t total = 0;
         for (int i = 0; i < linear.num_parts; ++i) {
             const PanelPart& part = linear.parts[i];
@@ -65,13 +67,10 @@ struct LinearCut {
         int64_t bytes = ceil_div(total * blocks, wanted);
         bytes = bytes < kMinChunkBytes ? kMinChunkBytes : bytes;
         bytes = bytes > kMaxChunkBytes ? kMaxChunkBytes : bytes;
-        return {&linear,
-                affine,
-                rows,
-                blocks,
-                bytes,
-                in_blocks ? 1 : threads,
-                blocks == 1 && !in_blocks};
+        LinearCut cut{&linear, affine, rows, blocks, bytes, threads, blocks == 1};
+        if (call.in_blocks)
+            cut.threads = 1, cut.sole = false;
+        return cut;
     }
 
     PENSTOCK_INLINE int64_t chunk_panels(const LinearCut& cut, const PanelPart& part) {

@@ -118,18 +118,12 @@ void multiply_dense_task(const DenseOperands& operands, const LinearTask& task) 
     multiply_each(task, task.row_begin, steps, block, multiply);
 }
 
-PENSTOCK_INLINE LinearCut dense_cut(const Arguments& arguments) {
-    const auto& linear = *static_cast<const LinearPanels*>(arguments.object);
-    return LinearCut::make(linear, false, arguments.tensor[0].shape[0], arguments.integer[0],
-                           arguments.in_blocks);
-}
-
 inline int linear_dense_phases(const Arguments&) {
     return 1;
 }
 
 inline int64_t linear_dense_tasks(const Arguments& arguments, int) {
-    return LinearCut::tasks(dense_cut(arguments));
+    return LinearCut::tasks(LinearCut::make(arguments, false));
 }
 
 // Any task of dense parts, from and to the rows of `x` and `out`.
@@ -153,7 +147,7 @@ inline void multiply_dense(const LinearPanels& linear, const LinearTask& task, c
 }
 
 inline void linear_dense_run(const Arguments& arguments, int, int64_t index, Workspace& workspace) {
-    const LinearCut cut = dense_cut(arguments);
+    const LinearCut cut = LinearCut::make(arguments, false);
     const LinearTask task = LinearCut::task(cut, index);
     multiply_dense(*cut.linear, task, arguments.tensor[0], arguments.tensor[1], workspace);
 }
