@@ -43,8 +43,8 @@ struct Ahead {
     void step() {
         if (piece == end)
             return;
-        __builtin_prefetch(*piece + offset, 0, 2);
-        offset += 64;
+        prefetch_outer(*piece + offset);
+        offset += kLineBytes;
         if (offset >= bytes) {
             offset = 0;
             ++piece;

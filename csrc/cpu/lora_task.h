@@ -51,7 +51,7 @@ PENSTOCK_INLINE void prefetch_ahead(const void* from) {
     const auto* first = static_cast<const uint8_t*>(from);
     for (int64_t i = 0; i < bytes; i += kLineBytes) {
         prefetch(first + kAheadBytes + i);
-        __builtin_prefetch(first + kFarAheadBytes + i, 0, 2);
+        prefetch_outer(first + kFarAheadBytes + i);
     }
 }
 

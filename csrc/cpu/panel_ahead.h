@@ -11,22 +11,6 @@
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 
-// Rows from which on a panel is computed with for about as long as memory takes to bring the next.
-// Fewer only wait, and the hardware streams that best. Measured with AVX-512 on two cores.
-constexpr int64_t fetching_rows(Encoding encoding) {
-    switch (encoding) {
-    case Encoding::affine4: return 4;
-    case Encoding::affine6:
-    case Encoding::dense_f16: return 5;
-    case Encoding::affine8: return 7;
-    default: return 8;
-    }
-}
-
-PENSTOCK_INLINE bool worth_fetching(const LinearTask& task) {
-    return task.row_end - task.row_begin >= fetching_rows(task.part->encoding);
-}
-
 // Fetches a panel while another is multiplied, where that is worth it.
 class PanelAhead {
   public:
@@ -46,7 +30,7 @@ class PanelAhead {
 
     void step() {
         for (int64_t i = 0; i < lines_each_ && line_ < end_; ++i, line_ += kLineBytes)
-            __builtin_prefetch(line_, 0, 2);
+            prefetch_outer(line_);
     }
 
   private:

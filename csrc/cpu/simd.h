@@ -35,6 +35,7 @@
 //   reduce_add_each(rows), reduce_max_each   of eight F32 at once: lane r < 8 is that of rows[r]
 //   exp(F32)                                 below 2 ulp; 0 below -87.3; saturates above 88
 //   prefetch(p)                              into all cache levels
+//   prefetch_outer(p)                        into all but the first
 #pragma once
 
 #include <cstddef>
@@ -76,6 +77,9 @@ constexpr int64_t kLineBytes = 64; // of the caches
 
 PENSTOCK_INLINE void prefetch(const void* address) {
     __builtin_prefetch(address, 0, 3);
+}
+PENSTOCK_INLINE void prefetch_outer(const void* address) {
+    __builtin_prefetch(address, 0, 2);
 }
 
 PENSTOCK_INLINE F32 exp(F32 x) {
