@@ -118,7 +118,7 @@ struct Walk {
     }
 
     bool sees(int64_t row, int64_t index) const {
-        const int64_t own = position + row / step.group;
+        const int64_t own = position + quotient(row, step.group);
         return step.end_visible(job.row, own) > index * kSpan &&
                step.first_visible(own) < (index + 1) * kSpan;
     }
@@ -139,8 +139,8 @@ struct Walk {
             }
         }
         for (int64_t i = 0; i < rows; ++i) {
-            const int64_t token = step.starts[job.row] + job.first + i / step.group;
-            const int64_t head = job.kv_head * step.group + i % step.group;
+            const int64_t token = step.starts[job.row] + job.first + quotient(i, step.group);
+            const int64_t head = job.kv_head * step.group + remainder(i, step.group);
             write_out(buffer.totals + i * padded, buffer.total_mass[i], step.dim,
                       call.tensor[6].row<float>(token) + head * step.dim);
         }
@@ -170,7 +170,7 @@ struct Walk {
 
 // Phase 1 of a split step: one token and KV head.
 void merge_spans(const Arguments& call, const Step& step, int64_t task, Workspace& workspace) {
-    const int64_t token = step.starts[0] + task / step.kv_heads;
+    const int64_t token = step.starts[0] + quotient(task, step.kv_heads);
     int64_t row = 0;
     while (step.starts[row + 1] <= token)
         ++row;
@@ -178,7 +178,7 @@ void merge_spans(const Arguments& call, const Step& step, int64_t task, Workspac
     const int64_t padded = round_up(step.dim, kLanes);
     float* total = static_cast<float*>(workspace.data);
     for (int64_t g = 0; g < step.group; ++g) {
-        const int64_t head = task % step.kv_heads * step.group + g;
+        const int64_t head = remainder(task, step.kv_heads) * step.group + g;
         float highest = 0.0f, mass = 0.0f;
         for (int64_t s = 0; s < spans; ++s) {
             const float* from = Walk<Floats<float>>::partial(call, step, token, s, head);

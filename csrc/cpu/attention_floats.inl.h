@@ -56,41 +56,22 @@ struct Floats {
         store(to, n == kLanes ? load_element(from) : load_element(from, n));
     }
 
-    // Turns scores into weights relative to the row's new highest score, in place, and brings the
-    // row's state to that highest score.
     PENSTOCK_INLINE void weigh(const Scored<float>& tile) {
-        for (int r = 0; r < tile.count; ++r) {
-            if (tile.from[r] < tile.to[r])
-                weigh_row(tile, r);
-        }
+        weigh_seen(tile, [&](int r, float reference, float shrink) {
+            weigh_row(tile, r, reference, shrink);
+        });
     }
 
-    PENSTOCK_INLINE void weigh_row(const Scored<float>& tile, int r) {
-        float* scores = tile.scores + r * kTile;
-        const int begin = tile.from[r], end = tile.to[r];
-        const int first_vector = begin / kLanes, last_vector = (end - 1) / kLanes;
-        const F32 hidden = broadcast(-__builtin_inff());
-        F32 top = broadcast(tile.highest[r]);
-        for (int v = first_vector; v <= last_vector; ++v) {
-            F32 score = load(scores + v * kLanes);
-            if (begin > v * kLanes)
-                score = select(first(begin - v * kLanes), hidden, score);
-            score = select(first(end - v * kLanes), score, hidden);
-            store(scores + v * kLanes, score);
-            top = max(top, score);
-        }
-        const float highest = reduce_max(top);
-        const float shrink = exp2_below(tile.highest[r], highest);
-        // Where all scores so far are -inf, any finite reference makes all weights 0.
-        const F32 reference = broadcast(highest == -__builtin_inff() ? 0.0f : highest);
+    PENSTOCK_INLINE void weigh_row(const Scored<float>& tile, int r, float reference,
+                                   float shrink) {
         F32 mass = load(tile.mass + r * kLanes) * broadcast(shrink);
-        for (int v = first_vector; v <= last_vector; ++v) {
-            const F32 weight = exp2_nonpositive(load(scores + v * kLanes) - reference);
-            store(scores + v * kLanes, weight);
+        tile.for_seen_vectors(r, [&](int v) {
+            float* scores = tile.scores + r * kTile + v * kLanes;
+            const F32 weight = exp2_nonpositive(load(scores) - broadcast(reference));
+            store(scores, weight);
             mass = mass + weight;
-        }
+        });
         store(tile.mass + r * kLanes, mass);
-        tile.highest[r] = highest;
         tile.shrink(r, shrink);
     }
 };

@@ -67,45 +67,11 @@ struct Pairs {
         return which == 0 ? interleaved_bf16(value, zero) : interleaved_bf16(zero, value);
     }
 
-    // Turns scores into weights relative to the rows' new highest scores, and brings the rows'
-    // state to those.
     static void weigh(const Scored<uint16_t>& tile) {
-        static_assert(kMaxRows <= 8 && kTileVectors == 4);
-        const F32 hidden = broadcast(-__builtin_inff());
-        F32 tops[8];
-#pragma GCC unroll 8
-        for (int r = 0; r < 8; ++r)
-            tops[r] = r < tile.count ? top_of(tile, r) : hidden;
-        const F32 before = load(tile.highest);
-        const F32 highest = max(reduce_max_each(tops), before);
-        store(tile.highest, select(first(tile.count), highest, before));
-        float shrinks[kLanes], references[kLanes];
-        store(shrinks, exp2_below(before, highest));
-        // Where all scores so far are -inf, any finite reference makes all weights 0.
-        store(references, select(equal(highest, hidden), broadcast(0.0f), highest));
-        for (int r = 0; r < tile.count; ++r) {
-            if (tile.from[r] < tile.to[r])
-                weigh_row(tile, r, references[r], shrinks[r]);
-        }
-    }
-
-    // The highest score of each lane; those of hidden keys become -inf.
-    PENSTOCK_INLINE F32 top_of(const Scored<uint16_t>& tile, int r) {
-        float* scores = tile.scores + r * kTile;
-        const F32 hidden = broadcast(-__builtin_inff());
-        const int begin = tile.from[r], end = tile.to[r];
-        if (begin >= end)
-            return hidden;
-        F32 score[kTileVectors];
-        for (int v = 0; v < kTileVectors; ++v) {
-            score[v] = load(scores + v * kLanes);
-            if (begin == 0 && end == kTile)
-                continue;
-            score[v] = select(first(begin - v * kLanes), hidden, score[v]);
-            score[v] = select(first(end - v * kLanes), score[v], hidden);
-            store(scores + v * kLanes, score[v]);
-        }
-        return max(max(score[0], score[1]), max(score[2], score[3]));
+        static_assert(kTileVectors == 4);
+        weigh_seen(tile, [&](int r, float reference, float shrink) {
+            weigh_row(tile, r, reference, shrink);
+        });
     }
 
     PENSTOCK_INLINE void weigh_row(const Scored<uint16_t>& tile, int r, float reference,

@@ -88,7 +88,7 @@ void weigh_rows(const Task<typename Numbers::Cached>& task, const Buffers<Number
                           buffer.lane_mass + row * kLanes,
                           buffer.sums + row * task.padded,
                           static_cast<int>(task.padded / kLanes)};
-    int64_t token = row / group, end = (token + 1) * group;
+    int64_t token = quotient(row, group), end = (token + 1) * group;
     for (int r = 0; r < count; ++r) {
         if (row + r == end)
             ++token, end += group;
@@ -116,7 +116,7 @@ struct TileRows {
             convert(tile, task.visible_from(0, tile), task.visible_to(task.job.count - 1, tile));
         const int64_t blocks = (task.rows + kMaxRows - 1) / kMaxRows;
         for (int64_t b = 0, row = 0; b < blocks; ++b) {
-            const int64_t end = task.rows * (b + 1) / blocks; // as even as possible
+            const int64_t end = quotient(task.rows * (b + 1), blocks); // as even as possible
             add_block(tile, row, static_cast<int>(end - row), ahead);
             row = end;
         }
@@ -181,7 +181,7 @@ struct TileRows {
             return;
         }
         while (begin < end) { // block by block
-            const int64_t left = step.block_tokens - (tile + begin) % step.block_tokens;
+            const int64_t left = step.block_tokens - remainder(tile + begin, step.block_tokens);
             const int n = static_cast<int>(smaller(left, end - begin));
             const Cached* from[kMost];
             from[0] = task.value_row(tile + begin);
@@ -226,7 +226,8 @@ struct TileRows {
     // Rows [row, row + count) with one tile: scores, weights, values. The steps that all of these
     // rows see are added for all at once; a row's own further keys before and after those.
     void add_block(int64_t tile, int64_t row, int count, Ahead& ahead) const {
-        const int64_t first_token = row / step.group, last_token = (row + count - 1) / step.group;
+        const int64_t first_token = quotient(row, step.group);
+        const int64_t last_token = quotient(row + count - 1, step.group);
         const int begin = task.visible_from(first_token, tile);
         const int end = task.visible_to(last_token, tile);
         if (begin >= kTile || end <= 0)
@@ -237,10 +238,12 @@ struct TileRows {
         const int to = task.visible_to(first_token, tile);
         const int shared_from = (from + kStep - 1) / kStep * kStep;
         const int shared_to = larger(shared_from, to / kStep * kStep);
-        own_values(tile, row, count, 0, shared_from, ahead);
+        if (begin < shared_from)
+            own_values(tile, row, count, 0, shared_from, ahead);
         if (shared_from < shared_to)
             add_steps(tile, row, count, shared_from, shared_to, ahead);
-        own_values(tile, row, count, shared_to, kTile, ahead);
+        if (shared_to < end)
+            own_values(tile, row, count, shared_to, kTile, ahead);
     }
 
     // Values of the keys within [low, high) of the tile that each row sees.
@@ -248,7 +251,7 @@ struct TileRows {
                     Ahead& ahead) const {
         const int64_t end = row + count;
         while (row < end) {
-            const int64_t token = row / step.group;
+            const int64_t token = quotient(row, step.group);
             const int64_t next = smaller(end, (token + 1) * step.group);
             const int from = static_cast<int>(larger(low, task.visible_from(token, tile)));
             const int to = static_cast<int>(smaller(high, task.visible_to(token, tile)));

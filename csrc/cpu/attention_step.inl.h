@@ -5,6 +5,7 @@
 #include "cpu/attention_partials.h"
 #include "cpu/bf16_pairs.h"
 #include "cpu/half.h"
+#include "cpu/sizes.h"
 #include "penstock/kernel.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
@@ -12,11 +13,11 @@ namespace {
 namespace attention {
 
 constexpr int64_t kSpan = kAttentionSpan;
-// Rows of a task: a tile is converted once for all of them, which takes pairs longer.
-constexpr int64_t kBlockRows = kBf16Pairs ? 96 : 64;
+// Rows of a task: a tile is converted once for all of them.
+constexpr int64_t kBlockRows = kLanes == 16 ? 96 : 64;
 
 PENSTOCK_INLINE int64_t round_up(int64_t x, int64_t unit) {
-    return (x + unit - 1) / unit * unit;
+    return ceil_div(x, unit) * unit;
 }
 PENSTOCK_INLINE int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -112,8 +113,8 @@ PENSTOCK_INLINE void for_each_row(const Step& step, Visit visit) {
 
 PENSTOCK_INLINE Job job_within(const Step& step, int64_t row, int64_t task) {
     const int64_t count = step.chunk_tokens(row), base = step.chunk_position(row);
-    Job job{row, 0, 1, task % step.kv_heads, 0, 0};
-    int64_t unit = task / step.kv_heads;
+    Job job{row, 0, 1, remainder(task, step.kv_heads), 0, 0};
+    int64_t unit = quotient(task, step.kv_heads);
     if (step.split) {
         while (unit >= step.spans(base + job.first))
             unit -= step.spans(base + job.first++);

@@ -5,6 +5,7 @@
 #include "cpu/attention_step.inl.h"
 #include "cpu/attention_tile.inl.h"
 #include "cpu/simd.h"
+#include "cpu/sizes.h"
 #include "penstock/kernel.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
@@ -42,19 +43,20 @@ struct Task {
 
     const Element* key_block(int64_t key) const {
         const TensorView& keys = call.tensor[4];
-        return keys.row<Element>(table[key / step.block_tokens]) + job.kv_head * keys.stride[1] +
-               key % step.block_tokens;
+        return keys.row<Element>(table[quotient(key, step.block_tokens)]) +
+               job.kv_head * keys.stride[1] + remainder(key, step.block_tokens);
     }
     const Element* value_row(int64_t key) const {
         const TensorView& values = call.tensor[5];
-        return values.row<Element>(table[key / step.block_tokens]) +
-               job.kv_head * values.stride[1] + key % step.block_tokens * values.stride[2];
+        return values.row<Element>(table[quotient(key, step.block_tokens)]) +
+               job.kv_head * values.stride[1] +
+               remainder(key, step.block_tokens) * values.stride[2];
     }
 
     // The query of row `row`.
     const float* query(int64_t row) const {
-        const int64_t token = step.starts[job.row] + job.first + row / step.group;
-        const int64_t head = job.kv_head * step.group + row % step.group;
+        const int64_t token = step.starts[job.row] + job.first + quotient(row, step.group);
+        const int64_t head = job.kv_head * step.group + remainder(row, step.group);
         return call.tensor[0].row<float>(token) + head * step.dim;
     }
     F32 query_scale() const { return broadcast(call.real[0] * kLog2e); }

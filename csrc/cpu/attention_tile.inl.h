@@ -190,6 +190,21 @@ struct Scored {
     float* sums;     // [count][vectors]: the weighted sums of values so far
     int vectors;
 
+    bool sees_all(int r) const { return from[r] == 0 && to[r] == kTile; }
+
+    // f(v) for the vectors of keys of which row r sees some.
+    template <class Function>
+    void for_seen_vectors(int r, const Function& f) const {
+        if (sees_all(r)) {
+#pragma GCC unroll 8
+            for (int v = 0; v < kTileVectors; ++v)
+                f(v);
+            return;
+        }
+        for (int v = from[r] / kLanes; v * kLanes < to[r]; ++v)
+            f(v);
+    }
+
     // Brings the sums of row r to a higher reference.
     void shrink(int r, float factor) const {
         if (factor == 1.0f)
@@ -200,6 +215,52 @@ struct Scored {
         }
     }
 };
+
+// The highest score of each lane that row r sees; those of hidden keys become -inf.
+template <class Weight>
+PENSTOCK_INLINE F32 top_of(const Scored<Weight>& tile, int r) {
+    const F32 hidden = broadcast(-__builtin_inff());
+    const int begin = tile.from[r], end = tile.to[r];
+    F32 top = hidden;
+    if (begin >= end)
+        return top;
+#pragma GCC unroll 8
+    for (int v = 0; v < kTileVectors; ++v) {
+        float* scores = tile.scores + r * kTile + v * kLanes;
+        F32 score = load(scores);
+        if (!tile.sees_all(r)) {
+            score = select(first(begin - v * kLanes), hidden, score);
+            score = select(first(end - v * kLanes), score, hidden);
+            store(scores, score);
+        }
+        top = max(top, score);
+    }
+    return top;
+}
+
+// Brings the rows' state to their new highest scores, and calls weigh_row(r, reference, shrink) for
+// the rows that see some key: its weights are 2^(score - reference), what it has summed so far
+// shrinks. All rows' tops are found together, so that their chains hide each other's latency.
+template <class Weight, class WeighRow>
+PENSTOCK_INLINE void weigh_seen(const Scored<Weight>& tile, const WeighRow& weigh_row) {
+    static_assert(kMaxRows <= 8 && kMaxRows <= kLanes);
+    const F32 hidden = broadcast(-__builtin_inff());
+    F32 tops[8] = {hidden, hidden, hidden, hidden, hidden, hidden, hidden, hidden};
+#pragma GCC unroll 8
+    for (int r = 0; r < kMaxRows; ++r)
+        tops[r] = r < tile.count ? top_of(tile, r) : hidden;
+    const F32 before = load(tile.highest);
+    const F32 highest = max(reduce_max_each(tops), before);
+    store(tile.highest, select(first(tile.count), highest, before));
+    float shrinks[kLanes], references[kLanes];
+    store(shrinks, exp2_below(before, highest));
+    // Where all scores so far are -inf, any finite reference makes all weights 0.
+    store(references, select(equal(highest, hidden), broadcast(0.0f), highest));
+    for (int r = 0; r < tile.count; ++r) {
+        if (tile.from[r] < tile.to[r])
+            weigh_row(r, references[r], shrinks[r]);
+    }
+}
 
 } // namespace attention
 } // namespace

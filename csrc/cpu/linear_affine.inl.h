@@ -13,33 +13,22 @@
 // the minima of groups of 32 are summed apart, as linear_minima.h says: out = (acc + sum) + bias.
 #pragma once
 
+#include "cpu/affine_sums.h"
 #include "cpu/linear_affine_tiles.h"
 #include "cpu/linear_cut.h"
 #include "cpu/linear_minima.h"
+#include "cpu/linear_unpacked.h"
 #include "cpu/panel_ahead.h"
 #include "cpu/panel_reader.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 
-// What the values of a group add to a product for each unit of minimum.
-template <int kGroup, int group>
-PENSTOCK_INLINE float scaled_sum(const QuantizedUnit& unit) {
-    return kGroup == kUnit ? unit.scaled_sum : unit.scale * static_cast<float>(unit.sum[group]);
-}
-
-// The sum of the values of a group, times `factor`.
-template <int kGroup, int group>
-PENSTOCK_INLINE I32 zero_sums(const QuantizedUnit& unit, int32_t factor) {
-    constexpr bool kWhole = kGroup == kUnit;
-    return sums_times(unit.sum, kWhole || group == 0 ? factor : 0,
-                      kWhole || group == 1 ? factor : 0);
-}
-
-// The dots of one group: kRows rows times vectors first .. first + count - 1 of a panel.
-template <int kBits, int kGroup, int group, int first, int count, int kRows>
-PENSTOCK_INLINE void group_dots(const uint8_t* quants, const QuantizedUnit* const (&in)[kRows],
-                                I32 (&dot)[kRows][count]) {
+// The dots of one group: kRows rows times vectors first .. first + count - 1 of the panels that lie
+// beside each other.
+template <int kBits, int kGroup, int group, int first, int count, int kPanels, int kRows>
+PENSTOCK_INLINE void group_dots(const uint8_t* const (&quants)[kPanels],
+                                const QuantizedUnit* const (&in)[kRows], I32 (&dot)[kRows][count]) {
     using D = Dot<kBits>;
     constexpr int kSteps = kGroup / 4;
     typename D::Sum sum[kRows][count];
@@ -48,7 +37,8 @@ PENSTOCK_INLINE void group_dots(const uint8_t* quants, const QuantizedUnit* cons
         typename D::Weight weight[count];
         unrolled<count>([&](auto p) {
             constexpr int kVector = first + decltype(p)::value;
-            weight[p.value] = D::prepare(step_words<kBits, kStep, kVector>(quants));
+            weight[p.value] = D::prepare(
+                step_words<kBits, kStep, kVector % kPanelVectors>(quants[kVector / kPanelVectors]));
         });
         unrolled<kRows>([&](auto m) {
             const Words values = broadcast_word(in[m.value]->value + 4 * kStep);
@@ -66,81 +56,79 @@ PENSTOCK_INLINE void group_dots(const uint8_t* quants, const QuantizedUnit* cons
 // part.
 enum class Minima { none, stored, asked };
 
-// Products of kRows rows with one panel, summed over all units, but for minima that go by tiles.
-// `x` is the first row.
-template <int kBits, int kGroup, Minima kMinima, int kRows>
-PENSTOCK_INLINE void multiply_panel(const PanelPart& part, const uint8_t* panel, int64_t units,
-                                    const uint8_t* x, int64_t x_stride, PanelAhead& ahead,
-                                    F32 (&total)[kRows][kPanelVectors]) {
+// Products of kRows rows with kPanels panels, summed over all units, but for minima that go by
+// tiles. `x` is the first row.
+template <int kBits, int kGroup, Minima kMinima, int kRows, int kPanels>
+PENSTOCK_INLINE void multiply_panels(const PanelPart& part, const uint8_t* (&panel)[kPanels],
+                                     int64_t units, const uint8_t* x, int64_t x_stride,
+                                     PanelAhead& ahead,
+                                     F32 (&total)[kRows][kPanels][kPanelVectors]) {
     constexpr int kGroups = kUnit / kGroup;
-    constexpr int kVectors = Dot<kBits>::kVectors;
+    constexpr int kVectors = kPanels == 1 ? Dot<kBits>::kVectors : kPanels * kPanelVectors;
     using Scales = PanelScales<kGroups>;
     const bool minimum = kMinima == Minima::asked ? part.stored_minimum : kMinima == Minima::stored;
     const int32_t zero = minimum ? 0 : -part.zero_point;
     const ScaleForm form = part.scale_form;
-    Scales scales;
-    Scales minima;
-    F32 acc[kRows][kPanelVectors] = {};
+    Scales scales[kPanels];
+    Scales minima[kPanels];
+    F32 acc[kRows][kPanels][kPanelVectors] = {};
     const QuantizedUnit* in[kRows];
     for (int m = 0; m < kRows; ++m) {
         in[m] = reinterpret_cast<const QuantizedUnit*>(x + m * x_stride);
     }
     for (int64_t unit = 0; unit < units; ++unit) {
         ahead.step();
-        if (form == ScaleForm::two_level && unit % kUnitsPerSuper == 0) {
-            panel = Scales::read_super(scales, panel);
+        unrolled<kPanels>([&](auto j) {
+            const uint8_t*& at = panel[j.value];
+            if (form == ScaleForm::two_level && unit % kUnitsPerSuper == 0) {
+                at = Scales::read_super(scales[j.value], at);
+                if (minimum)
+                    at = Scales::read_super(minima[j.value], at);
+            }
+            at = Scales::read(scales[j.value], form, at);
             if (minimum)
-                panel = Scales::read_super(minima, panel);
-        }
-        panel = Scales::read(scales, form, panel);
-        if (minimum)
-            panel = Scales::read(minima, form, panel);
-        unrolled<kGroups*(kPanelVectors / kVectors)>([&](auto i) {
+                at = Scales::read(minima[j.value], form, at);
+        });
+        unrolled<kGroups*(kPanels * kPanelVectors / kVectors)>([&](auto i) {
             constexpr int g = decltype(i)::value % kGroups;
             constexpr int first = decltype(i)::value / kGroups * kVectors;
             I32 dot[kRows][kVectors];
             group_dots<kBits, kGroup, g, first>(panel, in, dot);
             unrolled<kRows>([&](auto m) {
                 const QuantizedUnit& row = *in[m.value];
+                const F32 sum_x = broadcast(scaled_sum<kGroup, g>(row));
                 unrolled<kVectors>([&](auto p) {
+                    constexpr int j = (first + decltype(p)::value) / kPanelVectors;
+                    constexpr int v = (first + decltype(p)::value) % kPanelVectors;
                     I32 sum = dot[m.value][p.value];
                     if (zero != 0)
                         sum = sum + zero_sums<kGroup, g>(row, zero);
-                    F32& a = acc[m.value][first + p.value];
-                    const F32 scale = broadcast(row.scale) * scales.value[g][first + p.value];
+                    F32& a = acc[m.value][j][v];
+                    const F32 scale = broadcast(row.scale) * scales[j].value[g][v];
                     a = fma(to_float(sum), scale, a);
+                    if (minimum && !kMinimaByTiles<kGroup>)
+                        a = fma(minima[j].value[g][v], sum_x, a);
                 });
             });
-            if (minimum && !kMinimaByTiles<kGroup>) {
-                unrolled<kRows>([&](auto m) {
-                    const F32 sum_x = broadcast(scaled_sum<kGroup, g>(*in[m.value]));
-                    unrolled<kVectors>([&](auto p) {
-                        F32& a = acc[m.value][first + p.value];
-                        a = fma(minima.value[g][first + p.value], sum_x, a);
-                    });
-                });
-            }
         });
-        panel += quant_bytes(kBits);
+        for (int j = 0; j < kPanels; ++j)
+            panel[j] += quant_bytes(kBits);
         for (int m = 0; m < kRows; ++m)
             ++in[m];
     }
     for (int m = 0; m < kRows; ++m) {
-        for (int p = 0; p < kPanelVectors; ++p)
-            total[m][p] = acc[m][p];
+        for (int j = 0; j < kPanels; ++j) {
+            for (int v = 0; v < kPanelVectors; ++v)
+                total[m][j][v] = acc[m][j][v];
+        }
     }
 }
 
-// Most rows that share one unpacking of a panel: as many as the registers hold sums for; with twice
-// the registers more rows are no faster. Arrays have no registers to fill, only code to compile;
-// and groups of 16 are common at 6 bits only.
-#if defined(PENSTOCK_SIMD_ARRAY)
-constexpr int kRegisterRows = 2;
-#else
-constexpr int kRegisterRows = 4;
-#endif
+// Groups of 16 have twice the scales, and are common at 6 bits only.
 template <int kBits, int kGroup>
-constexpr int kMaxRows = kGroup == kUnit || kBits == 6 ? kRegisterRows : 2;
+constexpr int kMaxRows = kGroup == kUnit ? kRegisterRows
+                         : kBits == 6    ? 4
+                                         : 2;
 
 // Rows from `row` on and panels [begin, end) of a part.
 struct BlockProduct {
@@ -163,21 +151,29 @@ void multiply_rows(const BlockProduct& product, PanelAhead& ahead) {
     float* of_minima = product.minima.sums();
     if (by_tiles)
         configure_minima(kRows);
-    for (int64_t panel = product.begin; panel < product.end; ++panel) {
-        const uint8_t* data = part.data + panel * part.panel_bytes;
+    for (int64_t panel = product.begin; panel < product.end; panel += kPanelsBeside) {
+        // Where no panel is left beside, the last one is multiplied twice.
+        int64_t index[kPanelsBeside];
+        const uint8_t* data[kPanelsBeside];
+        for (int j = 0; j < kPanelsBeside; ++j) {
+            index[j] = panel + j < product.end ? panel + j : panel;
+            data[j] = part.data + index[j] * part.panel_bytes;
+        }
         if (by_tiles) {
             if (!product.split)
-                split_minima<kBits>(part, data, units, product.minima.steps());
+                split_minima<kBits>(part, data[0], units, product.minima.steps());
             multiply_minima(product.minima.steps(), depth, x, operands.x_stride, of_minima);
         }
-        F32 total[kRows][kPanelVectors];
-        multiply_panel<kBits, kGroup, kMinima, kRows>(part, data, units, x, operands.x_stride,
-                                                      ahead, total);
+        F32 total[kRows][kPanelsBeside][kPanelVectors];
+        multiply_panels<kBits, kGroup, kMinima, kRows>(part, data, units, x, operands.x_stride,
+                                                       ahead, total);
         for (int m = 0; m < kRows; ++m) {
             if (by_tiles)
-                total[m][0] = total[m][0] + load(of_minima + m * kPanelRows);
-            store_panel(*operands.linear, part, panel, total[m],
-                        operands.out + (product.row + m) * operands.out_stride);
+                total[m][0][0] = total[m][0][0] + load(of_minima + m * kPanelRows);
+            for (int j = 0; j < kPanelsBeside; ++j) {
+                store_panel(*operands.linear, part, index[j], total[m][j],
+                            operands.out + (product.row + m) * operands.out_stride);
+            }
         }
     }
 }
@@ -202,7 +198,7 @@ void multiply_blocks(const AffineOperands& operands, const LinearTask& task, int
     const int64_t depth = operands.linear->depth;
     const int64_t steps = ceil_div(task.row_end - row_begin, kMax) * (depth / kUnit);
     const auto block = [](int64_t left) { return ceil_div(left, ceil_div(left, kMax)); };
-    multiply_each(task, row_begin, steps, block,
+    multiply_each(task, row_begin, steps, kPanelsBeside, block,
                   [&](int64_t begin, int64_t end, int64_t row, int64_t rows, PanelAhead& ahead) {
                       const MinimumBuffers minima{workspace.data, depth};
                       const bool split = row > row_begin && end == begin + 1;
@@ -214,6 +210,10 @@ void multiply_blocks(const AffineOperands& operands, const LinearTask& task, int
 // Rows in tile blocks where the level has tiles, and the rest in blocks of a few.
 template <int kBits, int kGroup, Minima kMinima>
 void multiply_task(const AffineOperands& operands, const LinearTask& task, Workspace& workspace) {
+    if constexpr (kUnpacks) {
+        if (task.row_end - task.row_begin >= kMinUnpackedRows)
+            return multiply_unpacked<kBits, kGroup>(operands, task, workspace);
+    }
     int64_t row = task.row_begin;
     if constexpr (kTiles) {
         const int64_t rest = (task.row_end - row) % kTileBlockRows;
@@ -271,7 +271,9 @@ inline void linear_affine_run(const Arguments& arguments, int, int64_t index,
 }
 
 PENSTOCK_INLINE size_t affine_workspace_bytes(const LinearPanels& linear) {
-    return kTiles ? affine_tiles_workspace_bytes(linear) : 0;
+    return kTiles     ? affine_tiles_workspace_bytes(linear)
+           : kUnpacks ? unpacked_workspace_bytes()
+                      : 0;
 }
 
 inline size_t linear_affine_workspace_bytes(const Arguments& arguments) {

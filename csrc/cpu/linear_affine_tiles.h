@@ -1,5 +1,5 @@
 // Integer weights in int8 tiles, for blocks of many rows: the same integers and the same float sums
-// as multiply_panel, so which one computes a row changes none of its bits.
+// as multiply_panels, so which one computes a row changes none of its bits.
 //
 // A panel is unpacked once, to bytes and float32 scales, for all row blocks of a task. Included by
 // linear_affine.inl.h.
@@ -7,8 +7,8 @@
 
 #include "cpu/linear_minima.h"
 #include "cpu/panel_ahead.h"
-#include "cpu/panel_reader.h"
 #include "cpu/tiles.h"
+#include "cpu/unpacked_panel.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
@@ -17,13 +17,6 @@ constexpr int64_t kTileBlockRows = 16;
 // Fewer rows than this leave more of a tile idle than VPDPBUSD loses.
 constexpr int64_t kMinTileRows = 8;
 
-// A unit of an unpacked panel: quants as tile rows, scales and minima of up to two groups.
-struct UnpackedUnit {
-    alignas(64) uint8_t quants[8][4 * kPanelRows];
-    alignas(64) float scale[2][kPanelRows];
-    alignas(64) float minimum[2][kPanelRows];
-};
-
 // Groups whose dots are computed one after the other, each in a tile of its own, while the vector
 // unit adds those of the four before.
 constexpr int kDotTiles = 4;
@@ -31,46 +24,11 @@ constexpr int64_t kTileSums = kTileBlockRows * kPanelRows;
 
 // Minima, the unpacked panel, the int32 sums of two times four groups.
 PENSTOCK_INLINE size_t affine_tiles_workspace_bytes(const LinearPanels& linear) {
-    return minima_workspace_bytes(linear) +
-           static_cast<size_t>(linear.depth / kUnit) * sizeof(UnpackedUnit) +
+    return minima_workspace_bytes(linear) + unpacked_panel_bytes(linear.depth) +
            2 * kDotTiles * kTileSums * sizeof(int32_t);
 }
 
 #if defined(PENSTOCK_TILES_AMX) || defined(PENSTOCK_TILES_ARRAY)
-
-PENSTOCK_INLINE void store_words(uint8_t* to, const Words& words) {
-    std::memcpy(to, &words, sizeof words);
-}
-
-template <int kBits, int kGroup>
-PENSTOCK_INLINE void unpack_panel(const PanelPart& part, const uint8_t* panel, int64_t units,
-                                  UnpackedUnit* to) {
-    constexpr int kGroups = kUnit / kGroup;
-    using Scales = PanelScales<kGroups>;
-    const ScaleForm form = part.scale_form;
-    const bool minimum = part.stored_minimum;
-    Scales scales;
-    Scales minima;
-    for (int64_t unit = 0; unit < units; ++unit, ++to) {
-        if (form == ScaleForm::two_level && unit % kUnitsPerSuper == 0) {
-            panel = Scales::read_super(scales, panel);
-            if (minimum)
-                panel = Scales::read_super(minima, panel);
-        }
-        panel = Scales::read(scales, form, panel);
-        if (minimum)
-            panel = Scales::read(minima, form, panel);
-        unrolled<kGroups>([&](auto g) {
-            store(to->scale[g.value], scales.value[g.value][0]);
-            if (minimum && !kMinimaByTiles<kGroup>)
-                store(to->minimum[g.value], minima.value[g.value][0]);
-        });
-        unrolled<8>([&](auto s) {
-            store_words(to->quants[s.value], step_words<kBits, decltype(s)::value, 0>(panel));
-        });
-        panel += quant_bytes(kBits);
-    }
-}
 
 // Tiles 0 .. 3: sums of four dots; 4, 5: activations; 6, 7: weights.
 PENSTOCK_INLINE void configure_int8(int64_t rows, int group) {
@@ -89,8 +47,8 @@ PENSTOCK_INLINE void configure_int8(int64_t rows, int group) {
 
 // The dot products of one group for all rows of a block, in tile `c`, written to `sums`.
 template <int c, int kGroup>
-PENSTOCK_INLINE void dot_tile(const uint8_t* x, int64_t x_stride, const UnpackedUnit* unpacked,
-                              int64_t group, int32_t* sums) {
+PENSTOCK_INLINE void dot_tile(const uint8_t* x, int64_t x_stride,
+                              const UnpackedUnit<kGroup>* unpacked, int64_t group, int32_t* sums) {
     constexpr int kGroups = kUnit / kGroup;
     const int64_t unit = group / kGroups;
     const int64_t part = group % kGroups;
@@ -102,11 +60,11 @@ PENSTOCK_INLINE void dot_tile(const uint8_t* x, int64_t x_stride, const Unpacked
     store_tile<c>(sums, 4 * kPanelRows);
 }
 
-// Adds the dots of one group to the running sums, as multiply_panel does. Rows past the block have
+// Adds the dots of one group to the running sums, as multiply_panels does. Rows past the block have
 // row pointers that repeat its last.
 template <int kGroup>
-PENSTOCK_INLINE void add_group(const UnpackedUnit* unpacked, int64_t group, const PanelPart& of,
-                               const uint8_t* const* row, const int32_t* sums,
+PENSTOCK_INLINE void add_group(const UnpackedUnit<kGroup>* unpacked, int64_t group,
+                               const PanelPart& of, const uint8_t* const* row, const int32_t* sums,
                                F32 (&acc)[kTileBlockRows]) {
     constexpr int kGroups = kUnit / kGroup;
     const int64_t unit = group / kGroups;
@@ -134,7 +92,7 @@ PENSTOCK_INLINE void add_group(const UnpackedUnit* unpacked, int64_t group, cons
 }
 
 template <int kGroup>
-PENSTOCK_INLINE void multiply_tile_block(const UnpackedUnit* unpacked, int64_t groups,
+PENSTOCK_INLINE void multiply_tile_block(const UnpackedUnit<kGroup>* unpacked, int64_t groups,
                                          const PanelPart& of, const uint8_t* x, int64_t x_stride,
                                          int64_t rows, int32_t* sums, PanelAhead& ahead,
                                          F32 (&out)[kTileBlockRows]) {
@@ -198,8 +156,8 @@ PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const Linear
     const int64_t steps =
         ceil_div(row_end - task.row_begin, kTileBlockRows) * ceil_div(groups, kDotTiles);
     const MinimumBuffers minima{workspace.data, linear.depth};
-    auto* unpacked = reinterpret_cast<UnpackedUnit*>(static_cast<uint8_t*>(workspace.data) +
-                                                     minima_workspace_bytes(linear));
+    auto* unpacked = reinterpret_cast<UnpackedUnit<kGroup>*>(static_cast<uint8_t*>(workspace.data) +
+                                                             minima_workspace_bytes(linear));
     auto* sums = reinterpret_cast<int32_t*>(unpacked + units);
     const bool minima_apart = kMinimaByTiles<kGroup> && part.stored_minimum;
     for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
@@ -207,7 +165,7 @@ PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const Linear
         if (minima_apart)
             sum_minima<kBits>(operands, part, data, task.row_begin, row_end, minima);
         unpack_panel<kBits, kGroup>(part, data, units, unpacked);
-        PanelAhead ahead(task, panel, steps);
+        PanelAhead ahead(task, panel, 1, steps);
         int64_t configured = 0;
         for_tile_blocks(task.row_begin, row_end, [&](int64_t row, int64_t rows) {
             if (rows != configured)

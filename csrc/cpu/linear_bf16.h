@@ -83,7 +83,7 @@ int64_t multiply_pair_rows(const PairOperands& operands, const LinearTask& task,
         const uint8_t* weights = part.data + panel * part.panel_bytes;
         F32 sum[kRows][2] = {};
         PanelAhead ahead = row == task.row_begin
-                               ? PanelAhead(task, panel, ceil_div(pairs, kPairsEach))
+                               ? PanelAhead(task, panel, 1, ceil_div(pairs, kPairsEach))
                                : PanelAhead();
         multiply_pairs<kRows>(reinterpret_cast<const uint16_t*>(weights), pairs, in, ahead, sum);
         for (int m = 0; m < kRows; ++m) {

@@ -4,6 +4,8 @@
 
 #include "cpu/panel.h"
 #include "cpu/simd.h"
+#include "cpu/sizes.h"
+#include "cpu/tiles.h"
 #include "cpu/unrolled.h"
 #include "penstock/kernel.h"
 
@@ -19,6 +21,20 @@ constexpr int64_t kMinChunkBytes = 12 * 1024;
 constexpr int64_t kTasksPerThread = 8;
 constexpr int64_t kDefaultThreads = 4;
 
+// Float vectors of a panel's 16 rows.
+constexpr int kPanelVectors = kPanelRows / kLanes;
+
+// Panels that an affine product takes beside each other, and most rows that share what is read of
+// them: as many sums as the registers hold. Their chains hide each other's latency: Intel's
+// processors take two VPDPBUSD a cycle, each five cycles long. Minima by tiles are of one panel at
+// a time. Arrays have no registers to fill, only code to compile.
+constexpr int kPanelsBeside = kPanelVectors == 1 && !kTiles ? 2 : 1;
+#if defined(PENSTOCK_SIMD_ARRAY)
+constexpr int kRegisterRows = 2;
+#else
+constexpr int kRegisterRows = kPanelsBeside == 2 ? 6 : 4;
+#endif
+
 // What one task computes: rows [row_begin, row_end) of the panels [panel_begin, panel_end).
 struct LinearTask {
     const PanelPart* part;
@@ -29,12 +45,9 @@ struct LinearTask {
     bool sole = true; // no other task has these panels
     // The first panel of the task that the same thread is likely to do next; null: not known.
     const uint8_t* next = nullptr;
-    int64_t next_bytes = 0;
+    int64_t next_panels = 0;
+    int64_t next_panel_bytes = 0;
 };
-
-PENSTOCK_INLINE int64_t ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
 
 // Bytes of a row of activations rounded to bf16, padded to whole vectors. The odd line spreads rows
 // over the cache sets.
@@ -87,8 +100,9 @@ struct LinearCut {
     }
 
     PENSTOCK_INLINE int64_t chunk_panels(const LinearCut& cut, const PanelPart& part) {
-        const int64_t panels = cut.chunk_bytes / part.panel_bytes;
-        return panels < 1 ? 1 : panels;
+        const int64_t beside = is_affine(part.encoding) ? kPanelsBeside : 1;
+        const int64_t panels = quotient(cut.chunk_bytes, part.panel_bytes) / beside * beside;
+        return panels < beside ? beside : panels;
     }
 
     PENSTOCK_INLINE int64_t chunks(const LinearCut& cut, const PanelPart& part) {
@@ -113,7 +127,8 @@ struct LinearCut {
         if (index + cut.threads < tasks(cut)) {
             const LinearTask next = task_alone(cut, index + cut.threads);
             task.next = next.part->data + next.panel_begin * next.part->panel_bytes;
-            task.next_bytes = next.part->panel_bytes;
+            task.next_panels = next.panel_end - next.panel_begin;
+            task.next_panel_bytes = next.part->panel_bytes;
         }
         return task;
     }
@@ -121,8 +136,8 @@ struct LinearCut {
   private:
     // Row blocks vary fastest, so that threads at work share chunks in the outer cache.
     PENSTOCK_INLINE LinearTask task_alone(const LinearCut& cut, int64_t index) {
-        const int64_t block = index % cut.row_blocks;
-        int64_t chunk = index / cut.row_blocks;
+        const int64_t block = remainder(index, cut.row_blocks);
+        int64_t chunk = quotient(index, cut.row_blocks);
         int i = 0;
         while (chunk >= chunks(cut, cut.linear->parts[i])) {
             chunk -= chunks(cut, cut.linear->parts[i]);
@@ -136,9 +151,6 @@ struct LinearCut {
                 row + kRowBlock < cut.rows ? row + kRowBlock : cut.rows};
     }
 };
-
-// Float vectors of a panel's 16 rows.
-constexpr int kPanelVectors = kPanelRows / kLanes;
 
 // Adds the bias and writes the columns of one panel for one row of the output.
 PENSTOCK_INLINE void store_panel(const LinearPanels& linear, const PanelPart& part, int64_t panel,

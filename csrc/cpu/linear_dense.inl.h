@@ -115,7 +115,7 @@ void multiply_dense_task(const DenseOperands& operands, const LinearTask& task) 
         default: multiply_dense_rows<encoding, kMax>(operands, part, begin, end, row, ahead); break;
         }
     };
-    multiply_each(task, task.row_begin, steps, block, multiply);
+    multiply_each(task, task.row_begin, steps, 1, block, multiply);
 }
 
 inline int linear_dense_phases(const Arguments&) {

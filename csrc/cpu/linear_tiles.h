@@ -83,7 +83,7 @@ PENSTOCK_INLINE void multiply_bf16_tiles(const LinearPanels& linear, const Linea
         for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
             const uint8_t* weights = part.data + panel * part.panel_bytes;
             PanelAhead ahead =
-                row == task.row_begin ? PanelAhead(task, panel, steps) : PanelAhead();
+                row == task.row_begin ? PanelAhead(task, panel, 1, steps) : PanelAhead();
             if (rows > kTileRows) {
                 multiply_bf16_panel<true>(weights, steps, rounded, row_bytes, ahead, sums);
             } else {

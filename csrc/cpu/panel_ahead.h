@@ -16,14 +16,17 @@ class PanelAhead {
   public:
     PanelAhead() = default;
 
-    // What follows `panel` of a task, which is multiplied in `steps` steps.
-    PanelAhead(const LinearTask& task, int64_t panel, int64_t steps) {
+    // What follows `count` panels of a task from `first` on, which are multiplied in `steps` steps:
+    // as many panels, or what there is of them.
+    PanelAhead(const LinearTask& task, int64_t first, int64_t count, int64_t steps) {
         if (!worth_fetching(task))
             return;
         const PanelPart& part = *task.part;
-        const bool last = panel + 1 == task.panel_end;
-        const int64_t bytes = last ? task.next_bytes : part.panel_bytes;
-        line_ = last ? task.next : part.data + (panel + 1) * part.panel_bytes;
+        const int64_t end = first + count, left = task.panel_end - end;
+        const int64_t bytes = left > 0 ? (left < count ? left : count) * part.panel_bytes
+                                       : (task.next_panels < count ? task.next_panels : count) *
+                                             task.next_panel_bytes;
+        line_ = left > 0 ? part.data + end * part.panel_bytes : task.next;
         end_ = line_ + bytes;
         lines_each_ = ceil_div(ceil_div(bytes, kLineBytes), steps < 1 ? 1 : steps);
     }
@@ -40,8 +43,8 @@ class PanelAhead {
 };
 
 // Calls multiply(panel_begin, panel_end, row, rows, ahead) for all panels of a task and its rows
-// from `row_begin` on. `block(left)`: how many of the rows that are left go together; `steps`: how
-// often all of them call ahead.step() for one panel.
+// from `row_begin` on. `beside`: how many panels go together; `block(left)`: how many of the rows
+// that are left; `steps`: how often all rows call ahead.step() for so many panels.
 //
 // Where fetching ahead is worth it, all rows are multiplied with one panel while the next one
 // comes; else a few rows stay near and take all panels. So too where other tasks read the panels,
@@ -49,15 +52,16 @@ class PanelAhead {
 // floats, two to four times as long, lose 4 % by it).
 template <class Block, class Multiply>
 PENSTOCK_INLINE void multiply_each(const LinearTask& task, int64_t row_begin, int64_t steps,
-                                   const Block& block, const Multiply& multiply) {
+                                   int64_t beside, const Block& block, const Multiply& multiply) {
     const bool fetching = row_begin == task.row_begin && worth_fetching(task) &&
                           (task.sole || !is_affine(task.part->encoding));
-    const int64_t at_once = fetching ? 1 : task.panel_end - task.panel_begin;
+    const int64_t at_once = fetching ? beside : task.panel_end - task.panel_begin;
     for (int64_t first = task.panel_begin; first < task.panel_end; first += at_once) {
-        PanelAhead ahead = fetching ? PanelAhead(task, first, steps) : PanelAhead();
+        const int64_t end = first + at_once < task.panel_end ? first + at_once : task.panel_end;
+        PanelAhead ahead = fetching ? PanelAhead(task, first, end - first, steps) : PanelAhead();
         for (int64_t row = row_begin; row < task.row_end;) {
             const int64_t rows = block(task.row_end - row);
-            multiply(first, first + at_once, row, rows, ahead);
+            multiply(first, end, row, rows, ahead);
             row += rows;
         }
     }

@@ -1,0 +1,26 @@
+// Division of sizes, which are not negative. Nearly always they fit 32 bits, which Intel's
+// processors before Ice Lake divide in a third of the cycles that 64 take them, some 25 of 40
+// to 90.
+#pragma once
+
+#include <cstdint>
+
+namespace penstock::cpu {
+
+inline bool both_short(int64_t a, int64_t b) {
+    return (static_cast<uint64_t>(a | b) >> 32) == 0;
+}
+
+inline int64_t quotient(int64_t a, int64_t b) {
+    return both_short(a, b) ? static_cast<uint32_t>(a) / static_cast<uint32_t>(b) : a / b;
+}
+
+inline int64_t remainder(int64_t a, int64_t b) {
+    return both_short(a, b) ? static_cast<uint32_t>(a) % static_cast<uint32_t>(b) : a % b;
+}
+
+inline int64_t ceil_div(int64_t a, int64_t b) {
+    return quotient(a + b - 1, b);
+}
+
+} // namespace penstock::cpu
