@@ -224,9 +224,8 @@ void measure(const Shape& shape, Level level, int threads, int64_t only, double 
     const Kernel* quantize = kernels(level).find("quantize_rows");
     const Kernel* linear =
         kernels(level).find(copies[0]->has_affine() ? "linear_affine" : "linear_dense");
-    for (const int64_t rows : {1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 512}) {
-        if (only != 0 ? rows != only : (rows & (rows - 1)) != 0)
-            continue;
+    const std::vector<int64_t> all{1, 2, 4, 8, 16, 32, 128, 512};
+    for (const int64_t rows : only != 0 ? std::vector<int64_t>{only} : all) {
         std::vector<float> x(static_cast<size_t>(rows * shape.depth));
         for (size_t i = 0; i < x.size(); ++i)
             x[i] = 0.01f * static_cast<float>((i * 7919) % 401) - 2;

@@ -24,11 +24,14 @@ constexpr int64_t kDefaultThreads = 4;
 // Float vectors of a panel's 16 rows.
 constexpr int kPanelVectors = kPanelRows / kLanes;
 
-// Panels that an affine product takes beside each other, and most rows that share what is read of
-// them: as many sums as the registers hold. Their chains hide each other's latency: Intel's
-// processors take two VPDPBUSD a cycle, each five cycles long. Minima by tiles are of one panel at
-// a time. Arrays have no registers to fill, only code to compile.
-constexpr int kPanelsBeside = kPanelVectors == 1 && !kTiles ? 2 : 1;
+// Panels that products take beside each other, where registers hold the sums of two: of floats, so
+// that they share each activation that is read; of integers, so that their chains hide each other's
+// latency (Intel's processors take two VPDPBUSD a cycle, each five cycles long). Minima by tiles
+// are of one panel at a time.
+constexpr int kDensePanels = kPanelVectors == 1 ? 2 : 1;
+constexpr int kPanelsBeside = kTiles ? 1 : kDensePanels;
+// Most rows that share what is read of integer panels: as many sums as the registers hold. Arrays
+// have no registers to fill, only code to compile.
 #if defined(PENSTOCK_SIMD_ARRAY)
 constexpr int kRegisterRows = 2;
 #else
@@ -100,7 +103,7 @@ struct LinearCut {
     }
 
     PENSTOCK_INLINE int64_t chunk_panels(const LinearCut& cut, const PanelPart& part) {
-        const int64_t beside = is_affine(part.encoding) ? kPanelsBeside : 1;
+        const int64_t beside = is_affine(part.encoding) ? kPanelsBeside : kDensePanels;
         const int64_t panels = quotient(cut.chunk_bytes, part.panel_bytes) / beside * beside;
         return panels < beside ? beside : panels;
     }

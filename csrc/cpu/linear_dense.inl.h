@@ -18,7 +18,7 @@
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 
-// Most rows that share one load of a panel: their sums just fit the registers.
+// Most rows that share one load of panels: their sums just fit the registers.
 constexpr int kMaxDenseRows = kLanes == 8 ? 3 : 6;
 
 // The weights of one k for the rows of vector `p` of a panel; `parity` is that of k.
@@ -36,30 +36,35 @@ PENSTOCK_INLINE F32 dense_weights(const uint8_t* panel, int64_t k) {
 }
 
 // One k of all rows. Even and odd k go one after the other, so that no more than the sums, one
-// vector of weights a part of the panel and one activation are alive.
+// vector of weights a part of a panel and one activation are alive.
 template <Encoding encoding, int parity, int kRows>
-PENSTOCK_INLINE void add_products_of(const uint8_t* panel, int64_t k,
+PENSTOCK_INLINE void add_products_of(const uint8_t* const (&panel)[kDensePanels], int64_t k,
                                      const float* const (&row)[kRows],
-                                     F32 (&sum)[kRows][kPanelVectors]) {
-    F32 weight[kPanelVectors];
-    unrolled<kPanelVectors>([&](auto p) {
-        weight[p.value] = dense_weights<encoding, parity, decltype(p)::value>(panel, k);
+                                     F32 (&sum)[kRows][kDensePanels][kPanelVectors]) {
+    F32 weight[kDensePanels][kPanelVectors];
+    unrolled<kDensePanels * kPanelVectors>([&](auto i) {
+        constexpr int j = decltype(i)::value / kPanelVectors,
+                      p = decltype(i)::value % kPanelVectors;
+        weight[j][p] = dense_weights<encoding, parity, p>(panel[j], k);
     });
     unrolled<kRows>([&](auto m) {
         const F32 value = broadcast(row[m.value][k]);
-        unrolled<kPanelVectors>([&](auto p) {
-            F32& s = sum[m.value][p.value];
-            s = fma(weight[p.value], value, s);
+        unrolled<kDensePanels * kPanelVectors>([&](auto i) {
+            constexpr int j = decltype(i)::value / kPanelVectors;
+            constexpr int p = decltype(i)::value % kPanelVectors;
+            F32& s = sum[m.value][j][p];
+            s = fma(weight[j][p], value, s);
         });
     });
 }
 
 template <Encoding encoding, int kRows>
-PENSTOCK_INLINE void multiply_dense_panel(const uint8_t* panel, int64_t depth, const float* x,
-                                          int64_t x_stride, PanelAhead& ahead,
-                                          F32 (&total)[kRows][kPanelVectors]) {
-    F32 even[kRows][kPanelVectors] = {};
-    F32 odd[kRows][kPanelVectors] = {};
+PENSTOCK_INLINE void multiply_dense_panels(const uint8_t* const (&panel)[kDensePanels],
+                                           int64_t depth, const float* x, int64_t x_stride,
+                                           PanelAhead& ahead,
+                                           F32 (&total)[kRows][kDensePanels][kPanelVectors]) {
+    F32 even[kRows][kDensePanels][kPanelVectors] = {};
+    F32 odd[kRows][kDensePanels][kPanelVectors] = {};
     const float* row[kRows];
     for (int m = 0; m < kRows; ++m)
         row[m] = x + m * x_stride;
@@ -71,8 +76,10 @@ PENSTOCK_INLINE void multiply_dense_panel(const uint8_t* panel, int64_t depth, c
     if (depth % 2 != 0)
         add_products_of<encoding, 0>(panel, depth - 1, row, even);
     for (int m = 0; m < kRows; ++m) {
-        for (int p = 0; p < kPanelVectors; ++p)
-            total[m][p] = even[m][p] + odd[m][p];
+        for (int j = 0; j < kDensePanels; ++j) {
+            for (int p = 0; p < kPanelVectors; ++p)
+                total[m][j][p] = even[m][j][p] + odd[m][j][p];
+        }
     }
 }
 
@@ -87,14 +94,23 @@ struct DenseOperands {
 template <Encoding encoding, int kRows>
 void multiply_dense_rows(const DenseOperands& operands, const PanelPart& part, int64_t begin,
                          int64_t end, int64_t row, PanelAhead& ahead) {
-    for (int64_t panel = begin; panel < end; ++panel) {
-        F32 total[kRows][kPanelVectors];
-        multiply_dense_panel<encoding, kRows>(
-            part.data + panel * part.panel_bytes, operands.linear->depth,
-            operands.x + row * operands.x_stride, operands.x_stride, ahead, total);
+    for (int64_t panel = begin; panel < end; panel += kDensePanels) {
+        // Where no panel is left beside, the last one is multiplied twice.
+        int64_t index[kDensePanels];
+        const uint8_t* data[kDensePanels];
+        for (int j = 0; j < kDensePanels; ++j) {
+            index[j] = panel + j < end ? panel + j : panel;
+            data[j] = part.data + index[j] * part.panel_bytes;
+        }
+        F32 total[kRows][kDensePanels][kPanelVectors];
+        multiply_dense_panels<encoding, kRows>(data, operands.linear->depth,
+                                               operands.x + row * operands.x_stride,
+                                               operands.x_stride, ahead, total);
         for (int m = 0; m < kRows; ++m) {
-            store_panel(*operands.linear, part, panel, total[m],
-                        operands.out + (row + m) * operands.out_stride);
+            for (int j = 0; j < kDensePanels; ++j) {
+                store_panel(*operands.linear, part, index[j], total[m][j],
+                            operands.out + (row + m) * operands.out_stride);
+            }
         }
     }
 }
@@ -115,7 +131,7 @@ void multiply_dense_task(const DenseOperands& operands, const LinearTask& task) 
         default: multiply_dense_rows<encoding, kMax>(operands, part, begin, end, row, ahead); break;
         }
     };
-    multiply_each(task, task.row_begin, steps, 1, block, multiply);
+    multiply_each(task, task.row_begin, steps, kDensePanels, block, multiply);
 }
 
 inline int linear_dense_phases(const Arguments&) {
