@@ -96,7 +96,6 @@ PENSTOCK_INLINE void multiply_panels(const PanelPart& part, const uint8_t* (&pan
             group_dots<kBits, kGroup, g, first>(panel, in, dot);
             unrolled<kRows>([&](auto m) {
                 const QuantizedUnit& row = *in[m.value];
-                const F32 sum_x = broadcast(scaled_sum<kGroup, g>(row));
                 unrolled<kVectors>([&](auto p) {
                     constexpr int j = (first + decltype(p)::value) / kPanelVectors;
                     constexpr int v = (first + decltype(p)::value) % kPanelVectors;
@@ -107,7 +106,7 @@ PENSTOCK_INLINE void multiply_panels(const PanelPart& part, const uint8_t* (&pan
                     const F32 scale = broadcast(row.scale) * scales[j].value[g][v];
                     a = fma(to_float(sum), scale, a);
                     if (minimum && !kMinimaByTiles<kGroup>)
-                        a = fma(minima[j].value[g][v], sum_x, a);
+                        a = fma(minima[j].value[g][v], broadcast(scaled_sum<kGroup, g>(row)), a);
                 });
             });
         });
@@ -125,9 +124,10 @@ PENSTOCK_INLINE void multiply_panels(const PanelPart& part, const uint8_t* (&pan
 }
 
 // Groups of 16 have twice the scales, and are common at 6 bits only.
+constexpr int kScaledRows = kRegisterRows < 4 ? kRegisterRows : 4;
 template <int kBits, int kGroup>
 constexpr int kMaxRows = kGroup == kUnit ? kRegisterRows
-                         : kBits == 6    ? 4
+                         : kBits == 6    ? kScaledRows
                                          : 2;
 
 // Rows from `row` on and panels [begin, end) of a part.
@@ -152,26 +152,20 @@ void multiply_rows(const BlockProduct& product, PanelAhead& ahead) {
     if (by_tiles)
         configure_minima(kRows);
     for (int64_t panel = product.begin; panel < product.end; panel += kPanelsBeside) {
-        // Where no panel is left beside, the last one is multiplied twice.
-        int64_t index[kPanelsBeside];
-        const uint8_t* data[kPanelsBeside];
-        for (int j = 0; j < kPanelsBeside; ++j) {
-            index[j] = panel + j < product.end ? panel + j : panel;
-            data[j] = part.data + index[j] * part.panel_bytes;
-        }
+        PanelsBeside<kPanelsBeside> beside(part, panel, product.end);
         if (by_tiles) {
             if (!product.split)
-                split_minima<kBits>(part, data[0], units, product.minima.steps());
+                split_minima<kBits>(part, beside.data[0], units, product.minima.steps());
             multiply_minima(product.minima.steps(), depth, x, operands.x_stride, of_minima);
         }
         F32 total[kRows][kPanelsBeside][kPanelVectors];
-        multiply_panels<kBits, kGroup, kMinima, kRows>(part, data, units, x, operands.x_stride,
-                                                       ahead, total);
+        multiply_panels<kBits, kGroup, kMinima, kRows>(part, beside.data, units, x,
+                                                       operands.x_stride, ahead, total);
         for (int m = 0; m < kRows; ++m) {
             if (by_tiles)
                 total[m][0][0] = total[m][0][0] + load(of_minima + m * kPanelRows);
             for (int j = 0; j < kPanelsBeside; ++j) {
-                store_panel(*operands.linear, part, index[j], total[m][j],
+                store_panel(*operands.linear, part, beside.index[j], total[m][j],
                             operands.out + (product.row + m) * operands.out_stride);
             }
         }
@@ -207,7 +201,8 @@ void multiply_blocks(const AffineOperands& operands, const LinearTask& task, int
                   });
 }
 
-// Rows in tile blocks where the level has tiles, and the rest in blocks of a few.
+// Many rows in tile blocks, where the level has tiles, or with unpacked panels; the rest in blocks
+// of a few.
 template <int kBits, int kGroup, Minima kMinima>
 void multiply_task(const AffineOperands& operands, const LinearTask& task, Workspace& workspace) {
     if constexpr (kUnpacks) {

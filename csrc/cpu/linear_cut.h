@@ -155,6 +155,21 @@ struct LinearCut {
     }
 };
 
+// Panels from `panel` on of a part, before `end`. Where too few are left, the first one stands in:
+// it is multiplied and stored twice.
+template <int kPanels>
+struct PanelsBeside {
+    int64_t index[kPanels];
+    const uint8_t* data[kPanels];
+
+    PanelsBeside(const PanelPart& part, int64_t panel, int64_t end) {
+        for (int j = 0; j < kPanels; ++j) {
+            index[j] = panel + j < end ? panel + j : panel;
+            data[j] = part.data + index[j] * part.panel_bytes;
+        }
+    }
+};
+
 // Adds the bias and writes the columns of one panel for one row of the output.
 PENSTOCK_INLINE void store_panel(const LinearPanels& linear, const PanelPart& part, int64_t panel,
                                  const F32 (&values)[kPanelVectors], float* out_row) {

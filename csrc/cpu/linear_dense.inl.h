@@ -95,20 +95,14 @@ template <Encoding encoding, int kRows>
 void multiply_dense_rows(const DenseOperands& operands, const PanelPart& part, int64_t begin,
                          int64_t end, int64_t row, PanelAhead& ahead) {
     for (int64_t panel = begin; panel < end; panel += kDensePanels) {
-        // Where no panel is left beside, the last one is multiplied twice.
-        int64_t index[kDensePanels];
-        const uint8_t* data[kDensePanels];
-        for (int j = 0; j < kDensePanels; ++j) {
-            index[j] = panel + j < end ? panel + j : panel;
-            data[j] = part.data + index[j] * part.panel_bytes;
-        }
+        PanelsBeside<kDensePanels> beside(part, panel, end);
         F32 total[kRows][kDensePanels][kPanelVectors];
-        multiply_dense_panels<encoding, kRows>(data, operands.linear->depth,
+        multiply_dense_panels<encoding, kRows>(beside.data, operands.linear->depth,
                                                operands.x + row * operands.x_stride,
                                                operands.x_stride, ahead, total);
         for (int m = 0; m < kRows; ++m) {
             for (int j = 0; j < kDensePanels; ++j) {
-                store_panel(*operands.linear, part, index[j], total[m][j],
+                store_panel(*operands.linear, part, beside.index[j], total[m][j],
                             operands.out + (row + m) * operands.out_stride);
             }
         }
