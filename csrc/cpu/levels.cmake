@@ -6,7 +6,9 @@ set(PENSTOCK_CPU_LEVEL_SOURCES ${PENSTOCK_CPU_DIR}/level.cc ${PENSTOCK_CPU_DIR}/
     ${PENSTOCK_CPU_DIR}/pack_panel.cc ${PENSTOCK_CPU_DIR}/weight_memory.cc)
 
 # Fused multiply-adds only where written: the order of roundings is part of a kernel's contract.
-set(PENSTOCK_LEVEL_FLAGS -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -Wno-psabi)
+# Kernels throw nothing, and a level exports nothing for exceptions either.
+set(PENSTOCK_LEVEL_FLAGS -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-exceptions
+    -Wno-psabi)
 set(PENSTOCK_V3_FLAGS -mavx2 -mfma -mf16c -mbmi -mbmi2 -mlzcnt -mpopcnt)
 set(PENSTOCK_AVX512_FLAGS
     ${PENSTOCK_V3_FLAGS} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni

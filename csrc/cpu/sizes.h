@@ -5,21 +5,23 @@
 
 #include <cstdint>
 
+#include "cpu/half.h"
+
 namespace penstock::cpu {
 
-inline bool both_short(int64_t a, int64_t b) {
+PENSTOCK_INLINE bool both_short(int64_t a, int64_t b) {
     return (static_cast<uint64_t>(a | b) >> 32) == 0;
 }
 
-inline int64_t quotient(int64_t a, int64_t b) {
+PENSTOCK_INLINE int64_t quotient(int64_t a, int64_t b) {
     return both_short(a, b) ? static_cast<uint32_t>(a) / static_cast<uint32_t>(b) : a / b;
 }
 
-inline int64_t remainder(int64_t a, int64_t b) {
+PENSTOCK_INLINE int64_t remainder(int64_t a, int64_t b) {
     return both_short(a, b) ? static_cast<uint32_t>(a) % static_cast<uint32_t>(b) : a % b;
 }
 
-inline int64_t ceil_div(int64_t a, int64_t b) {
+PENSTOCK_INLINE int64_t ceil_div(int64_t a, int64_t b) {
     return quotient(a + b - 1, b);
 }
 
