@@ -6,6 +6,7 @@
 
 #include "cpu/math.inl.h"
 #include "cpu/simd.h"
+#include "cpu/unrolled.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
@@ -149,20 +150,15 @@ void multiply_rows(const typename Products::Factor* a, int64_t a_stride,
 }
 
 // multiply_rows for 1 <= rows <= kMaxRows.
-template <class Products, int most = kMaxRows, class Fetch>
+template <class Products, class Fetch>
 PENSTOCK_INLINE void multiply(int rows, const typename Products::Factor* a, int64_t a_stride,
                               const typename Products::Stored* const* b, int vectors,
                               int64_t b_stride, int64_t n, float* c, int64_t c_stride,
                               bool accumulate, Fetch& ahead) {
-    if constexpr (most > 1) {
-        if (rows < most) {
-            multiply<Products, most - 1>(rows, a, a_stride, b, vectors, b_stride, n, c, c_stride,
-                                         accumulate, ahead);
-            return;
-        }
-    }
-    multiply_rows<most, Products>(a, a_stride, b, vectors, b_stride, n, c, c_stride, accumulate,
-                                  ahead);
+    with_count<kMaxRows>(rows, [&](auto count) {
+        multiply_rows<count.value, Products>(a, a_stride, b, vectors, b_stride, n, c, c_stride,
+                                             accumulate, ahead);
+    });
 }
 
 PENSTOCK_INLINE F32 exp2_below(F32 x, F32 highest) {

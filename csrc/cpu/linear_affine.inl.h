@@ -61,7 +61,7 @@ enum class Minima { none, stored, asked };
 template <int kBits, int kGroup, Minima kMinima, int kRows, int kPanels>
 PENSTOCK_INLINE void multiply_panels(const PanelPart& part, const uint8_t* (&panel)[kPanels],
                                      int64_t units, const uint8_t* x, int64_t x_stride,
-                                     PanelAhead& ahead,
+                                     LinesAhead& ahead,
                                      F32 (&total)[kRows][kPanels][kPanelVectors]) {
     constexpr int kGroups = kUnit / kGroup;
     constexpr int kVectors = kPanels == 1 ? Dot<kBits>::kVectors : kPanels * kPanelVectors;
@@ -142,7 +142,7 @@ struct BlockProduct {
 };
 
 template <int kBits, int kGroup, Minima kMinima, int kRows>
-void multiply_rows(const BlockProduct& product, PanelAhead& ahead) {
+void multiply_rows(const BlockProduct& product, LinesAhead& ahead) {
     const AffineOperands& operands = *product.operands;
     const PanelPart& part = *product.part;
     const int64_t depth = operands.linear->depth, units = depth / kUnit;
@@ -172,18 +172,6 @@ void multiply_rows(const BlockProduct& product, PanelAhead& ahead) {
     }
 }
 
-// Multiplies 1 .. kRows rows.
-template <int kBits, int kGroup, Minima kMinima, int kRows>
-void multiply_block(const BlockProduct& product, int64_t rows, PanelAhead& ahead) {
-    if constexpr (kRows > 1) {
-        if (rows < kRows) {
-            multiply_block<kBits, kGroup, kMinima, kRows - 1>(product, rows, ahead);
-            return;
-        }
-    }
-    multiply_rows<kBits, kGroup, kMinima, kRows>(product, ahead);
-}
-
 // Rows row_begin .. of a task, in nearly equal blocks of at most kMaxRows.
 template <int kBits, int kGroup, Minima kMinima>
 void multiply_blocks(const AffineOperands& operands, const LinearTask& task, int64_t row_begin,
@@ -193,11 +181,14 @@ void multiply_blocks(const AffineOperands& operands, const LinearTask& task, int
     const int64_t steps = ceil_div(task.row_end - row_begin, kMax) * (depth / kUnit);
     const auto block = [](int64_t left) { return ceil_div(left, ceil_div(left, kMax)); };
     multiply_each(task, row_begin, steps, kPanelsBeside, block,
-                  [&](int64_t begin, int64_t end, int64_t row, int64_t rows, PanelAhead& ahead) {
+                  [&](int64_t begin, int64_t end, int64_t row, int64_t rows, LinesAhead& ahead) {
                       const MinimumBuffers minima{workspace.data, depth};
                       const bool split = row > row_begin && end == begin + 1;
-                      multiply_block<kBits, kGroup, kMinima, kMax>(
-                          {&operands, task.part, row, begin, end, minima, split}, rows, ahead);
+                      const BlockProduct product{&operands, task.part, row,  begin,
+                                                 end,       minima,    split};
+                      with_count<kMax>(rows, [&](auto count) {
+                          multiply_rows<kBits, kGroup, kMinima, count.value>(product, ahead);
+                      });
                   });
 }
 

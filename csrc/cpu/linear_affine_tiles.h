@@ -94,7 +94,7 @@ PENSTOCK_INLINE void add_group(const UnpackedUnit<kGroup>* unpacked, int64_t gro
 template <int kGroup>
 PENSTOCK_INLINE void multiply_tile_block(const UnpackedUnit<kGroup>* unpacked, int64_t groups,
                                          const PanelPart& of, const uint8_t* x, int64_t x_stride,
-                                         int64_t rows, int32_t* sums, PanelAhead& ahead,
+                                         int64_t rows, int32_t* sums, LinesAhead& ahead,
                                          F32 (&out)[kTileBlockRows]) {
     const uint8_t* row[kTileBlockRows];
     for (int64_t m = 0; m < kTileBlockRows; ++m)
@@ -165,7 +165,7 @@ PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const Linear
         if (minima_apart)
             sum_minima<kBits>(operands, part, data, task.row_begin, row_end, minima);
         unpack_panel<kBits, kGroup>(part, data, units, unpacked);
-        PanelAhead ahead(task, panel, 1, steps);
+        LinesAhead ahead = panels_ahead(task, panel, 1, steps);
         int64_t configured = 0;
         for_tile_blocks(task.row_begin, row_end, [&](int64_t row, int64_t rows) {
             if (rows != configured)

@@ -34,7 +34,7 @@ PENSTOCK_INLINE void round_to_pairs(const float* x, int64_t depth, uint16_t* to)
 
 template <int kRows>
 PENSTOCK_INLINE void multiply_pairs(const uint16_t* panel, int64_t pairs,
-                                    const uint16_t* const (&row)[kRows], PanelAhead& ahead,
+                                    const uint16_t* const (&row)[kRows], LinesAhead& ahead,
                                     F32 (&sum)[kRows][2]) {
     const auto add = [&](int64_t pair, auto parity) {
         const Bf16Pairs weight = load_bf16_pairs(panel + pair * 2 * kPanelRows);
@@ -82,9 +82,9 @@ int64_t multiply_pair_rows(const PairOperands& operands, const LinearTask& task,
     for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
         const uint8_t* weights = part.data + panel * part.panel_bytes;
         F32 sum[kRows][2] = {};
-        PanelAhead ahead = row == task.row_begin
-                               ? PanelAhead(task, panel, 1, ceil_div(pairs, kPairsEach))
-                               : PanelAhead();
+        LinesAhead ahead = row == task.row_begin
+                               ? panels_ahead(task, panel, 1, ceil_div(pairs, kPairsEach))
+                               : LinesAhead();
         multiply_pairs<kRows>(reinterpret_cast<const uint16_t*>(weights), pairs, in, ahead, sum);
         for (int m = 0; m < kRows; ++m) {
             const F32 total[kPanelVectors] = {sum[m][0] + sum[m][1]};

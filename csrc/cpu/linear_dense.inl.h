@@ -61,7 +61,7 @@ PENSTOCK_INLINE void add_products_of(const uint8_t* const (&panel)[kDensePanels]
 template <Encoding encoding, int kRows>
 PENSTOCK_INLINE void multiply_dense_panels(const uint8_t* const (&panel)[kDensePanels],
                                            int64_t depth, const float* x, int64_t x_stride,
-                                           PanelAhead& ahead,
+                                           LinesAhead& ahead,
                                            F32 (&total)[kRows][kDensePanels][kPanelVectors]) {
     F32 even[kRows][kDensePanels][kPanelVectors] = {};
     F32 odd[kRows][kDensePanels][kPanelVectors] = {};
@@ -93,7 +93,7 @@ struct DenseOperands {
 
 template <Encoding encoding, int kRows>
 void multiply_dense_rows(const DenseOperands& operands, const PanelPart& part, int64_t begin,
-                         int64_t end, int64_t row, PanelAhead& ahead) {
+                         int64_t end, int64_t row, LinesAhead& ahead) {
     for (int64_t panel = begin; panel < end; panel += kDensePanels) {
         PanelsBeside<kDensePanels> beside(part, panel, end);
         F32 total[kRows][kDensePanels][kPanelVectors];
@@ -118,7 +118,7 @@ void multiply_dense_task(const DenseOperands& operands, const LinearTask& task) 
     const int64_t steps = (rows / kMax + ceil_div(rows % kMax, 2)) * (operands.linear->depth / 2);
     const auto block = [](int64_t left) { return left >= kMax ? kMax : left >= 2 ? 2 : 1; };
     const auto multiply = [&](int64_t begin, int64_t end, int64_t row, int64_t count,
-                              PanelAhead& ahead) {
+                              LinesAhead& ahead) {
         switch (count) {
         case 1: multiply_dense_rows<encoding, 1>(operands, part, begin, end, row, ahead); break;
         case 2: multiply_dense_rows<encoding, 2>(operands, part, begin, end, row, ahead); break;

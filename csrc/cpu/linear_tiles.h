@@ -44,7 +44,7 @@ PENSTOCK_INLINE void configure_bf16(int64_t rows) {
 // kTall: more than 16 rows. Leaves the sums at `sums`, 16 float32 a row.
 template <bool kTall>
 PENSTOCK_INLINE void multiply_bf16_panel(const uint8_t* panel, int64_t steps, const uint8_t* x,
-                                         int64_t x_stride, PanelAhead& ahead, float* sums) {
+                                         int64_t x_stride, LinesAhead& ahead, float* sums) {
     constexpr int64_t kStepBytes = 2 * kUnit * kPanelRows;
     zero_tile<0>();
     if constexpr (kTall)
@@ -82,8 +82,8 @@ PENSTOCK_INLINE void multiply_bf16_tiles(const LinearPanels& linear, const Linea
         configure_bf16(rows);
         for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
             const uint8_t* weights = part.data + panel * part.panel_bytes;
-            PanelAhead ahead =
-                row == task.row_begin ? PanelAhead(task, panel, 1, steps) : PanelAhead();
+            LinesAhead ahead =
+                row == task.row_begin ? panels_ahead(task, panel, 1, steps) : LinesAhead();
             if (rows > kTileRows) {
                 multiply_bf16_panel<true>(weights, steps, rounded, row_bytes, ahead, sums);
             } else {

@@ -9,6 +9,7 @@
 
 #include "cpu/affine_sums.h"
 #include "cpu/linear_cut.h"
+#include "cpu/panel_ahead.h"
 #include "cpu/unpacked_panel.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
@@ -134,63 +135,40 @@ void multiply_unpacked_rows(const UnpackedProduct<kGroup>& product) {
     }
 }
 
-// Multiplies 1 .. kRows rows.
-template <int kGroup, bool kMinimum, int kRows>
-void multiply_unpacked_block(const UnpackedProduct<kGroup>& product, int64_t rows) {
-    if constexpr (kRows > 1) {
-        if (rows < kRows)
-            return multiply_unpacked_block<kGroup, kMinimum, kRows - 1>(product, rows);
-    }
-    multiply_unpacked_rows<kGroup, kMinimum, kRows>(product);
+// What is unpacked after the units of a product: those at `from`, or, at the end of a panel, the
+// first ones of the panels that follow.
+template <int kGroup>
+PENSTOCK_INLINE const uint8_t* units_after(const UnpackedProduct<kGroup>& product,
+                                           const uint8_t* from) {
+    if (product.end() < product.all_units())
+        return from;
+    const PanelPart& part = *product.task->part;
+    const int64_t next = product.first + kPanelsBeside;
+    return next < product.task->panel_end ? part.data + next * part.panel_bytes
+                                          : product.task->next;
 }
-
-// Fetches what is unpacked next while rows are multiplied: the same lines of panels beside each
-// other.
-class UnitsAhead {
-  public:
-    // Of a product whose successor begins at `from`, or which has none.
-    template <int kGroup>
-    UnitsAhead(const UnpackedProduct<kGroup>& product, const uint8_t* from, int64_t steps) {
-        const PanelPart& part = *product.task->part;
-        const int64_t next = product.first + kPanelsBeside;
-        if (product.end() == product.all_units()) {
-            const bool last = next >= product.task->panel_end;
-            from = last ? product.task->next : part.data + next * part.panel_bytes;
-        }
-        line_ = from, panel_bytes_ = part.panel_bytes;
-        const int64_t bytes = product.units * unit_bytes(part) + super_bytes(part);
-        left_ = from == nullptr ? 0 : ceil_div(bytes, kLineBytes);
-        each_ = ceil_div(left_, steps);
-    }
-
-    void step() {
-        for (int64_t i = 0; i < each_ && left_ > 0; ++i, --left_, line_ += kLineBytes) {
-            for (int j = 0; j < kPanelsBeside; ++j)
-                prefetch_outer(line_ + j * panel_bytes_);
-        }
-    }
-
-  private:
-    const uint8_t* line_;
-    int64_t panel_bytes_;
-    int64_t left_; // lines of each panel
-    int64_t each_; // lines of a step
-};
 
 // All rows of a task with unpacked units, after which those at `from` come.
 template <int kGroup>
 void multiply_unpacked_units(UnpackedProduct<kGroup> product, const uint8_t* from) {
     const LinearTask& task = *product.task;
     const int64_t rows = task.row_end - task.row_begin, blocks = ceil_div(rows, kRegisterRows);
-    UnitsAhead ahead(product, from, blocks);
+    const PanelPart& part = *task.part;
+    LinesAhead ahead[kPanelsBeside];
+    if (const uint8_t* next = units_after(product, from); next != nullptr) {
+        const int64_t bytes = product.units * unit_bytes(part) + super_bytes(part);
+        for (int j = 0; j < kPanelsBeside; ++j)
+            ahead[j] = LinesAhead(next + j * part.panel_bytes, bytes, blocks);
+    }
     for (int64_t block = 0; block < blocks; ++block) { // nearly equal ones
         product.row = task.row_begin + quotient(rows * block, blocks);
         const int64_t end = task.row_begin + quotient(rows * (block + 1), blocks);
-        ahead.step();
-        // A panel has minima or a zero point, not both.
-        task.part->stored_minimum
-            ? multiply_unpacked_block<kGroup, true, kRegisterRows>(product, end - product.row)
-            : multiply_unpacked_block<kGroup, false, kRegisterRows>(product, end - product.row);
+        LinesAhead::step(ahead);
+        with_count<kRegisterRows>(end - product.row, [&](auto count) {
+            // A panel has minima or a zero point, not both.
+            part.stored_minimum ? multiply_unpacked_rows<kGroup, true, count.value>(product)
+                                : multiply_unpacked_rows<kGroup, false, count.value>(product);
+        });
     }
 }
 

@@ -11,29 +11,33 @@
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 
-// Fetches a panel while another is multiplied, where that is worth it.
-class PanelAhead {
+// Lines that are fetched a few at a time while something else is computed.
+class LinesAhead {
   public:
-    PanelAhead() = default;
+    // None.
+    LinesAhead() = default;
 
-    // What follows `count` panels of a task from `first` on, which are multiplied in `steps` steps:
-    // as many panels, or what there is of them.
-    PanelAhead(const LinearTask& task, int64_t first, int64_t count, int64_t steps) {
-        if (!worth_fetching(task))
-            return;
-        const PanelPart& part = *task.part;
-        const int64_t end = first + count, left = task.panel_end - end;
-        const int64_t bytes = left > 0 ? (left < count ? left : count) * part.panel_bytes
-                                       : (task.next_panels < count ? task.next_panels : count) *
-                                             task.next_panel_bytes;
-        line_ = left > 0 ? part.data + end * part.panel_bytes : task.next;
-        end_ = line_ + bytes;
-        lines_each_ = ceil_div(ceil_div(bytes, kLineBytes), steps < 1 ? 1 : steps);
-    }
+    // All of [begin, begin + bytes) in `steps` steps.
+    LinesAhead(const uint8_t* begin, int64_t bytes, int64_t steps)
+        : line_(begin), end_(begin + bytes),
+          lines_each_(ceil_div(ceil_div(bytes, kLineBytes), steps < 1 ? 1 : steps)) {}
 
     void step() {
         for (int64_t i = 0; i < lines_each_ && line_ < end_; ++i, line_ += kLineBytes)
             prefetch_outer(line_);
+    }
+
+    // A step of ranges of one size, line by line in turns: 4 % of a product faster than range by
+    // range.
+    template <int count>
+    static void step(LinesAhead (&ranges)[count]) {
+        const LinesAhead& first = ranges[0];
+        for (int64_t i = 0; i < first.lines_each_ && first.line_ < first.end_; ++i) {
+            for (LinesAhead& range : ranges) {
+                prefetch_outer(range.line_);
+                range.line_ += kLineBytes;
+            }
+        }
     }
 
   private:
@@ -41,6 +45,22 @@ class PanelAhead {
     const uint8_t* end_ = nullptr;
     int64_t lines_each_ = 0;
 };
+
+// What follows `count` panels of a task from `first` on, which are multiplied in `steps` steps: as
+// many panels, or what there is of them. None where that is not worth it.
+PENSTOCK_INLINE LinesAhead panels_ahead(const LinearTask& task, int64_t first, int64_t count,
+                                        int64_t steps) {
+    if (!worth_fetching(task))
+        return {};
+    const PanelPart& part = *task.part;
+    const int64_t end = first + count, left = task.panel_end - end;
+    if (left > 0) {
+        const int64_t bytes = (left < count ? left : count) * part.panel_bytes;
+        return {part.data + end * part.panel_bytes, bytes, steps};
+    }
+    const int64_t panels = task.next_panels < count ? task.next_panels : count;
+    return {task.next, panels * task.next_panel_bytes, steps};
+}
 
 // Calls multiply(panel_begin, panel_end, row, rows, ahead) for all panels of a task and its rows
 // from `row_begin` on. `beside`: how many panels go together; `block(left)`: how many of the rows
@@ -58,7 +78,7 @@ PENSTOCK_INLINE void multiply_each(const LinearTask& task, int64_t row_begin, in
     const int64_t at_once = fetching ? beside : task.panel_end - task.panel_begin;
     for (int64_t first = task.panel_begin; first < task.panel_end; first += at_once) {
         const int64_t end = first + at_once < task.panel_end ? first + at_once : task.panel_end;
-        PanelAhead ahead = fetching ? PanelAhead(task, first, end - first, steps) : PanelAhead();
+        LinesAhead ahead = fetching ? panels_ahead(task, first, end - first, steps) : LinesAhead();
         for (int64_t row = row_begin; row < task.row_end;) {
             const int64_t rows = block(task.row_end - row);
             multiply(first, end, row, rows, ahead);

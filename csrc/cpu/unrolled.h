@@ -1,4 +1,4 @@
-// Loops whose counter is known when compiled.
+// Counters that are known when compiled.
 #pragma once
 
 #include "cpu/simd.h"
@@ -18,6 +18,16 @@ PENSTOCK_INLINE void unrolled(const Function& f) {
         f(Index<i>{});
         unrolled<count, i + 1>(f);
     }
+}
+
+// f(Index<count>) for a count from 1 to `most` that is known when it runs.
+template <int most, class Function>
+PENSTOCK_INLINE void with_count(int64_t count, const Function& f) {
+    if constexpr (most > 1) {
+        if (count < most)
+            return with_count<most - 1>(count, f);
+    }
+    f(Index<most>{});
 }
 
 } // namespace
