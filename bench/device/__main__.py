@@ -4,6 +4,8 @@ there; with --rehearse on the CPU, in sizes that take seconds. `run.sh` runs sev
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +52,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.out is not None:
         arguments.out.mkdir(parents=True, exist_ok=True)
+    # One that is cut off removes its checkpoint: the next section needs the disk.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     name = arguments.section + ("" if arguments.kernels == "auto" else "-triton")
     record = Record(name, arguments.out)
     try:

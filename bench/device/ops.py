@@ -54,6 +54,7 @@ def _measure(bench: Bench, record: Record, piece: Piece, limits: Ceilings) -> No
         taken = bench.seconds(piece.call)
     except Exception as error:  # one broken kernel must not hide the others
         record.line(piece.name, failed=f"{type(error).__name__}: {str(error)[:200]}")
+        bench.sync()  # raises where the device is lost, and with it all that would follow
         return
     floor = limits.floor_s(piece.moved_bytes, piece.operations)
     record.line(

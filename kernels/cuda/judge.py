@@ -14,6 +14,7 @@ import torch
 
 from penstock.kernels.cuda import CudaOps, Declined, open_library
 from penstock.kernels.cuda.launcher import serve_installed
+from penstock.kernels.cuda.trial import LOST
 from penstock.kernels.draw import map_tensors
 from penstock.kernels.op import Inputs, Op
 from penstock.kernels.ops import all_ops
@@ -91,6 +92,19 @@ def main(library: str, device: str, names: str, without: str) -> None:
     ops = CudaOps(device, torch.bfloat16, opened, declined)
     for name in names.split(","):
         print(name, complaint(name, ops), flush=True)
+        if _lost(device):
+            sys.exit(LOST)
+
+
+def _lost(device: str) -> bool:
+    """Whether every later call of this process will fail, as after an illegal address."""
+    if not device.startswith("cuda"):
+        return False
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
 
 
 if __name__ == "__main__":

@@ -21,6 +21,10 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
 
+LOST = 86
+"""What a judge ends with whose kernel took the device from its process, so that nothing else can be
+tried in it."""
+
 # The library's kernels, in the order in which they are tried.
 KERNELS = ("rms_norm", "linear", "rope_cache", "sample", "decode_attention", "prompt_attention")
 
@@ -74,15 +78,16 @@ def _judged(library: Path, device: str) -> dict[str, str]:
         answers, ending = _answers(library, device, left, list(verdict))
         verdict |= {name: complaint for name, complaint in answers.items() if complaint}
         left = [name for name in left if name not in answers]
-        if left:
-            verdict[left.pop(0)] = ending
+        if left and (ending or not answers):
+            verdict[left.pop(0)] = ending or "its process lost the device"
     return verdict
 
 
 def _answers(
     library: Path, device: str, names: list[str], without: list[str]
 ) -> tuple[dict[str, str], str]:
-    """What a process says of kernels in their order, "" of one that is right; and how it ended."""
+    """What a process says of kernels in their order, "" of one that is right; and how it ended, ""
+    where the last one that it speaks of is to blame."""
     command = [sys.executable, "-m", "penstock.kernels.cuda.judge", str(library), device]
     try:
         done = subprocess.run(
@@ -92,6 +97,8 @@ def _answers(
             timeout=TIMEOUT_S,
         )
         said, ending = done.stdout, f"the process that tried it ended with {done.returncode}"
+        if done.returncode == LOST:
+            ending = ""
     except subprocess.TimeoutExpired as late:
         said, ending = late.stdout or b"", f"it did not end within {TIMEOUT_S:.0f} s"
     lines = (line.partition(" ") for line in said.decode().splitlines())

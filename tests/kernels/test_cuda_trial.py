@@ -74,6 +74,37 @@ def test_what_does_not_end_is_declined(wrong: Path, monkeypatch: pytest.MonkeyPa
     assert trial.declined(wrong, "cpu") == {"prompt_attention": "it did not end within 2 s"}
 
 
+def test_what_takes_the_device_from_its_process_is_declined_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Said by a judge that is given here: no emulated kernel loses a device."""
+    lost = "linear bf16-T18-K64-N48: an illegal memory access was encountered"
+    said = [
+        ({"rms_norm": "", "linear": lost}, ""),
+        ({}, ""),  # before it could say a word
+        ({"sample": ""}, "the process that tried it ended with 0"),
+    ]
+    asked: list[list[str]] = []
+
+    def answers(
+        library: Path, device: str, names: list[str], without: list[str]
+    ) -> tuple[dict[str, str], str]:
+        asked.append(list(names))
+        return said[len(asked) - 1]
+
+    monkeypatch.setattr(trial, "KERNELS", ("rms_norm", "linear", "rope_cache", "sample"))
+    monkeypatch.setattr(trial, "_answers", answers)
+    assert trial.declined(Path(__file__), "cpu") == {
+        "linear": lost,
+        "rope_cache": "its process lost the device",
+    }
+    assert asked == [
+        ["rms_norm", "linear", "rope_cache", "sample"],
+        ["rope_cache", "sample"],
+        ["sample"],
+    ]
+
+
 def test_what_is_declined_is_served_by_triton_and_says_why(
     wrong: Path, verdict: dict[str, str]
 ) -> None:

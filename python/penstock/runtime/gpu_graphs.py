@@ -68,13 +68,16 @@ class CudaCapturer:
         for _ in range(self.WARM_UPS):
             compute()
         graph: Any = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(
-            graph,
-            pool=self._pool,
-            stream=self._stream,
-            capture_error_mode="thread_local",  # other threads may allocate meanwhile
-        ):
-            results = compute()
+        with torch.cuda.stream(self._stream):
+            self._stream.synchronize()
+            # Not torch.cuda.graph, which empties the allocator's cache: what is kept there for the
+            # next prompt and for adapters would be asked of the driver again, among steps. Other
+            # threads may allocate meanwhile.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                results = compute()
+            finally:
+                graph.capture_end()
 
         def replay() -> T:
             graph.replay()
