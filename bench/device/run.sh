@@ -36,6 +36,10 @@
 #     --platform manylinux2014_x86_64 --platform manylinux_2_31_x86_64 -d .whl \
 #     msgspec llguidance==1.9.1
 #
+# and, to save its build of some minutes on a fresh machine, the wheel of the CUDA library:
+#
+#   make wheel CUDA=13 && cp dist/penstock_cuda13-*.whl .whl/
+#
 # numpy, torch, triton, safetensors, tokenizers, transformers, pytest, pytest-timeout, hypothesis,
 # cmake, ninja and pybind11 are expected to be there. --rehearse runs every section on the CPU in small sizes.
 set -uo pipefail
@@ -77,6 +81,10 @@ cuda_library() {
   local major package
   major=$("$PYTHON" -c 'import torch; print(torch.version.cuda.split(".")[0])') || return 1
   package=$SITE/penstock_cuda$major
+  if compgen -G ".whl/penstock_cuda$major-*.whl" >/dev/null; then
+    echo "the CUDA library came as a wheel"
+    return 0
+  fi
   cmake -S . -B "$BUILD-cuda" -G Ninja -DCMAKE_BUILD_TYPE=Release -DPENSTOCK_CUDA=ON \
     -DPENSTOCK_CPU=OFF -DPENSTOCK_PYTHON=OFF -DPENSTOCK_WERROR=OFF && cmake --build "$BUILD-cuda" || return 1
   mkdir -p "$package" && touch "$package/__init__.py" &&

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from tests.e2e.conftest import COMMAND, RunningServer
 
@@ -74,6 +75,26 @@ async def test_sigterm_lets_open_answers_finish_then_stops(
     assert json.loads(lines[-2])["usage"]["completion_tokens"] == 60
     assert await asyncio.to_thread(server.process.wait, 30) == 0
     assert not engine.is_running()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_sigterm_to_every_process_lets_open_answers_finish(
+    start_server: Callable[..., RunningServer], workers: str
+) -> None:
+    """As systemd and the runtimes of containers send it."""
+    server = start_server("--workers", workers)
+    own = psutil.Process(server.process.pid)
+    first = asyncio.Event()
+    async with httpx.AsyncClient() as client:
+        body = BODY | {"max_tokens": 60}
+        task = asyncio.create_task(stream(client, server.url, first, body))
+        await first.wait()
+        for process in (*own.children(recursive=True), own):
+            process.send_signal(signal.SIGTERM)
+        lines = await task
+    assert lines[-1] == "[DONE]"
+    assert json.loads(lines[-2])["usage"]["completion_tokens"] == 60
+    assert await asyncio.to_thread(server.process.wait, 30) == 0
 
 
 async def test_engine_does_not_outlive_a_killed_server(

@@ -92,8 +92,12 @@ class Answered(msgspec.Struct, frozen=True, tag="answered"):
     refusal: Refusal | None = None
 
 
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """To a worker: drain; said again: stop at once."""
+
+
 FromWorker = Ready | Failed | Ask | AskLoad | AskUnload | AskNews
-ToWorker = Told | Answered
+ToWorker = Told | Answered | Stop
 
 from_worker_decoder: msgspec.json.Decoder[FromWorker] = msgspec.json.Decoder(FromWorker)
 to_worker_decoder: msgspec.json.Decoder[ToWorker] = msgspec.json.Decoder(ToWorker)

@@ -67,10 +67,16 @@ class ApiProcess:
             started.append(self._store.open())
         await asyncio.gather(*started)
 
-    async def serve(self, bound: socket.socket, on_started: Callable[[HttpServer], None]) -> None:
-        """Serve until a signal, or `HttpServer.stop`, ends it. Call `start` before. Raises
-        SettingsError where the store cannot be opened: if the operator named none, that is tried
-        when the first answers may already be under way."""
+    async def serve(
+        self,
+        bound: socket.socket,
+        on_started: Callable[[HttpServer], None],
+        *,
+        heeds_signals: bool = True,
+    ) -> None:
+        """Serve until a signal, if it heeds them, or `HttpServer.stop` ends it. Call `start`
+        before. Raises SettingsError where the store cannot be opened: if the operator named none,
+        that is tried when the first answers may already be under way."""
         services = Services(
             models=self.models,
             control=self._control,
@@ -88,7 +94,9 @@ class ApiProcess:
         gc.freeze()  # what is loaded stays: no collection walks it in the middle of a stream
         gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()
-        server = HttpServer(create_app(services), self._settings, on_started=started)
+        server = HttpServer(
+            create_app(services), self._settings, on_started=started, heeds_signals=heeds_signals
+        )
         try:
             await server.serve(sockets=[bound])
         finally:

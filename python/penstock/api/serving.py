@@ -25,13 +25,16 @@ IDLE_TIMEOUT_S: Final = 75
 
 class HttpServer(uvicorn.Server):
     """One API process's server. The first SIGTERM or SIGINT drains: no new connections, open
-    answers go on for `drain_timeout_s`. The second one stops at once."""
+    answers go on for `drain_timeout_s`. The second one stops at once. `heeds_signals` False: they
+    are for another process, which has `stop` called."""
 
     def __init__(
         self,
         app: ASGIApp,
         settings: ServerSettings,
         on_started: Callable[[], None] | None = None,
+        *,
+        heeds_signals: bool = True,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -49,6 +52,7 @@ class HttpServer(uvicorn.Server):
             )
         )
         self._on_started = on_started
+        self._heeds_signals = heeds_signals
         _adopt_log()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -67,7 +71,8 @@ class HttpServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Replaces uvicorn's handlers, which ignore a second SIGTERM."""
-        if threading.current_thread() is not threading.main_thread():
+        on_main_thread = threading.current_thread() is threading.main_thread()
+        if not (self._heeds_signals and on_main_thread):
             yield
             return
         loop = asyncio.get_running_loop()

@@ -23,12 +23,13 @@ from penstock.api.control import (
     FromWorker,
     PipeControl,
     Ready,
+    Stop,
     Told,
     line_of,
     to_worker_decoder,
 )
 from penstock.api.process import ApiProcess
-from penstock.api.serving import HttpServer
+from penstock.api.serving import STOP_SIGNALS, HttpServer
 from penstock.api.tasks import WorkerTask
 from penstock.base.errors import ModelError
 from penstock.base.logs import configure_logging
@@ -52,7 +53,8 @@ async def _serve() -> None:
     main_task = asyncio.current_task()
     assert main_task is not None
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, main_task.cancel)
+    for number in STOP_SIGNALS:  # are for the parent, which says what to do
+        signal.signal(number, signal.SIG_IGN)
     lines = asyncio.StreamReader(limit=TOLD_BYTES)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin.buffer)
     task = msgspec.json.decode(await lines.readline(), type=WorkerTask)
@@ -60,11 +62,11 @@ async def _serve() -> None:
     configure_access_log(settings.access_log_format, enabled=not settings.disable_access_log)
     control = PipeControl(_say)
     api = ApiProcess(task.api, control)
-    parent = _Parent(lines, api, control)
+    parent = _Parent(lines, api, control, main_task)
     with contextlib.suppress(asyncio.CancelledError):
         try:
             await parent.hear()  # the states, so that there is something to open
-            listening = asyncio.create_task(parent.follow(main_task))
+            listening = asyncio.create_task(parent.follow())
             await api.start()
 
             def started(server: HttpServer) -> None:
@@ -72,7 +74,7 @@ async def _serve() -> None:
                 _say(Ready())
 
             with socket.socket(fileno=task.listener) as reserved, _beside(reserved) as own:
-                await api.serve(own, started)
+                await api.serve(own, started, heeds_signals=False)
             listening.cancel()
         finally:
             await api.close()
@@ -96,10 +98,17 @@ def _beside(reserved: socket.socket) -> socket.socket:
 class _Parent:
     """What comes from the process that started this one."""
 
-    def __init__(self, lines: asyncio.StreamReader, api: ApiProcess, control: PipeControl) -> None:
+    def __init__(
+        self,
+        lines: asyncio.StreamReader,
+        api: ApiProcess,
+        control: PipeControl,
+        main_task: asyncio.Task[None],
+    ) -> None:
         self._lines = lines
         self._api = api
         self._control = control
+        self._main_task = main_task
         self.server: HttpServer | None = None
 
     async def hear(self) -> bool:
@@ -112,16 +121,22 @@ class _Parent:
                 self._api.models.apply(states)
             case Answered() as answer:
                 self._control.answered(answer)
+            case Stop():
+                self._stop()
         return True
 
-    async def follow(self, main_task: asyncio.Task[None]) -> None:
-        """Take in all messages; then drain, or end the start."""
+    async def follow(self) -> None:
+        """Take in all messages, then stop."""
         while await self.hear():
             pass
+        self._stop()
+
+    def _stop(self) -> None:
+        """Drain, or end the start."""
         if self.server is not None:
             self.server.stop()
         else:
-            main_task.cancel()
+            self._main_task.cancel()
 
 
 def _say(message: FromWorker) -> None:

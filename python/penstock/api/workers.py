@@ -19,6 +19,7 @@ from penstock.api.control import (
     AskUnload,
     Failed,
     Ready,
+    Stop,
     Told,
     from_worker_decoder,
     line_of,
@@ -75,7 +76,7 @@ class WorkerGroup:
         """Let them drain; called again: stop at once."""
         self._stopping = True
         for process in self._processes.values():
-            _terminate(process)
+            _tell_to_stop(process)
 
     async def close(self) -> None:
         """End what still runs."""
@@ -116,7 +117,7 @@ class WorkerGroup:
         process.stdin.write(line_of(self._task) + line_of(Told(self._fleet.states)))
         await process.stdin.drain()
         if self._stopping:  # `stop` came while it was spawned
-            _terminate(process)
+            _tell_to_stop(process)
         return process
 
     async def _follow(
@@ -160,6 +161,8 @@ class WorkerGroup:
         mark_process_dead(pid, self._metrics_dir)  # type: ignore[no-untyped-call]
 
 
-def _terminate(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
+def _tell_to_stop(process: asyncio.subprocess.Process) -> None:
+    """Not by a signal: whoever sends those may have sent them to the worker as well, and a second
+    one would cut its answers off."""
+    assert process.stdin is not None
+    process.stdin.write(line_of(Stop()))

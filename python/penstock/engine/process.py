@@ -2,8 +2,11 @@
 
 Reads its task as one line of JSON from standard input (`supervisor.EngineTask`), writes status
 lines of JSON to standard output (`supervisor.StatusLine`), serves on SOCKET, and ends when standard
-input closes or on SIGTERM. A further line of input drains it: it takes no new connection and ends
-with the last one. Logs and progress go to standard error.
+input closes. A further line of input drains it: it takes no new connection and ends with the last
+one. Logs and progress go to standard error.
+
+Signals that stop a server are for its parent, which drains. Many senders reach every process:
+systemd, a container's runtime, `timeout`, Ctrl-C.
 """
 
 from __future__ import annotations
@@ -40,9 +43,12 @@ def main(socket_path: str) -> int:
 
     configure_logging()
     say = partial(_say, take_standard_output())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the group; the parent drains
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     with open(0, "rb", buffering=0, closefd=False) as lines:  # takes no byte beyond the line
         task = msgspec.json.decode(lines.readline(), type=EngineTask)
+    orders = _Orders()
+    threading.Thread(target=orders.follow, daemon=True).start()
     try:
         core = load_core(task.settings, task.limit_bytes)
     except (ModelError, MemoryError, OSError) as error:
@@ -54,8 +60,7 @@ def main(socket_path: str) -> int:
     gc.enable()
     say("report", f"memory: {core.report}")
     server = EngineServer(core, socket_path)
-    signal.signal(signal.SIGTERM, lambda *_: server.stop())
-    threading.Thread(target=_follow_input, args=(server,), daemon=True).start()
+    orders.pass_to(server)
     say("ready", info=core.info)
     server.run()
     core.close()
@@ -91,10 +96,33 @@ def _say(
     output.flush()
 
 
-def _follow_input(server: EngineServer) -> None:
-    while os.read(0, 4096):
-        server.drain()
-    server.stop()
+class _Orders:
+    """What standard input says after the task, also while the model is loaded."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._server: EngineServer | None = None
+        self._drains = False
+
+    def pass_to(self, server: EngineServer) -> None:
+        """There is a server now."""
+        with self._lock:
+            self._server = server
+            if self._drains:
+                server.drain()
+
+    def follow(self) -> None:
+        """Until the input closes. Where nobody waits for the model any more, the process ends in
+        the middle of loading it."""
+        while os.read(0, 4096):
+            with self._lock:
+                self._drains = True
+                if self._server is not None:
+                    self._server.drain()
+        with self._lock:
+            if self._server is None:
+                os._exit(0)
+            self._server.stop()
 
 
 if __name__ == "__main__":

@@ -134,6 +134,7 @@ class EngineSupervisor:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=STATUS_LINE_BYTES,
+            start_new_session=True,  # Ctrl-C is for the parent, from the first instant on
         )
         assert process.stdin is not None
         task = msgspec.structs.replace(self._task, adapters=self._adapters())

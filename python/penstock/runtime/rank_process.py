@@ -40,7 +40,8 @@ def main() -> int:
     gc.disable()  # what is being loaded is no garbage
     configure_logging()
     say = partial(_say, take_standard_output())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the group; rank 0 drains
+    for number in (signal.SIGINT, signal.SIGTERM):  # are for the server, which drains
+        signal.signal(number, signal.SIG_IGN)
     with open(0, "rb", buffering=0, closefd=False) as lines:
         task = msgspec.json.decode(lines.readline(), type=RankTask)
     threading.Thread(target=_end_with_input, args=(task,), daemon=True).start()
