@@ -25,7 +25,7 @@ setup: $(VENV)/.dev  ## Everything that development needs, into .venv
 # 12 and Ubuntu 22.04 bring is too old to pass options on to a build. Compiled here, since many
 # containers forbid Python to write bytecode, and each start would compile all sources again.
 $(VENV)/.runtime: pyproject.toml $(NATIVE)
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check 'pip>=23.1'
 	$(BIN)/pip install -q --disable-pip-version-check -e . -C cmake.define.PENSTOCK_LEVELS=host
 	$(BIN)/python -m compileall -q python kernels
@@ -35,7 +35,7 @@ $(VENV)/.dev: $(VENV)/.runtime
 	$(BIN)/pip install -q --disable-pip-version-check $(TORCH)
 	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]' \
 		-C cmake.define.PENSTOCK_LEVELS=all -C cmake.define.PENSTOCK_EMULATED=ON \
-		-C cmake.define.PENSTOCK_TESTS=ON
+		-C cmake.define.PENSTOCK_TESTS=ON -C cmake.define.PENSTOCK_WERROR=ON
 	@touch $@
 
 # What compiles the kernels of a distribution: those two, and no tools of development.
@@ -66,7 +66,7 @@ bench: $(VENV)/.dev  ## Measure; with PEERS=folder beside the peers (bench/peers
 	$(BIN)/python -m bench $(ARGS)
 
 wheel: $(if $(CUDA),$(VENV)/.compilers)  ## Build a wheel into dist/; with CUDA=13 that of the CUDA library
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(if $(CUDA),$(BIN)/python -m penstock.kernels.triton.package build/kernels)
 	$(BIN)/pip wheel -q --disable-pip-version-check --no-deps -w dist $(if $(CUDA),packaging/cuda$(CUDA) \
 		-C cmake.define.PENSTOCK_KERNELS=$(CURDIR)/build/kernels,.)

@@ -65,9 +65,8 @@ build() {
     "$PYTHON" -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade \
       --target "$SITE" .whl/*.whl || return 1
   fi
-  # Warnings of a newer compiler are no reason to measure nothing.
   cmake -S . -B "$BUILD" -G Ninja -DCMAKE_BUILD_TYPE=Release -DPENSTOCK_LEVELS=host \
-    -DPENSTOCK_WERROR=OFF -DPython_EXECUTABLE="$(command -v "$PYTHON")" \
+    -DPython_EXECUTABLE="$(command -v "$PYTHON")" \
     -Dpybind11_DIR="$("$PYTHON" -m pybind11 --cmakedir)" &&
     ninja -C "$BUILD" && cp "$BUILD"/_native*.so python/penstock/ || return 1
   "$PYTHON" -c 'import penstock.engine.core, penstock._native; print("the Python module loads")' ||
@@ -86,7 +85,7 @@ cuda_library() {
     return 0
   fi
   cmake -S . -B "$BUILD-cuda" -G Ninja -DCMAKE_BUILD_TYPE=Release -DPENSTOCK_CUDA=ON \
-    -DPENSTOCK_CPU=OFF -DPENSTOCK_PYTHON=OFF -DPENSTOCK_WERROR=OFF && cmake --build "$BUILD-cuda" || return 1
+    -DPENSTOCK_CPU=OFF -DPENSTOCK_PYTHON=OFF && cmake --build "$BUILD-cuda" || return 1
   mkdir -p "$package" && touch "$package/__init__.py" &&
     find "$BUILD-cuda" -name libpenstock_cuda.so -exec cp {} "$package/" \; || return 1
   "$PYTHON" -m penstock.kernels.triton.package "$package" --targets 90 ||

@@ -49,7 +49,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if cmake is None:
         pytest.skip("there is no cmake")
     folder = tmp_path_factory.mktemp("cuda")
-    options = ["-DPENSTOCK_CUDA=ON", "-DPENSTOCK_CPU=OFF"]
+    options = ["-DPENSTOCK_CUDA=ON", "-DPENSTOCK_CPU=OFF", "-DPENSTOCK_WERROR=ON"]
     for arguments in (["-S", str(_ROOT), "-B", str(folder), *options], ["--build", str(folder)]):
         done = subprocess.run([cmake, *arguments], capture_output=True, text=True)
         assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]

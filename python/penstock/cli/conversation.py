@@ -17,7 +17,7 @@ HELP: Final = """\
 /system [TEXT]        set the system message, or drop it
 /adapter [ALIAS]      use an adapter that was loaded with --lora, or none
 /temperature [X]      0 to 2; nothing: the model's own
-/topk [N]             keep the N likeliest tokens; nothing or 0: off
+/topk [N]             keep the N likeliest tokens; 0: all of them
 /topp [X]             keep the likeliest tokens up to this probability, 0 to 1
 Ctrl-C stops an answer."""
 
@@ -106,7 +106,8 @@ class Conversation:
         value = _number("/topk", text, 0, 2**31 - 1)
         if value is not None and value != int(value):
             raise InvalidRequest("/topk takes a whole number")
-        self.sampling = msgspec.structs.replace(self.sampling, top_k=int(value) if value else None)
+        top_k = None if value is None else int(value)
+        self.sampling = msgspec.structs.replace(self.sampling, top_k=top_k)
         return f"top_k: {_shown(self.sampling.top_k)}"
 
     def _set_top_p(self, text: str) -> str:

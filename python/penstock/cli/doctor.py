@@ -13,7 +13,9 @@ MARKS = {"ok": "[green]ok[/green]", "warn": "[yellow]warn[/yellow]", "error": "[
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
-    port: Annotated[int, typer.Option(help="The port to try.")] = ServerSettings().port,
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="The port to try.")
+    ] = ServerSettings().port,
 ) -> None:
     """Check whether this machine can serve. Status 1 where something is missing."""
     import msgspec

@@ -25,6 +25,14 @@ class LocalModel:
     adapters: LiveAdapters
 
 
+async def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    """What Ctrl-C left behind, before the engine goes from under it."""
+    tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 @contextlib.contextmanager
 def local_model(settings: EngineSettings) -> Iterator[tuple[asyncio.AbstractEventLoop, LocalModel]]:
     """The model that `settings` names, and the loop that it lives in; the loop runs only while the
@@ -41,6 +49,7 @@ def local_model(settings: EngineSettings) -> Iterator[tuple[asyncio.AbstractEven
             agent = load_loop(files, engine, settings.tool_syntax, live)
             yield loop, LocalModel(engine.info.model_id, engine, agent, live)
         finally:
+            loop.run_until_complete(_cancel_all(loop))
             if adapters is not None:
                 loop.run_until_complete(adapters.close())
             loop.run_until_complete(engine.close())

@@ -66,7 +66,8 @@ def main() -> None:
     except (ModelError, SettingsError, ServiceError) as error:
         sys.exit(f"penstock: {error}")
     except OSError as error:
-        sys.exit(f"penstock: {error.strerror or error}")
+        place = "" if error.filename is None else f"{error.filename}: "
+        sys.exit(f"penstock: {place}{error.strerror or error}")
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -132,7 +132,7 @@ def check_home(home: Path) -> Check:
 
 def check_disk(home: Path) -> Check:
     """Room for models."""
-    folder = next(path for path in (home, *home.parents) if path.exists())
+    folder = next(path for path in (home, *home.parents) if os.access(path, os.F_OK))
     free_bytes = shutil.disk_usage(folder).free
     message = f"{free_bytes / GIB:.1f} GiB free at {folder}"
     if free_bytes < LEAST_DISK_BYTES:
@@ -144,7 +144,12 @@ def check_default_model(home: Path) -> Check:
     from penstock.models.catalogue import CATALOGUE, DEFAULT_MODEL
     from penstock.models.sources import is_fetched
 
-    if is_fetched(CATALOGUE[DEFAULT_MODEL], home):
+    try:
+        fetched = is_fetched(CATALOGUE[DEFAULT_MODEL], home)
+    except OSError as error:
+        suggestion = "set PENSTOCK_HOME to a folder that can be read"
+        return Check("default_model", "error", f"{home}: {error.strerror}", suggestion)
+    if fetched:
         return Check("default_model", "ok", f"{DEFAULT_MODEL} is on disk")
     suggestion = f"`penstock pull {DEFAULT_MODEL}` fetches it; serving it does so too"
     return Check("default_model", "warn", f"{DEFAULT_MODEL} is not on disk", suggestion)

@@ -82,11 +82,17 @@ def test_commands_set_what_the_next_request_asks():
     sampling = request.sampling
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.3, 40, 0.9)
     assert conversation.request("hi").adapter == "sql"
-    for line in ("/system", "/temperature", "/topk 0", "/topp", "/adapter"):
+    for line in ("/system", "/temperature", "/topk", "/topp", "/adapter"):
         conversation.command(line)
     request = conversation.request("hi")
     assert len(request.messages) == 1
     assert request.sampling == Conversation().sampling and request.adapter is None
+
+
+def test_top_k_of_0_is_none_of_the_models_own():
+    conversation = Conversation()
+    assert conversation.command("/topk 0") == "top_k: 0"
+    assert conversation.request("hi").sampling.top_k == 0
 
 
 @pytest.mark.parametrize(

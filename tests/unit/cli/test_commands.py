@@ -24,7 +24,7 @@ from penstock.cli.options import (
 from penstock.config import EngineSettings, LoraSettings, LoraSource, ServerSettings, StoreSettings
 from penstock.config.absent import ABSENT
 from penstock.config.lora import LORA_KEYS
-from penstock.system.checks import check_cpu, check_home, check_memory
+from penstock.system.checks import check_cpu, check_default_model, check_home, check_memory
 
 
 @pytest.fixture
@@ -270,6 +270,31 @@ def test_doctor_reports_as_json():
     checks = json.loads(out.stdout)["checks"]
     assert {check["status"] for check in checks} <= {"ok", "warn", "error"}
     assert (out.exit_code == 1) == any(check["status"] == "error" for check in checks)
+
+
+def test_doctor_refuses_a_port_that_is_none():
+    done = CliRunner().invoke(cli.app, ["doctor", "--port", "99999"])
+    assert done.exit_code == 2 and "65535" in done.output
+
+
+def test_doctor_tells_of_a_home_that_nobody_may_look_into(monkeypatch):
+    """As root may look anywhere, the system's answer is given here."""
+
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("penstock.models.sources.is_fetched", refused)
+    check = check_default_model(Path("/closed/home"))
+    assert (check.status, check.message) == ("error", "/closed/home: Permission denied")
+
+
+def test_refusals_of_the_system_name_the_file(monkeypatch):
+    def refused():
+        raise PermissionError(13, "Permission denied", "/closed/home")
+
+    monkeypatch.setattr(cli, "app", refused)
+    with pytest.raises(SystemExit, match=r"^penstock: /closed/home: Permission denied$"):
+        cli.main()
 
 
 def test_doctor_warns_of_a_cpu_without_vectors(tmp_path):
