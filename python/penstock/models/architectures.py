@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -17,7 +17,8 @@ from penstock.models import gguf_config, hf_config
 from penstock.models.encoder_config import ENCODER_ARCHITECTURES, EncoderFamily, encoder_spec
 from penstock.models.encoder_spec import EncoderSpec
 from penstock.models.experts_config import hf_mixtures
-from penstock.models.hf_config import HfConfig
+from penstock.models.hf_config import HfConfig, Windows
+from penstock.models.hf_defaults import DEFAULTS
 from penstock.models.spec import DecoderSpec, LayerSpec
 from penstock.quant.float8_config import read_scheme
 from penstock.quant.gguf import GgufFile
@@ -26,11 +27,12 @@ from penstock.quant.json_file import read_json
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How a member differs in what its config does not say. A bias of None: as `attention_bias`
-    says. `gemma`: scaled embeddings, norms stored less one and around each block, tied by
-    default. `experts`: how the config says which layers are mixtures of them."""
+    """How a member differs in what its config does not say; `hf_defaults` has what it may leave
+    out. A bias of None: as `attention_bias` says. `gemma`: scaled embeddings, norms stored less one
+    and around each block. `experts`: how the config says which layers are mixtures of them."""
 
     name: str
+    windows: Windows = "none"
     qkv_bias: bool | None = None
     output_bias: bool | None = None
     qk_norm: bool = False
@@ -50,13 +52,15 @@ class GgufFamily:
 
 HF_ARCHITECTURES = {
     "LlamaForCausalLM": Family("llama"),
-    "MistralForCausalLM": Family("mistral", qkv_bias=False, output_bias=False),
-    "Qwen2ForCausalLM": Family("qwen2", qkv_bias=True, output_bias=False),
-    "Qwen3ForCausalLM": Family("qwen3", qk_norm=True),
-    "Qwen3MoeForCausalLM": Family("qwen3_moe", qk_norm=True, experts="qwen3"),
-    "MixtralForCausalLM": Family("mixtral", qkv_bias=False, output_bias=False, experts="mixtral"),
-    "SmolLM3ForCausalLM": Family("smollm3"),
-    "Gemma3ForCausalLM": Family("gemma3", qk_norm=True, gemma=True),
+    "MistralForCausalLM": Family("mistral", "all", qkv_bias=False, output_bias=False),
+    "Qwen2ForCausalLM": Family("qwen2", "late", qkv_bias=True, output_bias=False),
+    "Qwen3ForCausalLM": Family("qwen3", "late", qk_norm=True),
+    "Qwen3MoeForCausalLM": Family("qwen3_moe", "switched", qk_norm=True, experts="qwen3"),
+    "MixtralForCausalLM": Family(
+        "mixtral", "all", qkv_bias=False, output_bias=False, experts="mixtral"
+    ),
+    "SmolLM3ForCausalLM": Family("smollm3", "unrotated"),
+    "Gemma3ForCausalLM": Family("gemma3", "pattern", qk_norm=True, gemma=True),
 }
 GGUF_ARCHITECTURES = {
     "llama": GgufFamily("llama", interleaved=True),
@@ -131,7 +135,12 @@ def _family(path: Path, known: Mapping[str, _F]) -> _F:
 
 
 def _decoder_spec(path: Path, family: Family) -> DecoderSpec:
-    spec = _build(read_json(path, HfConfig), family, str(path))
+    given = {**DEFAULTS[family.name], **read_json(path, dict[str, Any])}
+    try:
+        config = msgspec.convert(given, HfConfig)
+    except msgspec.ValidationError as error:
+        raise ModelError(f"{path}: {error}") from None
+    spec = _build(config, family, str(path))
     spec.check(str(path))
     return spec
 
@@ -150,7 +159,7 @@ def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
         if getattr(config, key) is not None:
             raise ModelError(f"{where}: {key} is not supported")
     bias = config.attention_bias
-    tied = config.tie_word_embeddings
+    rope = hf_config.rope_spec(config, where)
     scalar = config.query_pre_attn_scalar
     return DecoderSpec(
         architecture=family.name,
@@ -161,14 +170,14 @@ def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
         ff=config.intermediate_size,
         vocab=config.vocab_size,
         norm_eps=config.rms_norm_eps,
-        rope=hf_config.rope_spec(config, where),
+        rope=rope,
         layers=_layers(config, family, where),
-        context_tokens=config.max_position_embeddings,
+        context_tokens=hf_config.context_tokens(config, rope),
         qkv_bias=bias if family.qkv_bias is None else family.qkv_bias,
         output_bias=bias if family.output_bias is None else family.output_bias,
         mlp_bias=config.mlp_bias,
         qk_norm=family.qk_norm,
-        tied_head=family.gemma if tied is None else tied,
+        tied_head=bool(config.tie_word_embeddings),
         local_rope=hf_config.local_rope_spec(config, where),
         attention_scale=scalar**-0.5 if family.gemma and scalar and scalar > 0 else None,
         embedding_scale=max(config.hidden_size, 0) ** 0.5 if family.gemma else 1.0,
@@ -180,7 +189,7 @@ def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
 
 
 def _layers(config: HfConfig, family: Family, where: str) -> tuple[LayerSpec, ...]:
-    layers = hf_config.layer_specs(config, where)
+    layers = hf_config.layer_specs(config, family.windows, where)
     if family.experts is None:
         return layers
     mixtures = hf_mixtures(config, family.experts, where)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -26,6 +26,13 @@ from penstock.quant.json_file import read_json
 
 FULL = "full_attention"
 SLIDING = "sliding_attention"
+
+Windows = Literal["none", "all", "switched", "late", "unrotated", "pattern"]
+"""Which layers of a family have the window that its config names. none: whatever it says. all.
+switched: all, where `use_sliding_window` says so. late, unrotated: where it says so, those of
+`layer_types`, or else those from `max_window_layers` on, or those without rotation. pattern: those
+of `layer_types`, or else all but the last of each `sliding_window_pattern` layers."""
+_SWITCHED = ("switched", "late", "unrotated")
 
 
 class RopeParameters(msgspec.Struct):
@@ -72,6 +79,7 @@ class HfConfig(msgspec.Struct):
     sliding_window_pattern: int | None = None
     layer_types: list[str] | None = None
     no_rope_layers: list[int] | None = None
+    no_rope_layer_interval: int | None = None
     rope_theta: float | None = None
     partial_rotary_factor: float | None = None
     rope_scaling: RopeParameters | None = None
@@ -137,13 +145,21 @@ def rope_spec(config: HfConfig, where: str) -> RopeSpec:
     return _rope(config, rope_parameters(config, where, FULL), where)
 
 
+def context_tokens(config: HfConfig, rope: RopeSpec) -> int:
+    """How far the model goes. With YaRN a config may give the length before or after it."""
+    if not isinstance(rope.scaling, YarnScaling):
+        return config.max_position_embeddings
+    scaled = round(rope.scaling.original_context * rope.scaling.factor)
+    return max(config.max_position_embeddings, scaled)
+
+
 def local_rope_spec(config: HfConfig, where: str) -> RopeSpec | None:
     """That of the layers with a window, where the config has another for them."""
-    if config.rope_local_base_freq is not None:
-        return RopeSpec(config.rope_local_base_freq, head_dim(config))
-    if config.rope_parameters is None or SLIDING not in config.rope_parameters:
+    if config.rope_parameters is not None and SLIDING in config.rope_parameters:
+        return _rope(config, rope_parameters(config, where, SLIDING), where)
+    if config.rope_local_base_freq is None:
         return None
-    return _rope(config, rope_parameters(config, where, SLIDING), where)
+    return RopeSpec(config.rope_local_base_freq, head_dim(config))
 
 
 def rope_parameters(config: HfConfig, where: str, layer_type: str) -> RopeParameters:
@@ -163,34 +179,56 @@ def _rope(config: HfConfig, rope: RopeParameters, where: str) -> RopeSpec:
     return RopeSpec(theta, int(head_dim(config) * partial), _scaling(config, rope, where))
 
 
-def layer_specs(config: HfConfig, where: str) -> tuple[LayerSpec, ...]:
-    """Window and rotation of each layer, from `layer_types` or the older keys."""
-    windows = _windows(config, where)
-    rotary = config.no_rope_layers or [1] * len(windows)
-    if len(rotary) != len(windows):
-        raise ModelError(f"{where}: no_rope_layers has {len(rotary)} entries")
-    return tuple(LayerSpec(w, bool(r)) for w, r in zip(windows, rotary, strict=True))
-
-
-def _windows(config: HfConfig, where: str) -> list[int]:
+def layer_specs(config: HfConfig, rule: Windows, where: str) -> tuple[LayerSpec, ...]:
+    """Window and rotation of each layer. Raises ModelError for keys that do not fit."""
     layers = config.num_hidden_layers
     if not 1 <= layers <= 1024:
         raise ModelError(f"{where}: num_hidden_layers {layers} is not in 1..1024")
+    types = config.layer_types
+    if types is not None and len(types) != layers:
+        raise ModelError(f"{where}: layer_types has {len(types)} entries")
+    unknown = set(types or []) - {FULL, SLIDING}
+    if unknown:
+        raise ModelError(f"{where}: layer_types: {sorted(unknown)} are not supported")
+    rotary = _rotary(config, where)
+    windows = _windows(config, rule, rotary, where)
+    return tuple(map(LayerSpec, windows, rotary))
+
+
+def _rotary(config: HfConfig, where: str) -> list[bool]:
+    """Whether each layer rotates queries and keys."""
+    layers = config.num_hidden_layers
+    given, interval = config.no_rope_layers, config.no_rope_layer_interval
+    if given:
+        if len(given) != layers:
+            raise ModelError(f"{where}: no_rope_layers has {len(given)} entries")
+        return [bool(rotates) for rotates in given]
+    if interval is not None and interval < 1:
+        raise ModelError(f"{where}: no_rope_layer_interval {interval} is not positive")
+    return [interval is None or (i + 1) % interval != 0 for i in range(layers)]
+
+
+def _windows(config: HfConfig, rule: Windows, rotary: list[bool], where: str) -> list[int]:
+    off = rule == "none" or (rule in _SWITCHED and not config.use_sliding_window)
+    window = 0 if off else _window(config)
+    if rule in ("late", "unrotated", "pattern"):
+        return [window * slides for slides in _sliding(config, rule, rotary, where)]
+    return [window] * config.num_hidden_layers
+
+
+def _sliding(config: HfConfig, rule: Windows, rotary: list[bool], where: str) -> list[bool]:
+    """Of each layer, by `layer_types` or the family's rule."""
+    layers = config.num_hidden_layers
     if config.layer_types is not None:
-        known = {FULL: 0, SLIDING: _window(config)}
-        unknown = set(config.layer_types) - set(known)
-        if unknown:
-            raise ModelError(f"{where}: layer_types: {sorted(unknown)} are not supported")
-        if len(config.layer_types) != layers:
-            raise ModelError(f"{where}: layer_types has {len(config.layer_types)} entries")
-        return [known[kind] for kind in config.layer_types]
-    if not config.sliding_window or config.use_sliding_window is False:
-        return [0] * layers
-    if config.sliding_window_pattern:
-        period = config.sliding_window_pattern
-        return [0 if (i + 1) % period == 0 else _window(config) for i in range(layers)]
-    first = config.max_window_layers or 0
-    return [_window(config) if layer >= first else 0 for layer in range(layers)]
+        return [kind == SLIDING for kind in config.layer_types]
+    if rule == "unrotated":
+        return [not rotates for rotates in rotary]
+    if rule == "late":
+        return [i >= (config.max_window_layers or 0) for i in range(layers)]
+    period = config.sliding_window_pattern or 0
+    if period < 1:
+        raise ModelError(f"{where}: sliding_window_pattern {period} is not positive")
+    return [(i + 1) % period != 0 for i in range(layers)]
 
 
 def _window(config: HfConfig) -> int:

@@ -118,7 +118,9 @@ def test_computed_tensors_and_copies_of_a_tied_head_are_let_be(tmp_path: Path) -
         ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor -2"),
         ({"layer_types": ["full_attention", "odd"]}, "odd"),
         ({"layer_types": ["full_attention"]}, "layer_types has 1"),
-        ({"sliding_window": -5}, "window"),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": -5}, "window"),
+        ({"no_rope_layers": [1]}, "no_rope_layers has 1"),
+        ({"no_rope_layer_interval": 0}, "no_rope_layer_interval 0"),
     ],
 )
 def test_an_impossible_config_is_named(

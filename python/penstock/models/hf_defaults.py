@@ -1,0 +1,57 @@
+"""What a config.json means that lacks a key: each family has its own defaults, those of its config
+class in transformers. A key that is there, null too, stands as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+_QWEN: Final = {
+    "max_position_embeddings": 32_768,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
+DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "llama": {},
+    "mistral": {
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+        "sliding_window": 4096,
+    },
+    "mixtral": {
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    "qwen2": _QWEN | {"num_key_value_heads": 32},
+    "qwen3": _QWEN | {"num_key_value_heads": 32, "head_dim": 128},
+    "qwen3_moe": _QWEN
+    | {
+        "num_key_value_heads": 4,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+    },
+    "smollm3": {
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 32_768,
+        "rope_theta": 2e6,
+        "no_rope_layer_interval": 4,
+        "tie_word_embeddings": True,
+    },
+    "gemma3": {
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "max_position_embeddings": 131_072,
+        "tie_word_embeddings": True,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+    },
+}

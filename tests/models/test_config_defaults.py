@@ -1,0 +1,120 @@
+"""A config.json that leaves keys out, or names some that its family does not heed, is computed as
+`transformers` computes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from stepping import Stepper, load_decoder
+
+from penstock.models.architectures import spec_of_folder
+
+PROMPT = [3, 17, 5, 60, 2, 9, 44, 31, 8, 8, 12, 50, 7, 23, 1, 40, 33, 6, 19, 28, 61, 4, 10]
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+GEMMA3 = {"num_hidden_layers": 7, "head_dim": 32, "sliding_window": 5, "query_pre_attn_scalar": 32}
+MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2, "rms_norm_eps": 1e-5}
+QWEN3_MOE = {
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+    "head_dim": 32,
+}
+WINDOW = {"use_sliding_window": True, "sliding_window": 5}
+
+# The model, its options; the keys that its file lacks, and those that it has besides.
+CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]] = {
+    "llama of a window, which it does not have": ("Llama", {}, (), {"sliding_window": 5}),
+    "mixtral": ("Mixtral", MIXTRAL, ("rms_norm_eps", "rope_parameters"), {}),
+    "qwen3 of windows from layer 28 on": (
+        "Qwen3",
+        {"head_dim": 32, "max_window_layers": 28, **WINDOW},
+        ("layer_types", "max_window_layers"),
+        {},
+    ),
+    "qwen3-moe of windows, which all layers have": (
+        "Qwen3Moe",
+        QWEN3_MOE | WINDOW,
+        (),
+        {"max_window_layers": 2},
+    ),
+    "smollm3, rotation": ("SmolLM3", {}, ("rope_parameters",), {}),
+    "smollm3, an interval": ("SmolLM3", {}, ("no_rope_layers",), {"no_rope_layer_interval": 2}),
+    "smollm3, a tied head": (
+        "SmolLM3",
+        {"tie_word_embeddings": True},
+        ("tie_word_embeddings",),
+        {},
+    ),
+    "gemma3, layers": ("Gemma3", GEMMA3, ("layer_types", "sliding_window_pattern"), {}),
+    "gemma3, rotation": ("Gemma3", GEMMA3, ("rope_parameters",), {}),
+    "gemma3, local rotation": ("Gemma3", GEMMA3, ("rope_parameters",), {"rope_theta": 1e5}),
+    "gemma3, its scale": ("Gemma3", GEMMA3, ("query_pre_attn_scalar",), {}),
+    "gemma3, its activation": ("Gemma3", GEMMA3, ("hidden_activation",), {}),
+    "gemma3, a tied head": (
+        "Gemma3",
+        GEMMA3 | {"tie_word_embeddings": True},
+        ("tie_word_embeddings",),
+        {},
+    ),
+}
+
+
+def save(
+    folder: Path, name: str, options: dict[str, Any], lacks: Iterable[str], has: dict[str, Any]
+) -> None:
+    """A small model with weights large enough to tell errors."""
+    config_name = f"{name}TextConfig" if name == "Gemma3" else f"{name}Config"
+    torch.manual_seed(0)
+    config = getattr(transformers, config_name)(**(SMALL | options))
+    model = getattr(transformers, f"{name}ForCausalLM")(config).float()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(1.0 if parameter.ndim == 1 else 0.0, 0.15)
+    model.save_pretrained(folder)
+    edit(folder, lacks, has)
+
+
+def edit(folder: Path, lacks: Iterable[str], has: dict[str, Any]) -> None:
+    path = folder / "config.json"
+    written = json.loads(path.read_text())
+    path.write_text(json.dumps({k: v for k, v in written.items() if k not in lacks} | has))
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_what_a_config_leaves_out_is_its_familys(case: str, tmp_path: Path) -> None:
+    save(tmp_path, *CASES[case])
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, attn_implementation="eager", dtype=torch.float32
+    ).eval()
+    with torch.no_grad():
+        expected = model(torch.tensor([PROMPT])).logits[0]
+    logits = Stepper(*load_decoder(tmp_path)).step({0: PROMPT}, all_rows=True)
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("written, served", [(64, 256), (256, 256), (512, 512)])
+def test_yarn_reaches_as_far_as_it_scales(written: int, served: int, tmp_path: Path) -> None:
+    """Some configs name the context before it, some the one after."""
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    has = {"rope_scaling": yarn, "rope_theta": 1e4, "max_position_embeddings": written}
+    save(tmp_path, "Qwen2", {}, ("rope_parameters",), has)
+    assert spec_of_folder(tmp_path).context_tokens == served
