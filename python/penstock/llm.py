@@ -13,7 +13,9 @@ its own; the methods here hand requests over and wait. They may be called from a
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
+import os
 import queue
 import threading
 import weakref
@@ -120,11 +122,11 @@ class LLM:
 
     def _open(self, start: Callable[[], Awaitable[Host]]) -> None:
         self._thread = _LoopThread()
-        self._finalizer = weakref.finalize(self, self._thread.stop)
+        weakref.finalize(self, self._thread.stop).atexit = False  # the thread sees to that
         try:
             self._host = self._thread.wait(self._thread.open(start))
         except BaseException:
-            self._finalizer()
+            self.close()
             raise
 
     def generate(
@@ -251,8 +253,8 @@ class LLM:
         return self._host.adapters.adapters if self._host.adapters is not None else ()
 
     def close(self) -> None:
-        """Abort what runs, and free the model. May be called again."""
-        self._finalizer()
+        """Abort what runs, and free the model. May be called again, and from any thread."""
+        self._thread.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -313,13 +315,18 @@ class LLM:
 
 
 class _LoopThread:
-    """An asyncio loop in a thread of its own, and the host that lives in it."""
+    """An asyncio loop in a thread of its own, and the host that lives in it. It ends with the
+    interpreter at the latest: native code must not return into one that is gone."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._host: Host | None = None
+        self._pid = os.getpid()
+        self._gate = threading.RLock()  # nothing is submitted behind `_end`
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name="penstock-llm", daemon=True)
         self._thread.start()
+        atexit.register(self.close)
 
     async def open(self, start: Callable[[], Awaitable[Host]]) -> Host:
         """Start the host, which is closed with this loop."""
@@ -327,11 +334,16 @@ class _LoopThread:
         return self._host
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Run a coroutine in the loop. Raises Unavailable once stopped."""
-        if self._loop.is_closed():
+        """Run a coroutine in the loop. Raises Unavailable once stopped, and in a forked process,
+        which has no such thread."""
+        if not self._is_here():
             work.close()
-            raise Unavailable("this LLM is closed")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+            raise Unavailable("this LLM belongs to another process; open one here")
+        with self._gate:
+            if self._stopping:
+                work.close()
+                raise Unavailable("this LLM is closed")
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine and wait for it; an interrupt of the caller cancels it."""
@@ -343,14 +355,30 @@ class _LoopThread:
             raise
 
     def stop(self) -> None:
-        """Cancel what runs, close the host, end the thread."""
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop)
-        if threading.current_thread() is not self._thread:  # a garbage collector may call it there
+        """Cancel what runs, close the host, end the thread; all of it later, as a garbage collector
+        may call this in a thread that is to end. Harmless twice."""
+        if not self._is_here():
+            return
+        with self._gate:
+            if not self._stopping:
+                self._stopping = True
+                asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+
+    def close(self) -> None:
+        """Stop, and return when all has ended."""
+        self.stop()
+        if self._is_here() and threading.current_thread() is not self._thread:
             self._thread.join()
+
+    def _is_here(self) -> bool:
+        """Whether this is the process of the thread; asked before the gate, which another thread
+        may have held when this process was forked."""
+        return os.getpid() == self._pid
 
     def _run(self) -> None:
         self._loop.run_forever()
         self._loop.close()
+        atexit.unregister(self.close)
 
     async def _end(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -360,8 +388,8 @@ class _LoopThread:
         try:
             if self._host is not None:
                 await self._host.close()
-        except RuntimeError:
-            log.debug("the interpreter ended first", exc_info=True)  # it starts no more threads
+        except Exception:  # the loop's outermost coroutine: nobody else would hear of it
+            log.exception("the model was not closed")
         finally:
             self._loop.stop()
 

@@ -18,7 +18,7 @@ from penstock.base.errors import EngineFault, Unavailable
 from penstock.config import LoraSettings
 from penstock.dialog import Sampling
 from penstock.engine.adapter_host import AdapterHost, LoadOrder
-from penstock.engine.types import TokenRequest
+from penstock.engine.types import AdapterSource, AdapterState, TokenRequest
 
 
 class Place:
@@ -47,6 +47,21 @@ class Place:
     def kept(self) -> set[str]:
         """Generations whose files are there, and unfinished copies."""
         return {path.name for path in self.home.glob("adapters/run-*/*")} - {"lock"}
+
+    def told_pins(self, *, refused: bool = False) -> list[bool]:
+        """Whether each source that the engine is told of from now on is pinned; it may refuse
+        those that are."""
+        pins: list[bool] = []
+        add = self.engine.add_adapter
+
+        async def note(source: AdapterSource) -> AdapterState:
+            pins.append(source.pinned)
+            if source.pinned and refused:
+                raise AdapterRefused("lora_byte_limit_exceeded", "no room")
+            return await add(source)
+
+        self.engine.add_adapter = note  # type: ignore[method-assign]
+        return pins
 
     async def refusal(self, awaitable: object) -> str:
         with pytest.raises(AdapterRefused) as refused:
@@ -110,6 +125,31 @@ async def test_unload_frees_what_nobody_uses(place: Place) -> None:
     await place.host.unload("copy", adapter.generation)
     assert place.kept() == set() and await place.known() == {} and place.host.sources() == ()
     assert await place.refusal(place.host.unload("copy")) == "lora_adapter_not_found"
+
+
+async def test_generation_is_pinned_as_long_as_one_of_its_aliases_is(place: Place) -> None:
+    told = place.told_pins()
+    await place.load("kept", 0, pinned=True)
+    await place.load("copy", 0)
+    assert told == [True, True]
+    await place.host.unload("copy")
+    await place.load("copy", 0)
+    (source,) = place.host.sources()
+    assert told == [True, True, True] and source.pinned
+    await place.host.unload("kept")
+    (source,) = place.host.sources()
+    assert told == [True, True, True, False] and not source.pinned
+    await place.load("copy", 0, replace=True, pinned=True)
+    await place.load("copy", 0, replace=True)
+    assert told[4:] == [True, True, False]
+
+
+async def test_pin_that_is_refused_leaves_the_generation_as_it_was(place: Place) -> None:
+    await place.load("style", 0)
+    told = place.told_pins(refused=True)
+    assert await place.refusal(place.load("kept", 0, pinned=True)) == "lora_byte_limit_exceeded"
+    (source,) = place.host.sources()
+    assert told == [True, False] and not source.pinned
 
 
 async def test_load_goes_on_when_its_caller_leaves(place: Place) -> None:
@@ -221,3 +261,17 @@ async def test_home_that_cannot_be_written_refuses_loads_until_it_can(tmp_path: 
     (tmp_path / "home").unlink()
     assert await place.load("style", 0)
     await place.host.close()
+
+
+async def test_copies_go_where_no_further_thread_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path)
+    await place.load("style", 0)
+    monkeypatch.setattr(asyncio, "to_thread", start_nothing)  # as at the interpreter's end
+    await place.host.close()
+    assert list((tmp_path / "home" / "adapters").iterdir()) == []
+
+
+async def start_nothing(*_: object) -> None:
+    raise RuntimeError("cannot schedule new futures after interpreter shutdown")

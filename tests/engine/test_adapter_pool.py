@@ -169,6 +169,57 @@ def test_a_pinned_one_stays(folder: Path) -> None:
     assert one.resident == {"kept", "c"}
 
 
+def refusal(future: Future[AdapterState]) -> str:
+    with pytest.raises(AdapterRefused) as refused:
+        future.result(0)
+    return refused.value.code
+
+
+def test_a_pin_that_leaves_no_room_for_one_that_is_here_is_refused(folder: Path) -> None:
+    one = Pool(folder, max_bytes=3 * ONE // 2)
+    one.have("a")
+    future = one.add("b", pinned=True)
+    one.step()
+    assert refusal(future) == "lora_byte_limit_exceeded"
+    assert one.resident == {"a"} and len(one.pool.states()) == 1
+    one.have("b")
+    assert refusal(one.add("b", pinned=True)) == "lora_byte_limit_exceeded"
+    assert one.use("a") is None
+    assert one.step() == {"a": None}
+    assert one.pool.enter("a") is not None
+
+
+def test_a_retired_one_that_pins_leave_no_room_for_fails_its_requests(folder: Path) -> None:
+    one = Pool(folder, max_bytes=3 * ONE // 2)
+    one.have("a")
+    assert one.use("a") is not None
+    one.pool.retire("a")
+    one.add("b", pinned=True)
+    assert one.step() == {"b": None}
+    assert one.use("a") is None, "the next choice of the same request"
+    one.pool.release("a", entered=True)
+    assert one.step() == {"b": None}
+    assert one.pool.has_news
+    (error,) = one.pool.collect().values()
+    assert isinstance(error, AdapterRefused) and error.code == "lora_byte_limit_exceeded"
+    assert refusal(one.add("a")) == "lora_byte_limit_exceeded"
+    one.pool.release("a", entered=False)
+    assert one.resident == {"b"} and len(one.pool.states()) == 1
+
+
+def test_one_that_is_pinned_no_longer_makes_room(folder: Path) -> None:
+    one = Pool(folder)
+    one.have("a", "b")
+    kept = one.add("kept", pinned=True)
+    one.step()
+    assert kept.result(0).resident
+    assert one.use("b") is not None and one.use("a") is None
+    assert one.add("kept").result(0).resident
+    assert one.step() == {"a": None}
+    assert one.pool.enter("a") is not None
+    assert one.resident == {"a", "b"}
+
+
 def test_a_retired_one_goes_with_its_last_lease(folder: Path) -> None:
     one = Pool(folder)
     one.have("a")
@@ -226,6 +277,25 @@ def test_files_that_went_away_fail_the_requests_that_need_them(
     assert isinstance(error, AdapterRefused) and error.code == "adapter_file_not_found"
     one.pool.release("a", entered=False)
     assert one.resident == set() and len(one.pool.states()) == 2
+
+
+def test_one_that_cannot_be_read_to_be_pinned_is_there_as_before(
+    folder: Path, tmp_path: Path
+) -> None:
+    one = Pool(folder, capacity=1)
+    away = write_adapter(tmp_path / "away")
+    one.pool.add(AdapterSource("a", str(away)))
+    one.step()
+    one.have("b")
+    away.rename(tmp_path / "elsewhere")
+    future = one.pool.add(AdapterSource("a", str(away), pinned=True))
+    one.step()
+    assert refusal(future) == "adapter_file_not_found"
+    (tmp_path / "elsewhere").rename(away)
+    assert one.pool.add(AdapterSource("a", str(away))).result(0).generation == "a"
+    assert one.use("a") is None
+    assert one.step() == {"a": None}
+    assert one.pool.enter("a") is not None
 
 
 def test_a_load_holds_nobody_up(folder: Path) -> None:

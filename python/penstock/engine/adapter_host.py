@@ -77,7 +77,8 @@ class AdapterHost:
         self._hub = hub or HubAccess()
         self._changed = changed
         self._registry = AdapterRegistry(settings.max_adapters)
-        self._sources: dict[str, AdapterSource] = {}
+        self._sources: dict[str, AdapterSource] = {}  # as the engine was told last
+        self._pinning: str | None = None  # the generation that the load under way pins
         self._engine: AdapterEngine | None = None
         self._shelf: asyncio.Future[Shelf] | None = None
         self._filing = asyncio.Lock()  # nothing is put on the shelf while something is taken off
@@ -91,7 +92,11 @@ class AdapterHost:
     def sources(self) -> tuple[AdapterSource, ...]:
         """What an engine that starts now must know."""
         live = self._registry.live
-        return tuple(source for source in self._sources.values() if source.generation in live)
+        return tuple(
+            msgspec.structs.replace(source, pinned=self._is_pinned(source.generation))
+            for source in self._sources.values()
+            if source.generation in live
+        )
 
     def attach(self, engine: AdapterEngine) -> None:
         """The engine serves, and has what `sources` told."""
@@ -131,9 +136,10 @@ class AdapterHost:
         return removed
 
     async def settle(self) -> None:
-        """Tell the engine what nothing names any more, and delete what it has freed. Done with
-        every change; once more when an engine was restarted."""
+        """Tell the engine what nothing names or pins any more, and delete what it has freed. Done
+        with every change; once more when an engine was restarted."""
         await self._retire()
+        await self._repin()
         await self._sweep()
 
     async def close(self) -> None:
@@ -143,7 +149,11 @@ class AdapterHost:
         await asyncio.gather(*self._loads, return_exceptions=True)
         if self._shelf is not None:
             with contextlib.suppress(AdapterRefused):
-                await asyncio.to_thread((await self._shelf).close)
+                shelf = await self._shelf
+                try:
+                    await asyncio.to_thread(shelf.close)
+                except RuntimeError:  # the interpreter ends, and starts no more threads
+                    shelf.close()
 
     async def _load(self, load: Load, order: LoadOrder) -> LoadedAdapter:
         try:
@@ -158,7 +168,9 @@ class AdapterHost:
             return adapter
         finally:
             self._registry.abandon(load)
+            self._pinning = None
             await self._retire()
+            await self._repin()
 
     async def _prepare(self, load: Load, order: LoadOrder) -> AdapterSource:
         """The generation of an order's files, held in the registry and on the shelf."""
@@ -176,8 +188,10 @@ class AdapterHost:
             raise
         async with self._filing:
             place = await asyncio.to_thread(shelf.put, snapshot)
-        source = AdapterSource(snapshot.generation, str(place), order.pinned)
-        self._sources[source.generation] = source
+        generation = snapshot.generation
+        self._pinning = generation if order.pinned else None
+        source = AdapterSource(generation, str(place), self._is_pinned(generation))
+        self._sources[generation] = source
         return source
 
     def _find(self, source: str) -> str:
@@ -190,6 +204,23 @@ class AdapterHost:
             for generation in self._registry.retired:
                 if generation in self._registry.retired:  # still, after the ones before it
                     await self._engine.retire_adapter(generation)
+
+    async def _repin(self) -> None:
+        """Tell the engine of generations that are pinned no longer, or again."""
+        while self._engine is not None and (source := self._wrongly_pinned()) is not None:
+            self._sources[source.generation] = source
+            with contextlib.suppress(ServiceError):  # who died is told when it is back
+                await self._engine.add_adapter(source)
+
+    def _wrongly_pinned(self) -> AdapterSource | None:
+        """One of the sources that the engine knows otherwise, as it should be."""
+        told = self._sources
+        return next((one for one in self.sources() if one != told[one.generation]), None)
+
+    def _is_pinned(self, generation: str) -> bool:
+        """Whether one of the aliases that name it is pinned."""
+        names = (one for one in self.adapters if one.generation == generation)
+        return generation == self._pinning or any(one.pinned for one in names)
 
     async def _sweep(self) -> None:
         retired = self._registry.retired

@@ -85,7 +85,8 @@ class _Read:
 
 class AdapterPool:
     """One thread calls all of it. One generation is read at a time, in a thread of its own; `wake`
-    is called there when `collect` has something to take in."""
+    is called there when `collect` has something to take in. What is pinned leaves room for each of
+    the others."""
 
     def __init__(
         self, runtime: RuntimeAdapters, limits: LoraSettings, wake: Callable[[], None]
@@ -100,24 +101,30 @@ class AdapterPool:
         self._reading: str | None = None
         self._read: SimpleQueue[_Read] = SimpleQueue()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="penstock-adapters")
-        self._reopened: list[str] = []
+        self._news: dict[str, ServiceError | None] = {}
         self._clock = 0
 
     @property
     def has_news(self) -> bool:
         """Whether `collect` has something to take in."""
-        return bool(self._reopened) or not self._read.empty()
+        return bool(self._news) or not self._read.empty()
 
     def add(self, source: AdapterSource) -> Future[AdapterState]:
-        """Register a generation and load it, into memory where there is room. The future fails with
-        AdapterRefused for what is wrong with its files; then it was never here."""
+        """Register a generation and load it, into memory where there is room. One that is here
+        already is pinned from now on, or no longer. The future fails with AdapterRefused for what
+        is wrong with its files, and for a pin that leaves no room for another one; what was not
+        here before is not here then."""
         future: Future[AdapterState] = Future()
         one = self._generations.get(source.generation)
         if one is None:
             one = self._generations[source.generation] = _Generation(source)
+        elif (error := self._room_error(source, one.size_bytes)) is not None:
+            future.set_exception(error)
+            return future
         one.source, one.retired = source, False
         if one.size_bytes and (one.resident or not source.pinned):
             future.set_result(one.state())
+            self._start_reading()  # what is pinned no longer may make room
             return future
         one.asked.append(future)
         self._want(one)
@@ -166,8 +173,7 @@ class AdapterPool:
     def collect(self) -> dict[str, ServiceError | None]:
         """Between steps: install what was read. The generations that were read, with what failed
         where their requests cannot go on."""
-        news: dict[str, ServiceError | None] = dict.fromkeys(self._reopened)
-        self._reopened.clear()
+        news, self._news = self._news, {}
         while not self._read.empty():
             read = self._read.get()
             self._reading = None
@@ -200,7 +206,13 @@ class AdapterPool:
             one = self._generations.get(generation)
             if one is None or not one.wanted:
                 self._wanted.remove(generation)
-            elif not one.resident and (not one.size_bytes or self._make_room(one)):
+            elif one.resident:
+                continue
+            elif (error := self._room_error(one.source, one.size_bytes)) is not None:
+                self._wanted.remove(generation)  # a retired one: something was pinned since
+                self._news[generation] = error
+                self._drop_failed(one, error)
+            elif not one.size_bytes or self._make_room(one):
                 self._wanted.remove(generation)
                 self._reading = generation
                 self._reader.submit(self._read_files, one.source)
@@ -214,7 +226,7 @@ class AdapterPool:
         for generation, one in self._generations.items():
             if one.draining:
                 one.draining = False
-                self._reopened.append(generation)
+                self._news[generation] = None
 
     def _read_files(self, source: AdapterSource) -> None:
         """In the reader's thread."""
@@ -236,21 +248,17 @@ class AdapterPool:
         """What was read becomes resident, if there is room for it."""
         error = read.error
         if read.packed is not None:
-            one.rank, one.size_bytes = read.rank, read.packed.size_bytes
-            if one.size_bytes > self._runtime.max_bytes - self._pinned_bytes(one):
-                error = AdapterRefused(
-                    "lora_byte_limit_exceeded",
-                    f"the adapter takes {one.size_bytes} bytes; lora_max_bytes and what is pinned "
-                    f"leave {self._runtime.max_bytes - self._pinned_bytes(one)}",
-                )
-            elif self._make_room(one):
-                one.slot, one.last_use = self._free_slots.pop(), self._tick()
-                self._resident_bytes += one.size_bytes
-                self._runtime.install(one.slot, read.packed)
-        asked, one.asked = one.asked, []
+            error = self._room_error(one.source, read.packed.size_bytes)
         if error is not None:
-            self._drop_failed(one, asked, error)
+            self._drop_failed(one, error)
             return error
+        assert read.packed is not None
+        one.rank, one.size_bytes = read.rank, read.packed.size_bytes
+        if self._make_room(one):
+            one.slot, one.last_use = self._free_slots.pop(), self._tick()
+            self._resident_bytes += one.size_bytes
+            self._runtime.install(one.slot, read.packed)
+        asked, one.asked = one.asked, []
         if one.wanted:
             self._want(one)
         for future in asked:
@@ -258,20 +266,36 @@ class AdapterPool:
         self._free_if_over(one)
         return None
 
-    def _drop_failed(
-        self, one: _Generation, asked: list[Future[AdapterState]], error: ServiceError
-    ) -> None:
+    def _drop_failed(self, one: _Generation, error: ServiceError) -> None:
         """Who registered it hears of it, and it was never here; one that was here before stays,
         for its files may be readable again."""
-        if asked:
+        if not one.size_bytes:
             one.retired = True
+        asked, one.asked = one.asked, []
         for future in asked:
             future.set_exception(error)
         self._free_if_over(one)
 
-    def _pinned_bytes(self, besides: _Generation) -> int:
-        pinned = (one for one in self._generations.values() if one.source.pinned)
-        return sum(one.size_bytes for one in pinned if one is not besides)
+    def _room_error(self, source: AdapterSource, size_bytes: int) -> AdapterRefused | None:
+        """Why there is never room for a generation, or, where it is pinned, for one of the others:
+        their requests would wait for ever."""
+        others = [o for o in self._generations.values() if o.source.generation != source.generation]
+        left = self._runtime.max_bytes - sum(o.size_bytes for o in others if o.source.pinned)
+        if size_bytes > left:
+            return AdapterRefused(
+                "lora_byte_limit_exceeded",
+                f"the adapter takes {size_bytes} bytes; lora_max_bytes and what is pinned leave "
+                f"{left}",
+            )
+        moving = (o.size_bytes for o in others if not o.source.pinned and not o.retired)
+        largest = max(moving, default=0)
+        if source.pinned and largest > left - size_bytes:
+            return AdapterRefused(
+                "lora_byte_limit_exceeded",
+                f"pinned, the adapter leaves {left - size_bytes} bytes of lora_max_bytes; one that "
+                f"is loaded takes {largest}",
+            )
+        return None
 
     def _make_room(self, one: _Generation) -> bool:
         """A free slot and memory for it; from idle ones, used least recently first. Where all are

@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.base.errors import EngineFault, ServiceError
 from penstock.config import EngineSettings
@@ -33,13 +33,15 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 Command = Callable[[Core], None]
+CLOSED: Final = "the engine was closed"
 
 
 class LocalEngine:
     """Runs a core in one thread; its callers live in one asyncio loop.
 
     Commands reach the thread through one queue, chunks come back through the loop. An exception in
-    a step fails every open request with EngineFault, and the engine refuses further ones.
+    a step fails every open request with EngineFault, and the engine refuses further ones; so does
+    `close`.
     """
 
     def __init__(self, core: Core) -> None:
@@ -53,7 +55,7 @@ class LocalEngine:
         self._embeddings = EmbedMailboxes(
             lambda r: self._submit(r.id, lambda core: core.embed(r)), self._abort
         )
-        self._loading: set[asyncio.Future[AdapterState]] = set()
+        self._asked: set[asyncio.Future[Any]] = set()
         self._fault: str | None = None
         core.call_when_ready(lambda: self._commands.put(_look_again))
         self._thread = threading.Thread(target=self._run, name="penstock-engine", daemon=True)
@@ -84,42 +86,40 @@ class LocalEngine:
         self._commands.put(lambda core: core.teach(vocabulary))
 
     async def add_adapter(self, source: AdapterSource) -> AdapterState:
-        answer: asyncio.Future[AdapterState] = self._loop.create_future()
-
-        def command(core: Core) -> None:
+        def ask(core: Core, answer: asyncio.Future[AdapterState]) -> None:
             loaded = core.add_adapter(source)
             loaded.add_done_callback(lambda done: self._call(_copy_if_waiting, answer, done))
 
-        if self._fault is not None:
-            raise EngineFault(self._fault)
-        self._loading.add(answer)
-        answer.add_done_callback(self._loading.discard)
-        self._commands.put(command)
-        return await answer
+        return await self._ask(ask)
 
     async def retire_adapter(self, generation: str) -> None:
         self._commands.put(lambda core: core.retire_adapter(generation))
 
     async def adapters(self) -> tuple[AdapterState, ...]:
-        answer: asyncio.Future[tuple[AdapterState, ...]] = self._loop.create_future()
-        self._commands.put(lambda core: self._call(_set_result_if_waiting, answer, core.adapters()))
-        return await answer
+        def ask(core: Core, answer: asyncio.Future[tuple[AdapterState, ...]]) -> None:
+            self._call(_set_result_if_waiting, answer, core.adapters())
+
+        return await self._ask(ask)
 
     async def gauges(self) -> EngineGauges:
-        answer: asyncio.Future[EngineGauges] = self._loop.create_future()
-        self._commands.put(lambda core: self._call(_set_result_if_waiting, answer, core.gauges()))
-        return await answer
+        def ask(core: Core, answer: asyncio.Future[EngineGauges]) -> None:
+            self._call(_set_result_if_waiting, answer, core.gauges())
+
+        return await self._ask(ask)
 
     async def close(self) -> None:
         """Stop after the step in progress; open requests end with EngineFault."""
+        self._fault = self._fault or CLOSED
         self._commands.put(None)
-        await asyncio.to_thread(self._thread.join)
-        self._fail_all("the engine was closed")
+        try:
+            await asyncio.to_thread(self._thread.join)
+        except RuntimeError:  # the interpreter ends, and starts no more threads
+            self._thread.join()
+        self._fail_all(CLOSED)
         self._core.close()
 
     def _submit(self, request_id: str, submit: Command) -> None:
-        if self._fault is not None:
-            raise EngineFault(self._fault)
+        self._check_serving()
 
         def command(core: Core) -> None:
             try:
@@ -133,6 +133,19 @@ class LocalEngine:
     def _generate(self, core: Core, request: TokenRequest) -> None:
         core.submit(request)
         self._joiner.add(request)
+
+    def _ask(self, ask: Callable[[Core, asyncio.Future[_T]], None]) -> asyncio.Future[_T]:
+        """What `ask` makes of the core in its thread. Raises EngineFault, and fails with it."""
+        self._check_serving()
+        answer: asyncio.Future[_T] = self._loop.create_future()
+        self._asked.add(answer)
+        answer.add_done_callback(self._asked.discard)
+        self._commands.put(lambda core: ask(core, answer))
+        return answer
+
+    def _check_serving(self) -> None:
+        if self._fault is not None:
+            raise EngineFault(self._fault)
 
     def _abort(self, request_id: str) -> None:
         def command(core: Core) -> None:
@@ -149,7 +162,7 @@ class LocalEngine:
         try:
             while self._obey():
                 self._call(self._deliver, self._joiner.pass_on(self._core.step()))
-        except Exception:
+        except BaseException:  # a panic of what is written in Rust is no Exception
             log.exception("the engine failed in a step")
             self._fault = "the engine failed and was stopped"
             self._call(self._fail_all, "the engine failed")
@@ -178,7 +191,7 @@ class LocalEngine:
     def _fail_all(self, reason: str) -> None:
         self._mailboxes.fail_all(lambda: EngineFault(reason))
         self._embeddings.fail_all(lambda: EngineFault(reason))
-        for answer in self._loading:
+        for answer in self._asked:
             if not answer.done():
                 answer.set_exception(EngineFault(reason))
 

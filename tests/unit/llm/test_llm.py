@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -229,6 +232,107 @@ def test_a_forgotten_llm_closes_its_host() -> None:
     del llm
     gc.collect()
     assert closed.wait(30)
+
+
+def host(close: Callable[[], Awaitable[None]]) -> Host:
+    return Host(AgentLoop(Generator(ScriptedEngine(echo), tiny_tokenizer())), 2, close)
+
+
+def test_what_is_asked_beside_a_close_is_refused() -> None:
+    closing, go_on = threading.Event(), threading.Event()
+
+    async def close() -> None:
+        closing.set()
+        go_on.wait()  # as one that frees a model in this thread
+
+    async def start() -> Host:
+        return host(close)
+
+    llm = LLM.hosted(start)
+    closer = threading.Thread(target=llm.close)
+    closer.start()
+    try:
+        closing.wait()
+        with pytest.raises(Unavailable, match="closed"):
+            llm.generate("x")
+    finally:
+        go_on.set()
+        closer.join()
+
+
+def test_the_collector_may_forget_an_llm_in_a_thread_that_the_host_waits_for() -> None:
+    forget, closed = threading.Event(), threading.Event()
+
+    def collect() -> None:
+        forget.wait()
+        gc.collect()
+
+    worker = threading.Thread(target=collect, daemon=True)
+
+    async def close() -> None:
+        while worker.is_alive():
+            await asyncio.sleep(0)
+        closed.set()
+
+    async def start() -> Host:
+        worker.start()
+        return host(close)
+
+    gc.disable()  # nobody else collects it
+    try:
+        cycle: list[Any] = [LLM.hosted(start)]
+        cycle.append(cycle)
+        del cycle
+        forget.set()
+        assert closed.wait(30)
+    finally:
+        gc.enable()
+
+
+def test_another_process_is_refused(echoing: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(Unavailable, match="another process"):
+            echoing.llm.generate("x")
+        echoing.llm.close()
+    assert text(echoing.llm.generate("x")[0]) == "x"
+
+
+SCRIPT = """
+import threading
+from echo_engine import EchoCore
+from tiny_text import tiny_tokenizer
+from penstock.agent import AgentLoop
+from penstock.engine.local import LocalEngine
+from penstock.generation import Generator
+from penstock.llm import LLM, Host
+
+class Core(EchoCore):
+    def close(self):
+        running = {thread.name for thread in threading.enumerate()}
+        print("still computes" if "penstock-engine" in running else "closed")
+
+async def start():
+    engine = LocalEngine(Core())
+    return Host(AgentLoop(Generator(engine, tiny_tokenizer())), 2, engine.close)
+
+llm = LLM.hosted(start)
+stream = llm.stream("a" * 100)
+next(stream)
+"""
+
+
+@pytest.mark.parametrize("last_line", ["", "del stream, llm", "llm.close()"])
+def test_a_script_that_ends_closes_its_llm(last_line: str) -> None:
+    path = os.pathsep.join(path for path in sys.path if path)
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT + last_line],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (ended.stdout, ended.stderr) == ("closed\n", "")
 
 
 def test_a_start_that_fails_is_raised_and_leaves_no_thread() -> None:
