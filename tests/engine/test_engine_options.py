@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from small_llama import CONTEXT, VOCAB, write_small_llama
@@ -10,6 +11,7 @@ from small_llama import CONTEXT, VOCAB, write_small_llama
 from penstock.config import EngineSettings
 from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
+from penstock.engine.load import load_core
 from penstock.engine.types import EngineGauges, TokenRequest
 from penstock.models.sources import files_at
 from penstock.runtime import CpuRuntime, start_runtime
@@ -77,3 +79,14 @@ def test_max_seqs_are_computed_at_the_same_time(runtime: CpuRuntime) -> None:
         core.step()
         most = max(most, core.gauges().sequences_running)
     assert most == core.gauges().sequences_capacity == 2
+
+
+def test_a_context_beyond_the_models_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = str(write_small_llama(tmp_path))
+    core = load_core(EngineSettings(model=folder, context_tokens=10 * CONTEXT, threads=1))
+    core.close()
+    assert core.info.context_tokens == CONTEXT
+    asked = f"a context of {10 * CONTEXT} tokens was asked for; the model has {CONTEXT}"
+    assert asked in caplog.text

@@ -148,6 +148,17 @@ def test_an_encoder_alone_is_pooled_by_its_mean(tmp_path: Path) -> None:
     torch.testing.assert_close(vectors[0], expected, **TOLERANCE)
 
 
+def test_positions_of_roberta_begin_behind_a_padding_that_is_not_named(tmp_path: Path) -> None:
+    model = small_body("Roberta", pad_token_id=1, max_position_embeddings=82)
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["pad_token_id"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    expected = expected_embedding(model, SEQUENCES[0], normalize=False)
+    vectors = torch.from_numpy(native(tmp_path).embed(SEQUENCES[:1]).copy())
+    torch.testing.assert_close(vectors[0], expected, **TOLERANCE)
+
+
 def test_far_apart_words_have_the_bias_of_their_bucket(tmp_path: Path) -> None:
     model = small_body("MPNet", max_position_embeddings=400)
     folder = save_sentence_folder(tmp_path, model)

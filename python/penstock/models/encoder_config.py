@@ -44,8 +44,11 @@ class _BertConfig(msgspec.Struct):
     layer_norm_eps: float = 1e-12
     hidden_act: str = "gelu"
     position_embedding_type: str | None = "absolute"
-    pad_token_id: int | None = 0
     relative_attention_num_buckets: int = MPNET_BUCKETS
+
+
+class _RobertaConfig(msgspec.Struct):
+    pad_token_id: int | None = 1
 
 
 class _ModernBertConfig(msgspec.Struct):
@@ -148,7 +151,7 @@ def _bert(path: Path, name: str) -> EncoderSpec:
 
 def _roberta(path: Path, name: str) -> EncoderSpec:
     """Positions are counted from the one after the padding's."""
-    padding = read_json(path, _BertConfig).pad_token_id or 0
+    padding = read_json(path, _RobertaConfig).pad_token_id or 0
     return _counted_from(_bert(path, name), padding + 1)
 
 
