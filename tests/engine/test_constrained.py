@@ -23,6 +23,7 @@ from constrained import (
 from tiny_text import IM_END
 
 from penstock.base.errors import InvalidRequest
+from penstock.engine import grammars as grammars_module
 from penstock.engine.core import EngineCore
 from penstock.engine.grammars import Grammars
 from penstock.engine.types import Grammar
@@ -166,6 +167,23 @@ def test_a_bad_grammar_ends_its_own_request_only(core: EngineCore) -> None:
     assert "grammar cannot be used" in (answers["bad"].error or "")
     assert answers["good"].finish == "stop"
     assert core.gauges().grammars_refused == 1
+
+
+class Panic(BaseException):
+    """What the library raises for a defect of its own is no Exception."""
+
+
+@pytest.mark.parametrize("defect", [RuntimeError, Panic])
+def test_a_defect_of_the_compiler_ends_its_own_request_only(
+    core: EngineCore, monkeypatch: pytest.MonkeyPatch, defect: type[BaseException]
+) -> None:
+    def broken(*_: object) -> None:
+        raise defect("defect")
+
+    monkeypatch.setattr(grammars_module, "compile_grammar", broken)
+    answers = run(core, [request("bad", schema(PERSON)), *mixed()[:1]])
+    assert (answers["bad"].finish, answers["bad"].error) == ("error", "defect")
+    assert answers["free0"].finish in ("stop", "length")
 
 
 def test_a_grammar_that_outgrows_its_bounds_ends_its_own_request_only(core: EngineCore) -> None:

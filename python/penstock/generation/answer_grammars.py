@@ -16,6 +16,8 @@ from penstock.generation.form import AnswerForm
 from penstock.text import Tokenizer
 from penstock.text.channels import Channels
 from penstock.text.channels.answer_grammar import AnswerRules, answer_grammar
+from penstock.text.channels.tool_schemas import Unenforceable
+from penstock.text.grammar_schema import enforced
 
 
 def tokens_apart(tokenizer: Tokenizer) -> dict[str, int]:
@@ -52,11 +54,16 @@ class AnswerGrammars:
             return None
         answer = own.value if own is not None else None
         rules = AnswerRules(form.tools, calls, answer, form.thinking)
+        composed = self._composed(rules, request.tools)
         try:
-            return await prepare(self._composed(rules))
+            return await prepare(composed)
         except InvalidRequest:
             tools = await self._usable(request.tools, form.tools)
-        return await prepare(self._composed(replace(rules, tools=tools)))
+        try:
+            return await prepare(self._composed(replace(rules, tools=tools), request.tools))
+        except InvalidRequest:
+            tools = tuple(tool if tool.strict else _unbound(tool) for tool in tools)
+        return await prepare(self._composed(replace(rules, tools=tools), request.tools))
 
     def _calls(
         self, request: GenerateRequest, tools: Sequence[FunctionTool]
@@ -74,8 +81,15 @@ class AnswerGrammars:
             )
         return "one" if len(policy.names) == 1 or not policy.parallel else "must"
 
-    def _composed(self, rules: AnswerRules) -> Constraint:
-        return Constraint("llguidance", answer_grammar(self._channels, self._apart, rules))
+    def _composed(self, rules: AnswerRules, given: Sequence[FunctionTool]) -> Constraint:
+        """Raises InvalidRequest for a strict function that the form of calls cannot enforce."""
+        try:
+            return Constraint("llguidance", answer_grammar(self._channels, self._apart, rules))
+        except Unenforceable as error:
+            at = f" at {error.place}" if error.place else ""
+            raise _refusal(
+                given, error.tool, f"the JSON schema cannot be used{at}: {error}"
+            ) from error
 
     async def _usable(
         self, given: Sequence[FunctionTool], tools: Sequence[FunctionTool]
@@ -86,11 +100,22 @@ class AnswerGrammars:
         for tool in tools:
             schema = msgspec.json.encode(tool.parameters or {}).decode()
             try:
-                await self._constraints.prepare(Constraint("json_schema", schema, tool.strict))
-                usable.append(tool)
+                constraint = Constraint("json_schema", schema, tool.strict)
+                grammar = await self._constraints.prepare(constraint)
             except InvalidRequest as error:
                 if tool.strict:
-                    field = f"tools[{given.index(tool)}].function.parameters"
-                    raise InvalidRequest(f"{field}: {error.message}", field=field) from error
-                usable.append(msgspec.structs.replace(tool, parameters=None))
+                    raise _refusal(given, tool, error.message) from error
+                usable.append(_unbound(tool))
+                continue
+            kept = tool.parameters if tool.strict else enforced(grammar.value)
+            usable.append(msgspec.structs.replace(tool, parameters=kept))
         return tuple(usable)
+
+
+def _unbound(tool: FunctionTool) -> FunctionTool:
+    return msgspec.structs.replace(tool, parameters=None)
+
+
+def _refusal(given: Sequence[FunctionTool], tool: FunctionTool, reason: str) -> InvalidRequest:
+    field = f"tools[{given.index(tool)}].function.parameters"
+    return InvalidRequest(f"{field}: {reason}", field=field)

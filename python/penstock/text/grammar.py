@@ -17,13 +17,15 @@ import msgspec
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import Constraint
 from penstock.models.vocabulary import Vocabulary
-from penstock.text.grammar_schema import schema_fault, schema_grammar
+from penstock.text.grammar_schema import schema_fault, schema_grammar, without_fault
 from penstock.text.grammar_trial import GrammarTrial, TrialFailed
 from penstock.text.tokenizer import Tokenizer
 
 MAX_GRAMMAR_CHARS: Final = 256 * 1024
 CACHE_BYTES: Final = 16 * 1024 * 1024
 _MAX_REASON_CHARS: Final = 500
+_MAX_DROPPED: Final = 32
+"""Keywords that are left out of one schema; each takes some trials."""
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
@@ -59,8 +61,7 @@ class GrammarCompiler:
         if found is not None:
             return found
         try:
-            grammar = serialize(constraint)
-            self._try(constraint, grammar)
+            grammar = self._tried(constraint)
         except InvalidRequest as error:
             self._remember(constraint, error)
             raise
@@ -71,19 +72,34 @@ class GrammarCompiler:
         """End the child processes."""
         self._trial.close()
 
-    def _try(self, constraint: Constraint, grammar: str) -> None:
-        try:
-            error = self._trial.error_of(grammar)
-        except TrialFailed as failure:
-            raise _refusal(constraint, str(failure)) from failure
-        if error is None:
-            return
-        place = ""
-        if constraint.kind == "json_schema":
-            find = self._trial.error_of
-            with contextlib.suppress(TrialFailed):
-                place = schema_fault(constraint.value, error, find, strict=constraint.strict)
+    def _tried(self, constraint: Constraint) -> str:
+        """The grammar, tried; of a schema that is not strict, as much as can be enforced."""
+        tried, place, error = constraint, "", ""
+        for _ in range(_MAX_DROPPED):
+            grammar = serialize(tried)
+            try:
+                found = self._trial.error_of(grammar)
+            except TrialFailed as failure:
+                raise _refusal(constraint, str(failure)) from failure
+            if found is None:
+                return grammar
+            error = found
+            place, rest = self._fault(tried, error)
+            if rest is None:
+                break
+            tried = Constraint("json_schema", rest, strict=False)
         raise _refusal(constraint, error, place)
+
+    def _fault(self, constraint: Constraint, error: str) -> tuple[str, str | None]:
+        """(the place of an error, the schema without it where that may be left out)."""
+        if constraint.kind != "json_schema":
+            return "", None
+        schema, find, place = constraint.value, self._trial.error_of, ""
+        with contextlib.suppress(TrialFailed):
+            place = schema_fault(schema, error, find, strict=constraint.strict)
+            if not constraint.strict:
+                return place, without_fault(schema, place, error, find)
+        return place, None
 
     def _remember(self, constraint: Constraint, result: str | InvalidRequest) -> None:
         with self._lock:

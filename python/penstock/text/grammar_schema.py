@@ -21,6 +21,13 @@ _MAX_TRIALS: Final = 200
 _NAMED: Final = ("$defs", "definitions", "properties", "patternProperties")
 _LISTED: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SINGLE: Final = ("items", "additionalProperties")
+_MAX_DEPTH: Final = 64
+"""llguidance refuses deeper schemas."""
+_ANY_NAME: Final[tuple[object, ...]] = ({"type": "string"}, {}, True)
+_KEPT_LONGEST: Final = (
+    "required", "allOf", "oneOf", "anyOf", "items", "$ref", "properties", "type",
+)  # fmt: skip
+"""What tells most of a schema, the most telling last."""
 
 
 def schema_grammar(schema: str, *, strict: bool) -> str:
@@ -56,11 +63,64 @@ def schema_fault(
     return place
 
 
+def without_fault(
+    schema: str, place: str, error: str, error_of: Callable[[str], str | None]
+) -> str | None:
+    """A schema without the keyword that gives `error` at a place that `schema_fault` found; None
+    where it is no single one."""
+    root = json.loads(schema)
+    part = root
+    for step in place.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        part = part[int(name)] if isinstance(part, list) else part[name]
+    shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
+    second = None
+    for key in sorted(part, key=lambda k: _KEPT_LONGEST.index(k) if k in _KEPT_LONGEST else -1):
+        rest = {name: value for name, value in part.items() if name != key}
+        found = error_of(_grammar({**shared, **rest}, strict=False))
+        if found is None:
+            break
+        if found != error and second is None:
+            second = key
+    else:
+        if second is None:
+            return None
+        key = second
+    del part[key]
+    return json.dumps(root)
+
+
+def enforced(grammar: str) -> dict[str, Any]:
+    """The schema of a grammar that was made from one."""
+    schema: dict[str, Any] = json.loads(grammar)["grammars"][0]["json_schema"]
+    return schema
+
+
+def plain(schema: Any, depth: int = 0) -> Any:
+    """A schema without what says nothing and the library would refuse: `propertyNames` that every
+    name fits, and null as `required`, which some clients write for an empty list."""
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return schema
+    kept = dict(schema)
+    if kept.get("propertyNames") in _ANY_NAME:
+        del kept["propertyNames"]
+    if kept.get("required", ()) is None:
+        del kept["required"]
+    for key, value in kept.items():
+        if key in _NAMED and isinstance(value, dict):
+            kept[key] = {name: plain(part, depth + 1) for name, part in value.items()}
+        elif key in _LISTED and isinstance(value, list):
+            kept[key] = [plain(part, depth + 1) for part in value]
+        elif key in _SINGLE:
+            kept[key] = plain(value, depth + 1)
+    return kept
+
+
 def _grammar(schema: dict[str, Any], strict: bool) -> str:
     from llguidance import LLMatcher
 
     overrides: JsonCompileOptions = {} if strict else {"lenient": True}
-    return LLMatcher.grammar_from_json_schema(schema, defaults=SPACING, overrides=overrides)
+    return LLMatcher.grammar_from_json_schema(plain(schema), defaults=SPACING, overrides=overrides)
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -202,9 +202,9 @@ def without_ids(answer: Answer) -> list[Any]:
 
 
 class TestGrammars:
-    async def grammar_of(self, **fields: Any) -> str | None:
+    async def grammar_of(self, syntax: str = "hermes", **fields: Any) -> str | None:
         engine = ScriptedEngine([IM_END])
-        channels = Channels(SYNTAXES["hermes"], THINK)
+        channels = Channels(SYNTAXES[syntax], THINK)
         generator = Generator(engine, TOKENIZER, tiny_template(), channels=channels)
         request = GenerateRequest(messages=HI, **fields)
         _ = [event async for event in generator.run(request)]
@@ -246,6 +246,30 @@ class TestGrammars:
         with pytest.raises(InvalidRequest) as caught:
             await self.grammar_of(tools=(TOOLS[0], strict), tool_policy=policy)
         assert caught.value.field == "tools[1].function.parameters"
+
+    async def test_a_loose_function_loses_only_what_cannot_be_kept(self) -> None:
+        items = {"type": "string", "pattern": "^(?!x)", "enum": ["kept"]}
+        parameters = {"type": "object", "properties": {"a": {"type": "array", "items": items}}}
+        policy = ToolPolicy("required")
+        for syntax in ("hermes", "qwen3_coder", "pythonic"):
+            tools = (FunctionTool("f", None, parameters),)
+            grammar = await self.grammar_of(syntax, tools=tools, tool_policy=policy)
+            assert grammar is not None and "kept" in grammar and "(?!x)" not in grammar
+
+    async def test_a_loose_function_is_never_the_error(self) -> None:
+        inner = {"type": "integer", "minimum": 5, "maximum": 3}
+        parameters = {"type": "object", "properties": {"a": inner}, "required": ["a"]}
+        tools = (FunctionTool("f", None, parameters),)
+        policy = ToolPolicy("required")
+        assert await self.grammar_of("pythonic", tools=tools, tool_policy=policy) is not None
+
+    async def test_a_form_of_calls_that_cannot_keep_a_strict_schema_names_it(self) -> None:
+        parameters = {"type": "object", "properties": {"a": {"type": "string", "pattern": "b"}}}
+        strict = FunctionTool("f", None, parameters, strict=True)
+        with pytest.raises(InvalidRequest, match="/properties/a: pattern cannot") as caught:
+            await self.grammar_of("qwen3_coder", tools=(TOOLS[0], strict))
+        assert caught.value.field == "tools[1].function.parameters"
+        assert await self.grammar_of(tools=(strict,)) is not None
 
 
 class TestSeveralPrompts:

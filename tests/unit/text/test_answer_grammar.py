@@ -17,6 +17,7 @@ from penstock.models.tokenizer_data import TokenType
 from penstock.text import Tokenizer
 from penstock.text.channels import SYNTAXES, Channels, Harmony, ReasoningSyntax
 from penstock.text.channels.answer_grammar import AnswerRules, answer_grammar
+from penstock.text.channels.tool_schemas import Unenforceable
 from penstock.text.grammar import serialize, vocabulary_of
 from penstock.text.tokenizer import from_gguf
 
@@ -163,6 +164,131 @@ def test_strict_schemas_are_kept_in_full() -> None:
         assert follows("plain", channels, rules, syntax.write([("run", good)]))
         for bad in ({"mode": "late", "size": []}, {"size": [1]}, {"mode": "fast", "size": ["a"]}):
             assert not follows("plain", channels, rules, syntax.write([("run", bad)])), name
+
+
+SPELT_OUT = ("qwen3_coder", "glm", "deepseek_v32", "pythonic", "gemma4")
+"""Families whose arguments are no JSON."""
+
+
+def follows_call(name: str, parameters: dict[str, Any], given: Any, *, strict: bool = True) -> bool:
+    syntax = SYNTAXES[name]
+    assert not isinstance(syntax, Harmony)
+    rules = AnswerRules((FunctionTool("run", None, parameters, strict=strict),), "one")
+    return follows("plain", Channels(syntax), rules, syntax.write([("run", given)]))
+
+
+def of_one(inner: Any, **others: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": inner}, "required": ["a"], **others}
+
+
+@pytest.mark.parametrize("name", SPELT_OUT)
+class TestArgumentsThatAreSpeltOut:
+    @pytest.mark.parametrize("strict", [False, True])
+    def test_what_clients_write_for_nothing_is_no_error(self, name: str, strict: bool) -> None:
+        null = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": None}
+        assert follows_call(name, null, {}, strict=strict)
+        enum = of_one({"type": "string", "enum": ["x", None]})
+        assert follows_call(name, enum, {"a": "x"}, strict=strict)
+
+    @pytest.mark.parametrize(
+        "reference",
+        ["#/properties/a", "#/properties/a/anyOf/0", "#/components/schemas/A", "#/$defs/A~1B"],
+    )
+    def test_references_to_any_place_are_followed(self, name: str, reference: str) -> None:
+        number = {"type": "integer", "minimum": 1}
+        schema = {
+            "type": "object",
+            "properties": {"a": {"anyOf": [number]}, "b": {"$ref": reference}},
+            "components": {"schemas": {"A": number}},
+            "$defs": {"A/B": number},
+        }
+        assert follows_call(name, schema, {"b": 5})
+        assert not follows_call(name, schema, {"b": 0})
+
+    @pytest.mark.parametrize("schema", [
+        {"$ref": "#/$defs/A", "$defs": {"A": of_one({"type": "integer"})}},
+        {"allOf": [of_one({"type": "integer"}), {"type": "object"}]},
+        {"anyOf": [of_one({"type": "integer"}), of_one({"type": "boolean"})]},
+        {"type": "object", "required": ["a"], "additionalProperties": {"type": "integer"}},
+    ])  # fmt: skip
+    def test_members_are_found_below_the_top(self, name: str, schema: dict[str, Any]) -> None:
+        assert follows_call(name, schema, {"a": 5})
+        assert not follows_call(name, schema, {})
+        assert not follows_call(name, schema, {"a": []})
+
+    def test_an_object_of_no_known_members_may_have_any(self, name: str) -> None:
+        given = {"a": 5, "b": True}
+        assert follows_call(name, {"type": "object"}, given, strict=False)
+        assert not follows_call(name, {"type": "object", "additionalProperties": False}, given)
+
+    @pytest.mark.parametrize(("inner", "good", "bad"), [
+        ({"const": "x y"}, "x y", "x"),
+        ({"anyOf": [{"enum": ["x"]}, {"type": "null"}]}, None, "y"),
+        ({"type": ["string", "null"], "enum": ["x", None]}, "x", "y"),
+        ({"allOf": [{"$ref": "#/$defs/E"}]}, "e", "f"),
+        ({"oneOf": [{"type": "integer"}, {"enum": ["z"]}]}, 7, "y"),
+        ({"enum": ["x", 1, None]}, "x", "y"),
+        ({"type": "integer", "minimum": 3, "maximum": 7}, 5, 8),
+        ({"type": "string", "maxLength": 2}, "ab", "abc"),
+        ({"type": "string", "minLength": 2}, "ab", "a"),
+        ({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3},
+         [1, 2], [1]),
+    ])  # fmt: skip
+    def test_strict_values_are_kept(self, name: str, inner: Any, good: Any, bad: Any) -> None:
+        schema = of_one(inner, **{"$defs": {"E": {"enum": ["e", "e2"]}}})
+        if name != "deepseek_v32" or not isinstance(good, str) or "maxLength" in inner:
+            assert follows_call(name, schema, {"a": good})
+        assert not follows_call(name, schema, {"a": bad})
+
+    def test_a_strict_keyword_that_is_not_kept_is_an_error(self, name: str) -> None:
+        schema = of_one({"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^a+$"}]})
+        assert follows_call(name, schema, {"a": "b"}, strict=False) or name == "deepseek_v32"
+        with pytest.raises(Unenforceable, match="pattern") as caught:
+            follows_call(name, schema, {})
+        assert caught.value.place == "/properties/a"
+
+    @pytest.mark.parametrize("schema", [
+        {"$ref": "#"},
+        {"anyOf": [{"$ref": "#"}]},
+        {"allOf": [{"$ref": "#"}, {"$ref": "#"}]},
+        of_one({"$ref": "#/properties/a"}),
+    ])  # fmt: skip
+    def test_endless_references_end(self, name: str, schema: dict[str, Any]) -> None:
+        follows_call(name, schema, {}, strict=False)
+
+
+def test_a_string_that_reads_like_another_value_is_quoted() -> None:
+    schema = of_one({"enum": ["1", 1]})
+    rules = AnswerRules((FunctionTool("run", None, schema, strict=True),), "one")
+    channels = Channels(SYNTAXES["qwen3_coder"])
+    text = "<tool_call>\n<function=run>\n<parameter=a>\n%s\n</parameter>\n</function>\n</tool_call>"
+    assert follows("plain", channels, rules, text % '"1"')
+    assert follows("plain", channels, rules, text % "1")
+
+
+def test_python_calls_are_bound_to_what_is_read() -> None:
+    channels = Channels(SYNTAXES["pythonic"])
+    spaced = {"type": "object", "properties": {"user id": {}, "b": {"type": "number"}}}
+    rules = AnswerRules((FunctionTool("run", None, spaced),), "one")
+    assert not follows("plain", channels, rules, "[run(user id=1)]")
+    assert follows("plain", channels, rules, "[run(b=-8.5E31)]")
+    assert not follows("plain", channels, rules, "[run(b=-885E316346)]")
+    with pytest.raises(Unenforceable, match="user id"):
+        follows_call("pythonic", {**spaced, "required": ["user id"]}, {})
+
+
+def test_json_calls_are_bound_whatever_stands_around_the_name() -> None:
+    tool = FunctionTool("run", None, of_one({"enum": ["x"]}), strict=True)
+    rules = AnswerRules((tool,), "may")
+    channels = Channels(SYNTAXES["hermes"])
+    for head in (
+        '{"type": "function", "name": "run", "parameters": ',
+        '{"name": "run", "id": "1", "arguments": ',
+        '{"function": {"name": "run", "arguments": ',
+        '{"function": "run", "arguments": ',
+    ):
+        assert follows("plain", channels, rules, head + '{"a": "x"}}')
+        assert not follows("plain", channels, rules, head + '{"a": "y"}}')
 
 
 def test_harmony_thinks_first_and_then_calls() -> None:

@@ -217,6 +217,34 @@ def test_json_that_is_no_call_is_shown_as_it_comes() -> None:
     assert text_in(parser.push('"long')) == ' "long'
 
 
+@pytest.mark.parametrize("arguments", ['{"a": "\\ud83d"}', "[" * 5000])
+def test_encoded_arguments_that_no_answer_can_carry_are_text(arguments: str) -> None:
+    inner = arguments.replace('"', '\\"')
+    text = f'<tool_call>{{"name": "ping", "arguments": "{inner}"}}</tool_call>'
+    pieces = pieces_of("hermes", [text])
+    assert (calls_in(pieces), text_in(pieces)) == ([], text)
+
+
+def test_one_brace_too_many_is_read_past() -> None:
+    text = '<tool_call>\n{"name": "ping", "arguments": {}}}\n</tool_call>'
+    pieces = pieces_of("hermes", list(text))
+    assert (calls_in(pieces), text_in(pieces)) == ([("ping", {})], "")
+
+
+@pytest.mark.parametrize(
+    ("written", "value"), [("1_000", 1000), (r'"\ud83d\ude00"', "\U0001f600"), ("1_0.5", 10.5)]
+)
+def test_python_values_are_read_as_python_reads_them(written: str, value: Any) -> None:
+    tool = TOOLS[0].__class__("f", None, {"type": "object"})
+    ((_, arguments),) = calls_in(pieces_of("pythonic", [f"[f(a={written})]"], tools=[tool]))
+    assert (arguments["a"], type(arguments["a"])) == (value, type(value))
+
+
+def test_half_a_character_in_a_python_string_breaks_its_call_off() -> None:
+    text = text_in(pieces_of("pythonic", [r'[get_weather(city="\ud83d\ud83d")]']))
+    assert text.endswith('")]')
+
+
 def test_ids_that_the_model_makes_are_kept() -> None:
     ((text, _),) = EXAMPLES["kimi"]
     ids = [p.call_id for p in pieces_of("kimi", [text]) if isinstance(p, CallStart)]
@@ -251,6 +279,7 @@ class TestValues:
             ({}, "12", 12),
             ({}, "twelve", "twelve"),
             ({"type": "integer"}, "many", "many"),
+            ({"type": "object"}, r"{'a': '\ud800'}", r"{'a': '\ud800'}"),
             ({"type": "number"}, "NaN", "NaN"),
             ({"type": "string"}, "line\nline\t\x01", "line\nline\t\x01"),
         ],
@@ -269,6 +298,15 @@ class TestValues:
         assert calls_in(pieces_of("seed_oss", [f"<seed:tool_call>{text}"], tools=[tool])) == [
             ("f", {"a": "5"})
         ]
+
+    def test_types_are_found_below_the_top(self) -> None:
+        parameters = {
+            "$ref": "#/$defs/F",
+            "$defs": {"F": {"anyOf": [{"properties": {"a": {"type": "string"}}}]}},
+        }
+        tool = TOOLS[0].__class__("f", None, parameters)
+        text = "<function=f><parameter=a>5</parameter></function>"
+        assert calls_in(pieces_of("qwen3_coder", [text], tools=[tool])) == [("f", {"a": "5"})]
 
 
 class TestReasoning:

@@ -126,6 +126,50 @@ def test_what_is_not_strict_ignores_what_cannot_be_enforced(compiler: GrammarCom
     assert matches(compiler.compile(lenient), '"b"')
 
 
+@pytest.mark.parametrize(
+    ("inner", "right", "wrong"),
+    [
+        ({"type": "string", "pattern": "^(?!a)b$", "maxLength": 2}, '"ac"', '"abc"'),
+        ({"type": "string", "pattern": r"\bfoo\b"}, '"b"', "5"),
+        ({"type": "string", "pattern": r"^a\Z"}, '"b"', "5"),
+        ({"type": "integer", "minimum": -(2**63)}, "-5", "5.5"),
+    ],
+)
+def test_what_is_not_strict_loses_only_what_is_at_fault(
+    compiler: GrammarCompiler, inner: Any, right: str, wrong: str
+) -> None:
+    whole = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": inner}, "b": {"enum": [1]}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+    with pytest.raises(InvalidRequest):
+        compiler.compile(schema(whole))
+    grammar = compiler.compile(schema(whole, strict=False))
+    assert matches(grammar, f'{{"a": [{right}], "b": 1}}')
+    assert not matches(grammar, f'{{"a": [{wrong}], "b": 1}}')
+    assert not matches(grammar, f'{{"a": [{right}], "b": 2}}')
+
+
+def test_a_contradiction_that_is_not_strict_is_left_out(compiler: GrammarCompiler) -> None:
+    no_number = schema({"type": "integer", "minimum": 5, "maximum": 3}, strict=False)
+    assert matches(compiler.compile(no_number), "3")
+    closed = {"type": "object", "required": ["z"], "additionalProperties": False}
+    grammar = compiler.compile(schema(closed, strict=False))
+    assert matches(grammar, '{"z": 1}')
+    assert not matches(grammar, "{}")
+
+
+@pytest.mark.parametrize("harmless", [{"propertyNames": {"type": "string"}}, {"required": None}])
+def test_what_says_nothing_is_no_error(compiler: GrammarCompiler, harmless: Any) -> None:
+    record = {"type": "object", "additionalProperties": {"type": "integer"}, **harmless}
+    for value in (record, {"anyOf": [record]}, {"items": record}, {"$defs": {"a": record}}):
+        assert compiler.compile(schema(value))
+    with pytest.raises(InvalidRequest, match="propertyNames"):
+        compiler.compile(schema({**record, "propertyNames": {"pattern": "a"}}))
+
+
 def test_what_was_compiled_is_known(compiler: GrammarCompiler) -> None:
     one = Constraint("regex", "known*")
     assert compiler.known(one) is None

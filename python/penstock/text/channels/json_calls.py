@@ -56,22 +56,24 @@ class JsonCalls:
     def trigger(self, tool: FunctionTool) -> str | None:
         keys = "|".join(ARGUMENT_KEYS)
         name = re.escape(tool.name)
-        return rf'\{{\s*"name"\s*:\s*"{name}"\s*,\s*"({keys})"\s*:'
+        others = r'("(type|id|index)"\s*:\s*[^,{}]*,\s*)*'
+        return rf'\{{\s*{others}"(name|function)"\s*:\s*"{name}"\s*,\s*{others}"({keys})"\s*:'
 
     def read(self, io: CallReader) -> Reading[None]:
         reader = io.reader
         if (yield from reader.literal("[")):
             yield from self._array(io)
             return
-        yield from _object(io)
         while True:
+            yield from _object(io)
+            if (yield from reader.literal("}")):  # small models close one brace too many
+                reader.hold()
             yield from reader.spaces()
             if (yield from reader.literal(",", ";")):
                 yield from reader.spaces()
             if (yield from reader.peek()) != "{":
                 reader.rewind()
                 return
-            yield from _object(io)
 
     def _array(self, io: CallReader) -> Reading[None]:
         reader = io.reader

@@ -106,8 +106,13 @@ def is_object(text: str) -> bool:
     """Whether a text is a JSON object."""
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
+
+
+def has_surrogate(text: str) -> bool:
+    """Whether half a character is in a text, as `\\ud83d` alone gives one: no encoding takes it."""
+    return any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _is_escaped(text: str, at: int) -> bool:
@@ -119,6 +124,9 @@ def _is_escaped(text: str, at: int) -> bool:
 
 def _decoded(inner: str) -> str:
     try:
-        return str(json.loads(f'"{inner}"', strict=False))
+        text = str(json.loads(f'"{inner}"', strict=False))
     except ValueError as error:
         raise Malformed("not a JSON string") from error
+    if has_surrogate(text):
+        raise Malformed("half a character")
+    return text

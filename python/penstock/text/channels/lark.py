@@ -7,10 +7,17 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from penstock.text.grammar_schema import SPACING
+from penstock.text.grammar_schema import SPACING, plain
 
 ANY_TEXT: Final = r"/(.|\n)*/"
 _EMPTY: Final = '""'
+
+
+def counted(least: int, most: int | None) -> str:
+    """How often what stands before it comes, as a regular expression says it."""
+    if most is None:
+        return f"{{{least},}}" if least else "*"
+    return f"{{{least},{most}}}"
 
 
 class LarkGrammar:
@@ -61,6 +68,14 @@ class LarkGrammar:
         lazy = self.rule(f"{ANY_TEXT} {json.dumps(head)}", "[lazy]")
         return f"{lazy} {self.literal(tail)}" if tail else lazy
 
+    def counted_up_to(self, mark: str, least: int, most: int | None) -> str:
+        """As `up_to`, for text of so many characters; the mark may begin with white space."""
+        text = rf"/(.|\n){counted(least, most)}/"
+        if self._pattern.search(mark):  # no text has a control token in it
+            return f"{self.terminal(text)} {self.literal(mark)}"
+        without = rf"~(/(.|\n)*/ {json.dumps(mark.strip())} /(.|\n)*/)"
+        return self.terminal(f"({text} & {without}) {json.dumps(mark)}")
+
     def rule(self, expression: str, options: str = "") -> str:
         """A rule of its own; the same expression gets the same one."""
         key = options + expression
@@ -91,7 +106,7 @@ class LarkGrammar:
         ignored."""
         own = schema.get("x-guidance")
         options = {**SPACING, "lenient": not strict, **(own if isinstance(own, dict) else {})}
-        return self.rule("%json " + json.dumps({**schema, "x-guidance": options}))
+        return self.rule("%json " + json.dumps({**plain(schema), "x-guidance": options}))
 
     def one_of(self, expressions: Iterable[str]) -> str:
         return self.rule(" | ".join(dict.fromkeys(expressions)))
@@ -102,10 +117,13 @@ class LarkGrammar:
             return f"{self.literal(quote)} {self.terminal(inside)} {self.literal(quote)}"
         return self.terminal(f"{json.dumps(quote)} {inside} {json.dumps(quote)}")
 
-    def repeated(self, item: str, between: str) -> str:
-        """An expression any number of times, none included."""
+    def repeated(self, item: str, between: str, least: int = 0, most: int | None = None) -> str:
+        """An expression any number of times, none included, or as often as is said."""
+        if most == 0:
+            return _EMPTY
         more = f"{self.literal(between)} {item}" if between else item
-        return f"({item} ({more})*)?"
+        count = counted(max(least - 1, 0), None if most is None else most - 1)
+        return f"({item} ({more}){count})" + ("" if least else "?")
 
     def members(self, items: Sequence[tuple[str, str, bool]], between: str) -> str:
         """Members in their order with `between` between two of them; (how it begins, the rest as

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from penstock.dialog import FunctionTool
 from penstock.text.channels.calls import MAX_NAME_CHARS, CallReader, arguments_schema
 from penstock.text.channels.json_text import escaped
 from penstock.text.channels.lark import LarkGrammar
-from penstock.text.channels.literals import PYTHON
+from penstock.text.channels.literals import PYTHON, refuse_unenforced
 from penstock.text.channels.python_values import WORDS, as_json, python_value, read_token
 from penstock.text.channels.reader import Malformed, Reading
+from penstock.text.channels.tool_schemas import (
+    Unenforceable,
+    members_of,
+    options_of,
+    others_of,
+    required_of,
+)
+
+_NAME: Final = "/[A-Za-z_][A-Za-z0-9_]{0,63}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +49,11 @@ class PythonCalls:
 
     def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
         schema = arguments_schema(tool)
-        properties = schema.get("properties")
-        named = properties if isinstance(properties, dict) else {}
-        required = schema.get("required", [])
-        items = [
-            (key + "=", PYTHON.value(grammar, inner, schema), key in required)
-            for key, inner in named.items()
-        ]
-        return f'{grammar.literal(lead + tool.name + "(")} {grammar.members(items, ", ")} ")"'
+        if tool.strict:
+            refuse_unenforced(tool, schema)
+            _refuse_names(tool, schema)
+        forms = [_members(grammar, form, schema) for form in options_of(schema, schema)]
+        return f'{grammar.literal(lead + tool.name + "(")} {grammar.one_of(forms)} ")"'
 
     def trigger(self, tool: FunctionTool) -> str | None:
         return None
@@ -70,6 +76,40 @@ class PythonCalls:
                 return
 
 
+def _members(grammar: LarkGrammar, form: dict[str, Any], root: dict[str, Any]) -> str:
+    members, others = members_of(form), others_of(form)
+    if not members and "properties" not in form and others is not None:
+        value = PYTHON.value(grammar, others, root)
+        return grammar.repeated(f'{grammar.terminal(_NAME)} "=" {value}', ", ")
+    required = required_of(form)
+    items = [
+        (key + "=", PYTHON.value(grammar, inner, root), key in required)
+        for key, inner in members.items()
+        if _readable(key)
+    ]
+    return grammar.members(items, ", ")
+
+
+def _readable(name: str) -> bool:
+    """Whether an argument of this name can be written: read is what may be a number or a word."""
+    first, rest = name[:1], name[1:]
+    return (first.isalpha() or first == "_") and all(c.isalnum() or c in "+-._" for c in rest)
+
+
+def _refuse_names(tool: FunctionTool, root: dict[str, Any]) -> None:
+    for form in options_of(root, root):
+        for name in required_of(form):
+            if not _readable(name):
+                raise Unenforceable(tool, "/required", name)
+
+
+def _names(schema: dict[str, Any]) -> list[str]:
+    """The names of the properties, in their order."""
+    return list(
+        dict.fromkeys(name for form in options_of(schema, schema) for name in members_of(form))
+    )
+
+
 def _call(io: CallReader) -> Reading[None]:
     reader = io.reader
     head, _ = yield from reader.upto(("(",), MAX_NAME_CHARS)
@@ -77,8 +117,7 @@ def _call(io: CallReader) -> Reading[None]:
     if not io.knows(name):
         name = name.removesuffix(".call").removeprefix("functions.")
     io.begin(name)
-    properties = io.parameters(name).get("properties")
-    names = list(properties) if isinstance(properties, dict) else []
+    names = _names(io.parameters(name))
     lead = "{"
     for index in range(1 << 16):
         yield from reader.spaces()

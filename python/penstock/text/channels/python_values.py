@@ -54,7 +54,8 @@ def as_json(token: str) -> str:
     if token in WORDS:
         return WORDS[token]
     try:
-        value = int(token.replace("_", "")) if token.lstrip("+-").isdigit() else float(token)
+        digits = token.replace("_", "").lstrip("+-")
+        value = int(token) if digits.isdigit() else float(token)
         return json.dumps(value, allow_nan=False)
     except ValueError as error:
         raise Malformed(f"{token!r} is no value") from error
@@ -94,17 +95,27 @@ def _escape(reader: Reader) -> Reading[str]:
     if letter not in _CODES:
         reader.advance(2)
         return _ESCAPES.get(letter, letter if letter in "\\'\"" else "\\" + letter)
-    size = 2 + _CODES[letter]
+    code = yield from _code(reader, 2 + _CODES[letter])
+    if 0xD800 <= code < 0xDC00 and (yield from reader.literal("\\u")):  # JSON spells one in two
+        reader.back(2)
+        low = yield from _code(reader, 2 + _CODES["u"])
+        if 0xDC00 <= low < 0xE000:
+            return chr(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00))
+    if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
+        raise Malformed("not an escape")
+    return chr(code)
+
+
+def _code(reader: Reader, size: int) -> Reading[int]:
+    """The number of an escape that takes so many characters."""
     if not (yield from reader.need(size)):
         raise Malformed("the text ended")
     try:
         code = int(reader.window()[2:size], 16)
-        if 0xD800 <= code < 0xE000 or code > 0x10FFFF:
-            raise ValueError
     except ValueError as error:
         raise Malformed("not an escape") from error
     reader.advance(size)
-    return chr(code)
+    return code
 
 
 def _list(reader: Reader, emit: Emit, depth: int) -> Reading[None]:

@@ -9,7 +9,7 @@ from penstock.dialog import FunctionTool
 from penstock.text.channels.calls import MAX_NAME_CHARS, CallReader, arguments_schema
 from penstock.text.channels.json_text import escaped
 from penstock.text.channels.lark import LarkGrammar
-from penstock.text.channels.literals import relaxed
+from penstock.text.channels.literals import refuse_unenforced, relaxed
 from penstock.text.channels.python_values import MAX_DEPTH, Emit, as_json
 from penstock.text.channels.reader import Malformed, Reader, Reading, pass_text
 
@@ -37,6 +37,8 @@ class RelaxedCalls:
 
     def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
         schema = arguments_schema(tool)
+        if tool.strict:
+            refuse_unenforced(tool, schema)
         members = relaxed(self.quote).members(grammar, schema, schema)
         return f'{grammar.literal(lead + self.lead + tool.name + "{")} {members} "}}"'
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from penstock.dialog import FunctionTool
 from penstock.text.channels.calls import (
@@ -15,9 +15,24 @@ from penstock.text.channels.calls import (
 from penstock.text.channels.json_text import dump, escaped
 from penstock.text.channels.lark import LarkGrammar
 from penstock.text.channels.reader import Reading, pass_text
-from penstock.text.channels.typed import property_of, resolved, to_json, types_of
+from penstock.text.channels.tool_schemas import (
+    Unenforceable,
+    count_of,
+    member_of,
+    members_of,
+    options_of,
+    others_of,
+    required_of,
+    standalone,
+    unknown_keyword,
+    values_of,
+)
+from penstock.text.channels.typed import to_json, types_of
 
 MAX_VALUE_CHARS = 1 << 22
+_OBJECT_KEYWORDS: Final = frozenset({"type", "properties", "required", "additionalProperties"})
+_LISTED_KEYWORDS: Final = frozenset({"type", "enum", "const"})
+_TEXT_KEYWORDS: Final = frozenset({"type", "minLength", "maxLength"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +77,39 @@ class TaggedCalls:
 
     def rule(self, grammar: LarkGrammar, tool: FunctionTool, lead: str) -> str:
         schema = arguments_schema(tool)
-        properties = schema.get("properties")
-        named = properties if isinstance(properties, dict) else {}
-        required = schema.get("required", [])
-        items = [
-            (*self._argument_rule(grammar, key, inner, schema, tool.strict), key in required)
-            for key, inner in named.items()
-        ]
-        lines = [("\n" + head, rest, needed) for head, rest, needed in items]
+        if tool.strict:
+            _refuse_unenforced(tool, schema)
+        forms = [self._members(grammar, form, schema, tool) for form in options_of(schema, schema)]
         head = grammar.literal(lead + self.call_open + tool.name + self._name_end)
         close = grammar.literal("\n" + self.call_close) if self.call_close else '""'
-        return f"{head} {grammar.members(lines, '')} {close}"
+        return f"{head} {grammar.one_of(forms)} {close}"
+
+    def _members(
+        self, grammar: LarkGrammar, form: dict[str, Any], root: dict[str, Any], tool: FunctionTool
+    ) -> str:
+        """The arguments of one alternative of a schema, in the order of its properties."""
+        members, others = members_of(form), others_of(form)
+        if not members and "properties" not in form and others is not None:
+            return self._any_members(grammar, others, root, tool)
+        required = required_of(form)
+        items = []
+        for key, inner in members.items():
+            kinds = types_of(member_of(root, key), root)  # as the reader sees it
+            value = self._value(grammar, inner, root, kinds, tool)
+            is_string = kinds == {"string"}
+            items.append(("\n" + self._key_text(key, is_string), value, key in required))
+        return grammar.members(items, "")
+
+    def _any_members(
+        self, grammar: LarkGrammar, inner: Any, root: dict[str, Any], tool: FunctionTool
+    ) -> str:
+        kinds = types_of(inner, root)
+        lead = grammar.literal("\n" + self.key_open)
+        key_end = self._key_text("", kinds == {"string"})
+        name = grammar.terminal(r"/[A-Za-z_][A-Za-z0-9_.-]{0,63}/")
+        end = grammar.literal(key_end.removeprefix(self.key_open))
+        value = self._value(grammar, inner, root, kinds, tool)
+        return grammar.repeated(f"{lead} {name} {end} {value}", "")
 
     @property
     def _name_end(self) -> str:
@@ -87,20 +124,33 @@ class TaggedCalls:
         space = "\n" if self.wrapped else ""
         return self._key_text(key, is_string) + text + space + self.value_close
 
-    def _argument_rule(
-        self, grammar: LarkGrammar, key: str, inner: Any, root: Any, strict: bool
-    ) -> tuple[str, str]:
+    def _value(
+        self,
+        grammar: LarkGrammar,
+        inner: Any,
+        root: dict[str, Any],
+        kinds: frozenset[str],
+        tool: FunctionTool,
+    ) -> str:
+        """An expression for a value and what closes it."""
         close = ("\n" if self.wrapped else "") + self.value_close
-        kinds = types_of(inner, root)
-        values = resolved(inner, root).get("enum")
-        if kinds == {"string"} and isinstance(values, list):
-            value = grammar.one_of(grammar.literal(v + close) for v in values)
-        elif "string" in kinds:
-            value = grammar.up_to(close)
-        else:
-            schema = {**inner, **{k: root[k] for k in ("$defs", "definitions") if k in root}}
-            value = f"{grammar.schema(schema, strict=strict)} {grammar.literal(close)}"
-        return self._key_text(key, kinds == {"string"}), value
+        options = options_of(inner, root)
+        free = [o for o in options if "string" in types_of(o, root) and not values_of(o, root)]
+        if len(free) == 1:  # next to any text, the other alternatives add nothing
+            least, most = count_of(free[0], "minLength") or 0, count_of(free[0], "maxLength")
+            if least or most is not None:
+                return grammar.counted_up_to(close, least, most)
+        if free:
+            return grammar.up_to(close)
+        found = []
+        for option in options:
+            values = values_of(option, root)
+            if values is not None:
+                found += [grammar.literal(_spelled(value, kinds) + close) for value in values]
+                continue
+            json = grammar.schema(standalone(option, root), strict=tool.strict)
+            found.append(f"{json} {grammar.literal(close)}")
+        return grammar.one_of(found)
 
     def trigger(self, tool: FunctionTool) -> str | None:
         return None
@@ -140,7 +190,7 @@ class TaggedCalls:
         if self.value_open:
             yield from reader.spaces()
             yield from reader.expect(self.value_open)
-        types = types_of(property_of(schema, key), schema)
+        types = types_of(member_of(schema, key), schema)
         if is_string is None:
             is_string = types == {"string"}
         prefix = f'{lead}"{escaped(key)}": '
@@ -164,3 +214,32 @@ class TaggedCalls:
             marks = ("\n" + self.value_close, self.value_close)
         yield from pass_text(reader, marks, lambda text: io.arguments(escaped(text)))
         io.arguments('"')
+
+
+def _spelled(value: Any, kinds: frozenset[str]) -> str:
+    """A value as it is read back: a string without quotes, unless it would be taken for another
+    value."""
+    text = value if isinstance(value, str) else dump(value)
+    return text if kinds == {"string"} or to_json(text, kinds) == dump(value) else dump(value)
+
+
+def _refuse_unenforced(tool: FunctionTool, root: dict[str, Any]) -> None:
+    """Raises Unenforceable for what free text cannot keep. JSON between tags is kept in full."""
+    for form in options_of(root, root):
+        if (keyword := unknown_keyword(form, _OBJECT_KEYWORDS)) is not None:
+            raise Unenforceable(tool, "", keyword)
+        for name, inner in members_of(form).items():
+            place = f"/properties/{name}"
+            _refuse_value(tool, place, inner, root)
+        if isinstance(others := form.get("additionalProperties"), dict):
+            _refuse_value(tool, "/additionalProperties", others, root)
+
+
+def _refuse_value(tool: FunctionTool, place: str, inner: Any, root: dict[str, Any]) -> None:
+    options = options_of(inner, root)
+    texts = [option for option in options if "string" in types_of(option, root)]
+    free = any(values_of(option, root) is None for option in texts)
+    for option in options if free else texts:
+        known = _LISTED_KEYWORDS if values_of(option, root) else _TEXT_KEYWORDS
+        if (keyword := unknown_keyword(option, known)) is not None:
+            raise Unenforceable(tool, place, keyword)

@@ -6,19 +6,12 @@ import ast
 import json
 from typing import Any, Final
 
-from penstock.text.channels.json_text import escaped
+from penstock.text.channels.json_text import escaped, has_surrogate
 
 ANY: Final = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 MAX_LITERAL_CHARS: Final = 1 << 16
 _WORDS: Final = {"True": "true", "False": "false", "None": "null"}
 _MAX_DEPTH: Final = 16
-
-
-def property_of(schema: dict[str, Any], key: str) -> Any:
-    """The schema of one argument; {} where nothing is said of it."""
-    properties = schema.get("properties")
-    found = properties.get(key) if isinstance(properties, dict) else None
-    return found if isinstance(found, dict) else {}
 
 
 def types_of(schema: Any, root: dict[str, Any], depth: int = 0) -> frozenset[str]:
@@ -27,7 +20,7 @@ def types_of(schema: Any, root: dict[str, Any], depth: int = 0) -> frozenset[str
     if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return ANY
     if isinstance(reference := schema.get("$ref"), str):
-        return types_of(_resolve(reference, root), root, depth + 1)
+        return types_of(resolve(reference, root), root, depth + 1)
     named = schema.get("type")
     if isinstance(named, str):
         return frozenset({named}) & ANY or ANY
@@ -63,15 +56,19 @@ def type_of(value: Any) -> str:
             return "object"
 
 
-def resolved(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
-    """A schema with the reference at its top followed; {} where it leads nowhere."""
-    for _ in range(_MAX_DEPTH):
-        if not isinstance(schema, dict):
-            return {}
-        if not isinstance(reference := schema.get("$ref"), str):
-            return schema
-        schema = _resolve(reference, root)
-    return {}
+def resolve(reference: str, root: dict[str, Any]) -> Any:
+    """What a reference within a schema names, a JSON pointer behind `#`; {} or None where that is
+    nothing."""
+    if not reference.startswith("#"):
+        return {}
+    found: Any = root
+    for step in reference[1:].split("/")[1:]:
+        if isinstance(found, list) and step in map(str, range(len(found))):
+            found = found[int(step)]
+        else:
+            key = step.replace("~1", "/").replace("~0", "~")
+            found = found.get(key) if isinstance(found, dict) else None
+    return found
 
 
 def to_json(text: str, types: frozenset[str]) -> str:
@@ -97,19 +94,11 @@ def _parsed(text: str) -> tuple[Any, str] | None:
         return None
     try:
         value = ast.literal_eval(text)
-        return value, json.dumps(value, ensure_ascii=False, allow_nan=False)
+        written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return None if has_surrogate(written) else (value, written)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
 
 
 def _refuse(name: str) -> Any:
     raise ValueError(name)
-
-
-def _resolve(reference: str, root: dict[str, Any]) -> Any:
-    if not reference.startswith("#"):
-        return {}
-    found: Any = root
-    for step in reference[1:].split("/")[1:]:
-        found = found.get(step) if isinstance(found, dict) else None
-    return found
