@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -81,6 +82,22 @@ async def test_load_that_fails_says_why_and_may_be_tried_again(
         state = fleet.states["a"]
         assert state.status == "unloaded" and state.failure is not None
         write_small_llama(later)
+        await fleet.load("a")
+        assert fleet.states["a"].status == "loaded"
+
+
+async def test_load_that_the_system_refuses_a_process_fails_and_may_be_tried_again(
+    small_llama: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with fleet_of(a=small(small_llama)) as fleet:
+        with monkeypatch.context() as crowded:
+            crowded.setattr(asyncio, "create_subprocess_exec", refused)
+            with pytest.raises(ModelError, match="Too many open files"):
+                await fleet.load("a")
+        assert fleet.states["a"].status == "unloaded"
         await fleet.load("a")
         assert fleet.states["a"].status == "loaded"
 

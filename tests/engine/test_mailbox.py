@@ -8,14 +8,16 @@ from collections.abc import AsyncIterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_text import tiny_tokenizer
 
-from penstock._native import Lanes
+from penstock._native import Gate, Lane, Lanes
 from penstock.base.errors import EngineFault
 from penstock.dialog import Sampling
 from penstock.engine.mailbox import Mailboxes
 from penstock.engine.protocol import Tap
 from penstock.engine.types import FinishReason, TokenChunk, TokenDelta, TokenRequest
 from penstock.engine.wire import MAX_FRAME_BYTES
+from penstock.text.detokenize import plain_texts
 
 
 class Post:
@@ -208,3 +210,56 @@ async def test_a_lane_that_cannot_be_opened_fails_its_request_alone() -> None:
         told = await asyncio.gather(*reading, return_exceptions=True)
     assert isinstance(told[0], ValueError)
     assert isinstance(told[1], TokenChunk) and ids([told[1]]) == [1]
+
+
+class UnleavableTap(LanelessTap):
+    """Has a lane, and fails when that is closed."""
+
+    def lane(self) -> Lane:
+        gate = Gate(b"<", b">", [].append, None, b"=")
+        return Lane(plain_texts(tiny_tokenizer()), gate, b"")
+
+    def leave(self) -> None:
+        raise RuntimeError("broken")
+
+
+def in_lane() -> tuple[Mailboxes, AsyncIterator[TokenChunk], list[str]]:
+    """A request "r" whose tokens will go through a lane, and who was aborted."""
+    aborted: list[str] = []
+    boxes = Mailboxes(lambda _: None, aborted.append, Lanes(MAX_FRAME_BYTES))
+    request = TokenRequest("r", (1,), Sampling(), 0, 9)
+    return boxes, boxes.generate(request, UnleavableTap()), aborted
+
+
+async def enter_lane(
+    boxes: Mailboxes, answer: AsyncIterator[TokenChunk]
+) -> asyncio.Task[TokenChunk]:
+    """The reader of what follows."""
+    first = asyncio.create_task(anext(answer))
+    await asyncio.sleep(0)
+    boxes.deliver([TokenChunk("r", (TokenDelta(65),), 0.0, 0)])
+    await first
+    reading = asyncio.create_task(anext(answer))
+    await asyncio.sleep(0)
+    boxes.deliver([TokenChunk("r", (TokenDelta(66),), 0.0)])
+    return reading
+
+
+async def test_a_reader_that_leaves_aborts_its_request_also_where_the_lane_fails() -> None:
+    boxes, answer, aborted = in_lane()
+    reading = await enter_lane(boxes, answer)
+    reading.cancel()
+    with pytest.raises(RuntimeError, match="broken"):
+        await reading
+    assert aborted == ["r"] and len(boxes) == 0
+
+
+async def test_a_lane_that_cannot_be_left_fails_its_request_alone() -> None:
+    boxes, answer, aborted = in_lane()
+    reading = await enter_lane(boxes, answer)
+    other = asyncio.create_task(anext(boxes.generate(TokenRequest("o", (1,), Sampling(), 0, 9))))
+    await asyncio.sleep(0)
+    boxes.deliver([TokenChunk(name, (TokenDelta(67),), 0.0, 0) for name in ("r", "o")])
+    with pytest.raises(RuntimeError, match="broken"):
+        await reading
+    assert ids([await other]) == [67] and aborted[0] == "r"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import stat
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from penstock.base.errors import EngineFault, Overloaded, ServiceError, Unavailable
 from penstock.dialog import Sampling
+from penstock.engine import server as server_module
 from penstock.engine.client import EngineClient
 from penstock.engine.server import EngineServer
 from penstock.engine.types import (
@@ -22,7 +24,7 @@ from penstock.engine.types import (
     TokenDelta,
     TokenRequest,
 )
-from penstock.engine.wire import MAX_FRAME_BYTES, Abort, FrameReader, frame
+from penstock.engine.wire import MAX_FRAME_BYTES, Abort, AskGauges, FrameReader, Submit, frame
 from penstock.models.vocabulary import Vocabulary
 
 INFO = EngineInfo("counting", 1000, 1000, 4, 10, 16, 0, "test")
@@ -113,6 +115,21 @@ async def serving(path: Path) -> AsyncIterator[tuple[CountingTokenSource, Engine
         path.unlink(missing_ok=True)
 
 
+@contextmanager
+def accepted(path: Path) -> Iterator[tuple[CountingTokenSource, EngineServer, socket.socket]]:
+    """A server that does what the test tells it, and a connection that it has accepted."""
+    source = CountingTokenSource()
+    server = EngineServer(source, str(path))
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(path))
+        server._handle_sockets(None)
+        try:
+            yield source, server, sock
+        finally:
+            server.stop()
+            server.run()
+
+
 async def until(condition: object) -> None:
     while not condition():  # type: ignore[operator]
         await asyncio.sleep(0.001)
@@ -185,6 +202,38 @@ async def test_requests_of_a_vanished_api_process_are_aborted(tmp_path: Path) ->
         await until(lambda: len(source.aborted) == 3)
         assert not source.active
         await client.close()
+
+
+def test_frames_behind_one_whose_answer_could_not_be_sent_are_dropped(tmp_path: Path) -> None:
+    with accepted(tmp_path / "s") as (source, server, sock):
+        sock.sendall(frame(AskGauges()) + frame(Submit(request("orphan"))))
+        sock.close()
+        server._handle_sockets(None)
+        assert not source.active and not server._connections
+
+
+def test_all_that_was_sent_is_read_before_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "READ_BYTES", 16)
+    with accepted(tmp_path / "s") as (source, server, sock):
+        sock.sendall(b"".join(frame(Submit(request(name))) for name in "abcd"))
+        server._handle_sockets(None)
+        assert list(source.active) == list("abcd")
+
+
+def test_a_connection_that_sends_much_does_not_keep_the_engine_from_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = b"".join(frame(Submit(request(name))) for name in "abcd")
+    monkeypatch.setattr(server_module, "READ_BYTES", 16)
+    monkeypatch.setattr(server_module, "MAX_READ_BYTES", len(sent) // 2 + 16)
+    with accepted(tmp_path / "s") as (source, server, sock):
+        sock.sendall(sent)
+        server._handle_sockets(None)
+        assert list(source.active) == list("ab")
+        server._handle_sockets(None)
+        assert list(source.active) == list("abcd")
 
 
 async def test_refusal_reaches_its_request_with_status_and_code(tmp_path: Path) -> None:

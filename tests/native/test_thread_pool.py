@@ -10,6 +10,7 @@ import pytest
 from decoder_step import PROMPT, make_model, record, run
 from native_levels import native
 
+from penstock.config.limits import ENGINE_RANGES
 from penstock.kernels.native import plan_arguments
 
 
@@ -17,6 +18,12 @@ from penstock.kernels.native import plan_arguments
 def test_number_of_threads_is_checked(threads: int) -> None:
     with pytest.raises(ValueError, match=r"threads: must be in 1..1024"):
         native.ThreadPool(threads)
+
+
+def test_settings_allow_as_many_threads_as_a_pool_takes() -> None:
+    most = ENGINE_RANGES["threads"][1]
+    with pytest.raises(ValueError, match=rf"must be in 1\.\.{most}, got {most + 1}"):
+        native.ThreadPool(most + 1)
 
 
 def test_unknown_level_names_the_known_ones() -> None:

@@ -94,13 +94,26 @@ class WorkerGroup:
 
     async def _keep(self, index: int) -> None:
         while not self._stopping:
-            process = await self._spawn(index)
-            await self._follow(process, self._ready[index])
-            code = await process.wait()
-            self._forget(process.pid)
+            end = await self._run(index, self._ready[index])
             if not self._stopping:
-                log.error("API worker %d ended with status %d; restarting it", index, code)
+                log.error("API worker %d %s; restarting it", index, end)
                 await asyncio.sleep(RESTART_PAUSE_S)
+
+    async def _run(self, index: int, ready: asyncio.Future[None]) -> str:
+        """The life of one worker, and how it ended; only the first one settles `ready`."""
+        try:
+            process = await self._spawn(index)
+        except OSError as error:  # such as no free descriptor
+            failure = f"cannot be started: {error}"
+            if not ready.done():
+                ready.set_exception(ModelError(f"an API worker {failure}"))
+            return failure
+        failure = await self._follow(process, ready)
+        if not ready.done():
+            ready.set_exception(ModelError(failure))
+        code = await process.wait()
+        self._forget(process.pid)
+        return f"ended with status {code}"
 
     async def _spawn(self, index: int) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
@@ -114,31 +127,35 @@ class WorkerGroup:
         )
         self._processes[index] = process
         assert process.stdin is not None
-        process.stdin.write(line_of(self._task) + line_of(Told(self._fleet.states)))
-        await process.stdin.drain()
+        with contextlib.suppress(ConnectionError):  # it has just died; `_follow` hears of it
+            process.stdin.write(line_of(self._task) + line_of(Told(self._fleet.states)))
+            await process.stdin.drain()
         if self._stopping:  # `stop` came while it was spawned
             _tell_to_stop(process)
         return process
 
     async def _follow(
         self, process: asyncio.subprocess.Process, ready: asyncio.Future[None]
-    ) -> None:
-        """Do what a worker says until it ends; only its first life settles `ready`."""
+    ) -> str:
+        """Do what a worker says until it ends. Returns why it could not start, if it could not."""
         assert process.stdout is not None
         failure = "an API worker ended while it started"
-        async for line in process.stdout:
-            match from_worker_decoder.decode(line):
-                case Ready():
-                    if not ready.done():
-                        ready.set_result(None)
-                case Failed(text):
-                    failure = text
-                case Ask() | AskLoad() | AskUnload() | AskNews() as ask:
-                    errand = asyncio.create_task(self._obey(process, ask))
-                    self._errands.add(errand)
-                    errand.add_done_callback(self._errands.discard)
-        if not ready.done():
-            ready.set_exception(ModelError(failure))
+        try:
+            async for line in process.stdout:
+                match from_worker_decoder.decode(line):
+                    case Ready():
+                        if not ready.done():
+                            ready.set_result(None)
+                    case Failed(text):
+                        failure = text
+                    case Ask() | AskLoad() | AskUnload() | AskNews() as ask:
+                        errand = asyncio.create_task(self._obey(process, ask))
+                        self._errands.add(errand)
+                        errand.add_done_callback(self._errands.discard)
+        except ValueError:  # a line that was cut off
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        return failure
 
     async def _obey(
         self, process: asyncio.subprocess.Process, ask: Ask | AskLoad | AskUnload | AskNews

@@ -26,7 +26,7 @@ ENGINE_RANGES: Final[dict[str, tuple[int, int]]] = {
     "max_queue": (1, 2**20),
     "token_budget": (16, 2**20),
     "prefix_cache_n": (0, 2**20),
-    "threads": (1, 4096),
+    "threads": (1, 1024),  # what a ThreadPool of csrc takes
 }
 LORA_RANGES: Final[dict[str, tuple[int, int]]] = {
     "max_adapters": (1, 2**16),

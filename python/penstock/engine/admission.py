@@ -5,6 +5,7 @@ What they wait for is made by threads of its own; requests that wait for nothing
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -20,6 +21,9 @@ from penstock.scheduler import NO_ADAPTER, Progress, Scheduler
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -129,17 +133,20 @@ class Admissions:
         arrival = self._arrivals.get(request_id)
         if arrival is None or (arrival.compiled is not None and not arrival.compiled.done()):
             return
-        try:
-            guide = None if arrival.compiled is None else guide_of(arrival.compiled)
-        except (ServiceError, ModelError) as error:
+        compiled = arrival.compiled
+        error = None if compiled is None else compiled.exception()
+        if error is not None:
+            if not isinstance(error, ServiceError | ModelError):
+                log.error("the grammar of %s was not compiled", request_id, exc_info=error)
             failures.append(self._refuse(request_id, error))
             return
+        guide = None if compiled is None else guide_of(compiled)
         slot = self._enter(request_id)
         if slot is not None:
             del self._arrivals[request_id]
             self._scheduler.release(request_id, guide, slot)
 
-    def _refuse(self, request_id: str, error: Exception) -> TokenChunk:
+    def _refuse(self, request_id: str, error: BaseException) -> TokenChunk:
         del self._arrivals[request_id]
         self._scheduler.abort(request_id, "error")
         self._end(request_id)

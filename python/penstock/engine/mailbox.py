@@ -60,9 +60,9 @@ class Mailboxes:
             raise
         finally:
             del self._open[request.id]
-            mailbox.leave_lane()
-            if not ended:
+            if not ended:  # before the tap is called, which may fail
                 self._abort(request.id)
+            mailbox.leave_lane()
 
     def deliver(self, chunks: Iterable[TokenChunk]) -> None:
         """Hand chunks on to their readers; those of requests that were closed are dropped."""
@@ -114,22 +114,15 @@ class _Mailbox:
 
     def settle(self) -> None:
         """There are new chunks. A reader that is busy looks for itself when it comes back."""
-        self.leave_lane()
-        reader = self._reader
-        if reader is None or reader.done():
-            return
-        chunks = self.chunks
-        if self._tap is not None and self._begun and chunks[-1].finish is None:
-            try:
-                rest = self._tap(chunks[0] if len(chunks) == 1 else joined(chunks))
-                self.chunks = [] if rest is None else [rest]
-                if rest is None:
-                    self._enter_lane()
-                    return
-            except Exception as error:  # of this request alone: it is raised to its reader
-                self.chunks = []
-                self.fail(error)
+        try:
+            self.leave_lane()
+            reader = self._reader
+            if reader is None or reader.done() or self._tap_takes():
                 return
+        except Exception as error:  # of this request alone: it is raised to its reader
+            self.chunks = []
+            self.fail(error)
+            return
         self._wake()
 
     def fail(self, error: Exception) -> None:
@@ -169,6 +162,17 @@ class _Mailbox:
             self._in_lane = False
             self._lanes.close(self._id)
             self._tap.leave()
+
+    def _tap_takes(self) -> bool:
+        """Show the tap what has come, as far as it may see that. False: something is left."""
+        chunks = self.chunks
+        if self._tap is None or not self._begun or chunks[-1].finish is not None:
+            return False
+        rest = self._tap(chunks[0] if len(chunks) == 1 else joined(chunks))
+        self.chunks = [] if rest is None else [rest]
+        if rest is None:
+            self._enter_lane()
+        return rest is None
 
     def _enter_lane(self) -> None:
         assert self._tap is not None

@@ -52,6 +52,9 @@ _R = TypeVar("_R", TokenRequest, EmbedRequest)
 log = logging.getLogger(__name__)
 
 READ_BYTES = 256 * 1024
+MAX_READ_BYTES = 8 * 1024 * 1024
+"""Of one connection before a step. The system holds some 200 kB of what it sends, less than a long
+prompt: what stands behind that would wait for a step for each such piece."""
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 
 
@@ -155,19 +158,26 @@ class EngineServer:
         self._send(connection, Hello(self._core.info))
 
     def _read(self, connection: Connection) -> None:
+        left = MAX_READ_BYTES
         try:
-            data = connection.sock.recv(READ_BYTES)
-            bodies = connection.frames.feed(data)
-            for body in bodies:
-                self._handle(connection, body)
+            while left > 0 and connection.number in self._connections:
+                data = connection.sock.recv(READ_BYTES)
+                if not data:
+                    self._drop(connection)
+                    return
+                left -= len(data)
+                self._take(connection, data)
         except BlockingIOError:
             return
-        except (OSError, ValueError, msgspec.DecodeError) as error:
+        except (OSError, ValueError) as error:  # msgspec's errors are of this kind, too
             log.warning("connection %d: %s", connection.number, error)
             self._drop(connection)
-            return
-        if not data:
-            self._drop(connection)
+
+    def _take(self, connection: Connection, data: bytes) -> None:
+        for body in connection.frames.feed(data):
+            if connection.number not in self._connections:  # an answer could not be sent
+                return
+            self._handle(connection, body)
 
     def _handle(self, connection: Connection, body: bytes) -> None:
         match to_engine_decoder.decode(body):

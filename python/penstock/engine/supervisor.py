@@ -77,9 +77,13 @@ class EngineSupervisor:
 
     async def start(self, limit_bytes: int | None = None) -> None:
         """Spawn the engine, with a bound on its memory or none. Returns at once; see `wait_ready`.
-        May be called again after `drain` or a failed start."""
+        May be called again after `drain` or a failed start. Raises ModelError where the system
+        refuses a process."""
         self._task = msgspec.structs.replace(self._task, limit_bytes=limit_bytes)
-        self._process = await self._spawn()
+        try:
+            await self._spawn()
+        except OSError as error:
+            raise ModelError(f"the engine process cannot be started: {error}") from error
 
     async def wait_ready(self) -> str:
         """The start-up report (the memory formula). Raises ModelError if it cannot start."""
@@ -119,14 +123,15 @@ class EngineSupervisor:
     async def _stop_watching(self) -> None:
         if self._watcher is not None:
             self._watcher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watcher
+            (ended,) = await asyncio.gather(self._watcher, return_exceptions=True)
+            if isinstance(ended, Exception):
+                log.error("the engine was not watched any more", exc_info=ended)
             self._watcher = None
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.socket_path)
-        process = await asyncio.create_subprocess_exec(
+        self._process = process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "penstock.engine.process",
@@ -138,8 +143,9 @@ class EngineSupervisor:
         )
         assert process.stdin is not None
         task = msgspec.structs.replace(self._task, adapters=self._adapters())
-        process.stdin.write(msgspec.json.encode(task) + b"\n")
-        await process.stdin.drain()
+        with contextlib.suppress(ConnectionError):  # it has just died; `_follow` tells how
+            process.stdin.write(msgspec.json.encode(task) + b"\n")
+            await process.stdin.drain()
         return process
 
     async def _follow(self, process: asyncio.subprocess.Process) -> str | None:
@@ -172,9 +178,20 @@ class EngineSupervisor:
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
             self.restarts += 1
-            self._process = await self._spawn()
-            failure = await self._follow(self._process)
+            failure = await self._restart()
             if failure is not None:
                 log.error("the engine did not restart: %s", failure)
             else:
                 self._restarted()
+
+    async def _restart(self) -> str | None:
+        """None when there is an engine again, else why not: another attempt follows."""
+        try:
+            return await self._follow(await self._spawn())
+        except OSError as error:  # such as no free descriptor
+            return str(error)
+        except ValueError as error:  # a line that was cut off
+            assert self._process is not None
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            return str(error)

@@ -67,10 +67,12 @@ async def merge(
     as there are sequences; what is made meanwhile is joined with the engine's client."""
     queue: asyncio.Queue[list[Event] | None] = asyncio.Queue()
     room = asyncio.Semaphore(len(calls))
+    # Twice what runs at once keeps the engine busy and its queue short.
+    slots = asyncio.Semaphore(2 * engine.info.max_seqs)
 
     async def pump(call: TokenRequest, choice: Choice) -> None:
         try:
-            async with aclosing(stream(engine, call, choice)) as batches:
+            async with slots, aclosing(stream(engine, call, choice)) as batches:
                 async for events in batches:
                     await room.acquire()
                     queue.put_nowait(events)

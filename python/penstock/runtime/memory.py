@@ -12,7 +12,7 @@ from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
 from penstock.models.low_rank import adapter_bytes
 from penstock.models.spec import DecoderSpec
-from penstock.scheduler import MAX_DRAFT, step_token_budget
+from penstock.scheduler import INDEX_BYTES, MAX_DRAFT, step_token_budget
 
 MIB = 1 << 20
 FIXED_BYTES = 96 * MIB
@@ -58,7 +58,8 @@ class CacheShape:
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """What an engine will take. `step_tokens`: the largest step; `context_tokens`: the longest
-    sequence; `adapter_bytes`: what adapters in use at the same time may take."""
+    sequence; `adapter_bytes`: what adapters in use at the same time may take; `guess_bytes`: what
+    speculation remembers of rows."""
 
     weight_bytes: int
     cache: CacheShape
@@ -68,10 +69,11 @@ class MemoryPlan:
     context_tokens: int
     step_tokens: int
     adapter_bytes: int = 0
+    guess_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
-        rows = self.row_bytes + self.history_bytes
+        rows = self.row_bytes + self.history_bytes + self.guess_bytes
         weights = self.weight_bytes + self.adapter_bytes
         return weights + self.cache.size_bytes + self.buffer_bytes + rows + FIXED_BYTES
 
@@ -83,12 +85,13 @@ class MemoryPlan:
             f"{cache.kv_heads} heads x {cache.head_dim} x {cache.item_bytes} bytes"
         )
         adapters = f"{_mib(self.adapter_bytes)} adapters + " if self.adapter_bytes else ""
+        guesses = f"{_mib(self.guess_bytes)} guesses + " if self.guess_bytes else ""
         return (
             f"{_mib(self.weight_bytes)} weights + {adapters}"
             f"{_mib(cache.size_bytes)} cache ({shape}) + "
             f"{_mib(self.buffer_bytes)} buffers ({self.step_tokens} tokens a step) + "
             f"{_mib(self.row_bytes)} rows + {_mib(self.history_bytes)} penalties and DRY + "
-            f"{_mib(FIXED_BYTES)} fixed = "
+            f"{guesses}{_mib(FIXED_BYTES)} fixed = "
             f"{_mib(self.total_bytes)} MiB"
         )
 
@@ -193,7 +196,14 @@ def _sized(
         context_tokens=context,
         step_tokens=step_tokens,
         adapter_bytes=adapters,
+        guess_bytes=guess_bytes(settings, context),
     )
+
+
+def guess_bytes(settings: EngineSettings, context_tokens: int) -> int:
+    """What speculation remembers of all rows at their longest."""
+    speculates = settings.speculation and not settings.no_kv_cache
+    return INDEX_BYTES * settings.max_seqs * context_tokens if speculates else 0
 
 
 def lora_bytes(spec: DecoderSpec, settings: EngineSettings, available_bytes: int | None) -> int:

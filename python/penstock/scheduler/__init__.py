@@ -9,7 +9,7 @@ from penstock.scheduler.guide import Guide
 from penstock.scheduler.host_tier import HostTier
 from penstock.scheduler.scheduler import Scheduler, step_token_budget
 from penstock.scheduler.sequence import FinishReason, Progress
-from penstock.scheduler.speculation import MAX_DRAFT
+from penstock.scheduler.speculation import INDEX_BYTES, MAX_DRAFT
 from penstock.scheduler.types import (
     NO_ADAPTER,
     Admit,
@@ -24,6 +24,7 @@ from penstock.scheduler.types import (
 )
 
 __all__ = [
+    "INDEX_BYTES",
     "MAX_DRAFT",
     "NO_ADAPTER",
     "Admit",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.scheduler.sequence import Sequence
+from penstock.scheduler.speculation import INDEXED_A_STEP
 from penstock.scheduler.types import Admit, AppendBlocks, AppendTokens, Chunk
 
 
@@ -12,8 +13,9 @@ from penstock.scheduler.types import Admit, AppendBlocks, AppendTokens, Chunk
 class Draft:
     """`budget`: tokens that the step may still take; `prompt_budget` <= budget: of those, what
     prompts may take. `score_room`: places whose logits the step may still give beside those of the
-    rows that draw. `work[i]` is the sequence of `chunks[i]`. `step`: its number, `whole_budget` its
-    budget before anything was taken. `awaits`: the step whose restores must have arrived."""
+    rows that draw. `index_room`: tokens that speculation may still index. `work[i]` is the sequence
+    of `chunks[i]`. `step`: its number, `whole_budget` its budget before anything was taken.
+    `awaits`: the step whose restores must have arrived."""
 
     budget: int
     prompt_budget: int
@@ -27,6 +29,7 @@ class Draft:
     num_tokens: int = 0
     num_guessed: int = 0
     score_room: int = 0
+    index_room: int = INDEXED_A_STEP
     awaits: int = 0
 
     def __post_init__(self) -> None:

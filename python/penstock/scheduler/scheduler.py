@@ -26,7 +26,7 @@ from penstock.scheduler.harvest import Harvest
 from penstock.scheduler.host_tier import HostTier
 from penstock.scheduler.pace import StepPace
 from penstock.scheduler.sequence import FinishReason, Progress, Sequence
-from penstock.scheduler.speculation import MAX_DRAFT, Speculation
+from penstock.scheduler.speculation import INDEXED_A_ROW, MAX_DRAFT, Speculation
 from penstock.scheduler.types import NO_ADAPTER, Admit, AppendBlocks, StepPlan, StepResult
 
 
@@ -372,6 +372,8 @@ class Scheduler:
             return ()
         if sequence.speculation is None:
             sequence.speculation = Speculation()
+        index_room = max(draft.index_room, INDEXED_A_ROW)
+        draft.index_room -= sequence.speculation.index(sequence.tokens, index_room)
         guess = sequence.speculation.draft(sequence.tokens, room, price)
         if guess and sequence.guide is not None:
             guess = guess[: sequence.guide.follow(guess)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -159,6 +160,47 @@ async def test_killed_workers_are_restarted(model, engine_socket):
         for process in list(group._processes.values()):
             process.send_signal(signal.SIGKILL)
             await process.wait()
+        await until_answered(url)
+        group.stop()
+        await group.wait_stopped()
+
+
+async def refused_by_the_system(*_, **__):
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+async def test_workers_are_restarted_when_the_system_has_processes_for_them_again(
+    model, engine_socket, monkeypatch, caplog
+):
+    async with two_workers(model, engine_socket) as (url, group, _):
+        with monkeypatch.context() as crowded:
+            crowded.setattr(asyncio, "create_subprocess_exec", refused_by_the_system)
+            for process in list(group._processes.values()):
+                process.send_signal(signal.SIGKILL)
+                await process.wait()
+            while caplog.text.count("Too many open files") < 2:
+                await asyncio.sleep(0.01)
+        await until_answered(url)
+        group.stop()
+        await group.wait_stopped()
+
+
+async def test_worker_that_the_system_refuses_at_the_start_ends_the_start(
+    model, engine_socket, monkeypatch
+):
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refused_by_the_system)
+    with pytest.raises(ModelError, match="Too many open files"):
+        async with two_workers(model, engine_socket):
+            pass
+
+
+async def test_worker_whose_line_was_cut_off_is_replaced(model, engine_socket, monkeypatch):
+    async with two_workers(model, engine_socket) as (url, group, _):
+        process = group._processes[0]
+        process.stdout.feed_data(b'{"type":"ask_n\n')
+        await process.wait()
+        while group._processes[0] is process:
+            await asyncio.sleep(0.01)
         await until_answered(url)
         group.stop()
         await group.wait_stopped()

@@ -190,6 +190,21 @@ async def test_choices_have_their_own_seeds_and_do_not_wait_for_each_other() -> 
     assert answer.usage.prompt_tokens == len(engine.requests[0].token_ids)
 
 
+async def test_a_request_of_many_sequences_leaves_the_engine_a_short_queue() -> None:
+    gate = asyncio.Event()
+    engine = ScriptedEngine([*ids("a"), gate, *ids("b")])
+    prompts = ((1,), (2,), (3,))
+    answering = asyncio.create_task(answer_of(engine, messages=None, prompts=prompts, n=16))
+    while len(engine.active) < 2 * engine.info.max_seqs:
+        await asyncio.sleep(0)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(engine.requests) == 2 * engine.info.max_seqs
+    gate.set()
+    answer = await answering
+    assert [text(answer, index) for index in range(48)] == ["ab"] * 48
+
+
 async def test_seeds_are_random_unless_asked_for() -> None:
     engine = ScriptedEngine([])
     for _ in range(3):

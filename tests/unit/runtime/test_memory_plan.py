@@ -16,6 +16,7 @@ from penstock.config import EngineSettings, LoraSettings
 from penstock.models.low_rank import adapter_bytes
 from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
 from penstock.runtime.memory import HISTORY_BYTES, MIB, plan_memory
+from penstock.scheduler import INDEX_BYTES
 
 SPEC = DecoderSpec(
     architecture="llama",
@@ -83,6 +84,15 @@ def test_rows_that_penalize_and_avoid_repetitions_are_counted_at_their_longest()
     assert plan.history_bytes == 4 * 8192 * HISTORY_BYTES
     assert _native.Repetitions.bytes_per_token + 64 <= HISTORY_BYTES
     assert f"{plan.history_bytes // MIB} penalties and DRY" in plan.formula()
+
+
+def test_rows_that_are_guessed_at_have_a_term() -> None:
+    plain = plan_memory(SPEC, WEIGHTS, EngineSettings(max_seqs=4), None)
+    plan = plan_memory(SPEC, WEIGHTS, EngineSettings(max_seqs=4, speculation=True), None)
+    assert plan.total_bytes == plain.total_bytes + 4 * 8192 * INDEX_BYTES
+    assert f" {-(-4 * 8192 * INDEX_BYTES // MIB)} guesses + " in plan.formula()
+    forgetful = EngineSettings(max_seqs=4, speculation=True, no_kv_cache=True)
+    assert "guesses" not in plan_memory(SPEC, WEIGHTS, forgetful, None).formula()
 
 
 def test_without_a_cache_a_step_holds_a_whole_context() -> None:

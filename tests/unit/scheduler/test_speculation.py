@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from array import array
 
 import pytest
@@ -10,7 +11,14 @@ from hypothesis import strategies as st
 from scheduler_fakes import Harness, ScriptedGuide, answer_alone
 
 from penstock.scheduler.pace import StepPace
-from penstock.scheduler.speculation import MAX_DRAFT, RunIndex, Speculation
+from penstock.scheduler.speculation import (
+    INDEX_BYTES,
+    INDEXED_A_ROW,
+    INDEXED_A_STEP,
+    MAX_DRAFT,
+    RunIndex,
+    Speculation,
+)
 
 CHEAP, DEAR = 0.1, 0.95
 
@@ -24,6 +32,19 @@ def run(harness: Harness) -> int:
     return steps
 
 
+def guess_after(index: RunIndex, tokens: list[int], most: int) -> tuple[tuple[int, ...], int]:
+    known = array("i", tokens)
+    index.add(known, len(known))
+    return index.guess(known, most)
+
+
+def draft_after(
+    speculation: Speculation, tokens: array[int], most: int, price: float
+) -> tuple[int, ...]:
+    speculation.index(tokens, len(tokens))
+    return speculation.draft(tokens, most, price)
+
+
 def repeating(harness: Harness) -> Harness:
     """A runtime that says 0, 1, 2, ..., 9 over and over, whatever stands before."""
     harness.runtime.draws = lambda before: (before + 1) % 10
@@ -32,20 +53,20 @@ def repeating(harness: Harness) -> Harness:
 
 def test_the_index_finds_what_followed_the_last_occurrence() -> None:
     index = RunIndex()
-    assert index.guess(array("i", [1, 2, 3, 4, 5, 1, 2]), 4) == ((), 0)
-    assert index.guess(array("i", [1, 2, 3, 4, 5, 1, 2, 3]), 4) == ((4, 5, 1, 2), 3)
-    assert index.guess(array("i", [1, 2, 3, 4, 5, 1, 2, 3, 9, 1, 2, 3]), 2) == ((9, 1), 3)
+    assert guess_after(index, [1, 2, 3, 4, 5, 1, 2], 4) == ((), 0)
+    assert guess_after(index, [1, 2, 3, 4, 5, 1, 2, 3], 4) == ((4, 5, 1, 2), 3)
+    assert guess_after(index, [1, 2, 3, 4, 5, 1, 2, 3, 9, 1, 2, 3], 2) == ((9, 1), 3)
 
 
 def test_the_index_tells_how_much_is_the_same() -> None:
     passage = list(range(40))
     for same in (3, 5, 9, 16):
-        assert RunIndex().guess(array("i", [*passage, 99, *passage[:same]]), 1) == ((same,), same)
-    assert RunIndex().guess(array("i", [*passage, 99, *passage[:30]]), 1) == ((30,), 16)
+        assert guess_after(RunIndex(), [*passage, 99, *passage[:same]], 1) == ((same,), same)
+    assert guess_after(RunIndex(), [*passage, 99, *passage[:30]], 1) == ((30,), 16)
 
 
 def test_a_guess_that_runs_into_the_end_repeats_itself() -> None:
-    assert RunIndex().guess(array("i", [7, 8, 7, 8, 7]), 5)[0] == (8, 7, 8, 7, 8)
+    assert guess_after(RunIndex(), [7, 8, 7, 8, 7], 5)[0] == (8, 7, 8, 7, 8)
 
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 6))
@@ -53,14 +74,24 @@ def test_the_index_does_not_depend_on_how_the_text_came(tokens: list[int], piece
     grown, index, guess = array("i"), RunIndex(), ((), 0)
     for start in range(0, len(tokens), piece):
         grown.extend(tokens[start : start + piece])
+        index.add(grown, len(grown))
         guess = index.guess(grown, 5)
-    if tokens:
-        assert guess == RunIndex().guess(array("i", tokens), 5)
+    assert guess == guess_after(RunIndex(), tokens, 5)
+
+
+def test_an_index_takes_no_more_than_is_planned_for_it() -> None:
+    for length in (1000, 21_900):  # the table of the second one has just grown
+        tokens, index = array("i", range(50_000, 50_000 + length)), RunIndex()
+        tracemalloc.start()
+        index.add(tokens, length)
+        size_bytes, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert size_bytes <= INDEX_BYTES * length
 
 
 def learned(right: float) -> Speculation:
     speculation = Speculation()
-    speculation.draft(array("i", [1, 2, 3] * 20), 1, CHEAP)
+    draft_after(speculation, array("i", [1, 2, 3] * 20), 1, CHEAP)
     for count in range(400):
         speculation.learn(1, int((count + 1) * right) - int(count * right))
     return speculation
@@ -68,9 +99,9 @@ def learned(right: float) -> Speculation:
 
 def test_a_sequence_that_repeats_is_guessed_far_and_one_that_does_not_is_left_alone() -> None:
     tokens = array("i", [1, 2, 3] * 20)
-    assert len(learned(1.0).draft(tokens, 99, CHEAP)) == MAX_DRAFT
-    assert 2 <= len(learned(0.7).draft(tokens, 99, CHEAP)) < MAX_DRAFT
-    assert learned(0.0).draft(tokens, 99, CHEAP) == ()
+    assert len(draft_after(learned(1.0), tokens, 99, CHEAP)) == MAX_DRAFT
+    assert 2 <= len(draft_after(learned(0.7), tokens, 99, CHEAP)) < MAX_DRAFT
+    assert draft_after(learned(0.0), tokens, 99, CHEAP) == ()
 
 
 @pytest.mark.parametrize(("price", "most"), [(0.1, 12), (0.2, 4), (0.3, 2), (0.45, 0)])
@@ -79,7 +110,7 @@ def test_text_that_does_not_copy_costs_a_few_guessed_tokens(price: float, most: 
     speculation, tokens, drafted = Speculation(), array("i"), 0
     for place in range(20):
         tokens.extend([1000 + place, 1, 2, 3])
-        guess = speculation.draft(tokens, 99, price)
+        guess = draft_after(speculation, tokens, 99, price)
         drafted += len(guess)
         if guess:
             speculation.learn(len(guess), 0)
@@ -88,13 +119,13 @@ def test_text_that_does_not_copy_costs_a_few_guessed_tokens(price: float, most: 
 
 def test_what_is_dear_is_guessed_less() -> None:
     tokens = array("i", [1, 2, 3] * 20)
-    assert learned(0.9).draft(tokens, 99, DEAR) == ()
-    assert learned(0.9).draft(tokens, 99, 0.5) < learned(0.9).draft(tokens, 99, CHEAP)
+    assert draft_after(learned(0.9), tokens, 99, DEAR) == ()
+    assert draft_after(learned(0.9), tokens, 99, 0.5) < draft_after(learned(0.9), tokens, 99, CHEAP)
 
 
 def test_a_sequence_that_began_to_repeat_is_found_again() -> None:
     speculation, tokens = learned(0.0), array("i", [1, 2, 3] * 20)
-    drafts = [speculation.draft(tokens, 99, CHEAP) for _ in range(100)]
+    drafts = [draft_after(speculation, tokens, 99, CHEAP) for _ in range(100)]
     assert 1 <= sum(map(bool, drafts)) <= 5
     assert max(map(len, drafts)) == 1
 
@@ -159,3 +190,49 @@ def test_drafts_leave_room_for_the_other_rows() -> None:
         harness.commit(plan, 0.010 + 0.001 * plan.num_tokens)
     assert set(harness.finishes.values()) == {"length"}
     assert harness.runtime.drafted > 0
+
+
+def with_long_prompts(count: int) -> Harness:
+    """Requests that repeat what their prompts say, more than a step indexes."""
+    harness = repeating(
+        Harness(
+            speculation=True,
+            num_blocks=10_000,
+            context_tokens=2 * INDEXED_A_STEP,
+            token_budget=2 * INDEXED_A_STEP,
+        )
+    )
+    for index in range(count):
+        harness.submit(f"long{index}", [index, *range(10)] * (INDEXED_A_STEP // 8), 100)
+    return harness
+
+
+def test_long_prompts_are_indexed_over_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    indexed: list[int] = []
+    add = RunIndex.add
+
+    def counted(self: RunIndex, tokens: array[int], most: int) -> int:
+        indexed.append(add(self, tokens, most))
+        return indexed[-1]
+
+    monkeypatch.setattr(RunIndex, "add", counted)
+    harness = with_long_prompts(3)
+    while (plan := harness.scheduler.plan()) is not None:
+        assert sum(indexed) <= INDEXED_A_STEP + 3 * INDEXED_A_ROW
+        indexed.clear()
+        harness.commit(plan, 0.010 + 0.001 * plan.num_tokens)
+    assert harness.scheduler.gauges().confirmed_tokens > 60
+    plain = repeating(Harness())
+    plain.submit("short", [*range(10)], 100)
+    run(plain)
+    assert list(harness.answers.values()) == [plain.answers["short"]] * 3
+
+
+def test_a_short_prompt_is_guessed_from_while_a_long_one_is_indexed() -> None:
+    harness = with_long_prompts(1)
+    harness.submit("short", [*range(10), 0, 1, 2], 100)
+    guessed: list[int] = []
+    while (plan := harness.scheduler.plan()) is not None:
+        guessed += [chunk.row for chunk in plan.chunks if chunk.draft]
+        harness.commit(plan, 0.010 + 0.001 * plan.num_tokens)
+    assert guessed[0] == 1 and 0 in guessed
