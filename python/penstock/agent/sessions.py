@@ -58,12 +58,23 @@ async def run_in_session(
                     case PartEnded(choice=0):
                         said.append(event.value)
                     case RunEnded(status="completed" | "incomplete"):
-                        reply = Message("assistant", tuple(said))
+                        reply = Message("assistant", _whole(request.begun, said))
                         if not await held.keep((*conversation, reply)):
                             log.info("a session was deleted or replaced while it was answered")
                     case _:
                         pass
                 yield event
+
+
+def _whole(begun: str, said: list[Part]) -> tuple[Part, ...]:
+    """The parts of an answer with what the request says of it already."""
+    if not begun:
+        return tuple(said)
+    for index, part in enumerate(said):
+        if isinstance(part, Text):
+            text = msgspec.structs.replace(part, text=begun + part.text)
+            return (*said[:index], text, *said[index + 1 :])
+    return (Text(begun), *said)
 
 
 def continued(stored: tuple[Message, ...], sent: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from starlette.types import Message, Receive
 
@@ -28,8 +28,12 @@ class BodyReader:
         self._held_bytes = 0
 
     async def read(self, record: RequestRecord, receive: Receive) -> bytes:
-        """The body. Raises what `stream` does, and Overloaded if too many are being received."""
-        chunks: list[bytes] = []
+        """The body. Raises as `kept`."""
+        return b"".join([chunk async for chunk in self.kept(record, receive)])
+
+    async def kept(self, record: RequestRecord, receive: Receive) -> AsyncGenerator[bytes, None]:
+        """The body as it arrives, for who keeps all of it: counted until the generator is closed.
+        Raises what `stream` does, and Overloaded if too many are being received."""
         held_bytes = 0
         try:
             async for chunk in self.stream(record, receive):
@@ -37,8 +41,7 @@ class BodyReader:
                 self._held_bytes += len(chunk)
                 if self._held_bytes > BUDGET_BODIES * self._limit_bytes:
                     raise Overloaded("too many large requests are being received")
-                chunks.append(chunk)
-            return b"".join(chunks)
+                yield chunk
         finally:
             self._held_bytes -= held_bytes
 

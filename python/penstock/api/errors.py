@@ -109,7 +109,7 @@ async def _send_error(
 
 def _from_router(error: HTTPException, record: RequestRecord) -> ServiceError:
     if error.status_code == MethodNotAllowed.status:
-        return MethodNotAllowed(f"{record.method} is not allowed on {record.route}")
+        return MethodNotAllowed(f"{record.method} is not allowed on {record.path}")
     if record.path in ADAPTER_UPDATES:
         return NotFound(UPDATES_OFF, code="route_not_found")
     return NotFound("there is no such route", code="route_not_found")

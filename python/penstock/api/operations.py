@@ -84,6 +84,10 @@ BODY_ERRORS: Final = (400, 408, 413, 429)
 ENGINE_ERRORS: Final = (404, 429, 500, 503)
 # Of the adapter routes: what a folder holds, who may read it, what is loaded already.
 ADAPTER_ERRORS: Final = (400, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503)
+# Of whatever takes messages: a file that they name is not kept, or was not made.
+FILE_ERRORS: Final = (410, 422)
+# Of whatever goes on with a session: it is busy, or the disk is full.
+SESSION_ERRORS: Final = (409, 507)
 # Of whatever is stored: bad, unknown, elided or broken ones, too much, a database that is gone, a
 # disk that is full.
 STORE_ERRORS: Final = (400, 404, 408, 410, 413, 422, 429, 503, 507)
@@ -163,7 +167,7 @@ OPERATIONS: Final = (
         request=ChatCompletionRequest,
         answer=ChatCompletionResponse,
         events=(("ChatCompletionChunkResponse", ChatCompletionChunkResponse), *TOOL_EVENTS),
-        errors=(*BODY_ERRORS, *ENGINE_ERRORS),
+        errors=(*BODY_ERRORS, *ENGINE_ERRORS, *FILE_ERRORS, *SESSION_ERRORS),
     ),
     Operation(
         *("POST", "/v1/completions", "createCompletion", "Inference"),
@@ -186,7 +190,7 @@ OPERATIONS: Final = (
         request=OpenResponsesCreateRequest,
         answer=ResponseResource,
         events=RESPONSE_EVENTS,
-        errors=(*BODY_ERRORS, *ENGINE_ERRORS, 507),
+        errors=(*BODY_ERRORS, *ENGINE_ERRORS, *FILE_ERRORS, 507),
     ),
     Operation(
         *("GET", "/v1/responses/{response_id}", "getResponse", "Responses"),
@@ -221,7 +225,7 @@ OPERATIONS: Final = (
         request=MessagesRequest,
         answer=MessageResponse,
         events=(("MessageStreamEvent", MessageStreamEvent), FILE_EVENT),
-        errors=(*BODY_ERRORS, *ENGINE_ERRORS, 507),
+        errors=(*BODY_ERRORS, *ENGINE_ERRORS, *FILE_ERRORS, *SESSION_ERRORS),
         error=MessagesError,
     ),
     Operation(
@@ -229,7 +233,7 @@ OPERATIONS: Final = (
         "Count the tokens of a prompt",
         request=MessagesRequest,
         answer=CountTokensResponse,
-        errors=(*BODY_ERRORS, *ENGINE_ERRORS),
+        errors=(*BODY_ERRORS, *ENGINE_ERRORS, *FILE_ERRORS),
         error=MessagesError,
     ),
     Operation(

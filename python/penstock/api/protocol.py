@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock._native import Gate
@@ -20,6 +21,8 @@ from penstock.base.errors import InvalidRequest, ServiceError, Unavailable
 HEAD_LIMIT_BYTES: Final = 64 * 1024
 HEAD_TIMEOUT_S: Final = 20.0
 LINGER_S: Final = 5.0
+# What tells how long a body is.
+FRAMING: Final = (b"content-length", b"transfer-encoding")
 
 
 class HeadTooLarge(ServiceError):
@@ -83,6 +86,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._in_head = False
         self._in_message = False
+        self._reframed = (
+            False  # the parser reads a head that `_reframe` wrote, or the body after it
+        )
         self._deadline: asyncio.TimerHandle | None = None
         self.gone: Callable[[], None] | None = None
         self.gate: Gate | None = None
@@ -108,7 +114,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self._in_head and not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_LIMIT_BYTES:
@@ -117,27 +124,42 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._set_deadline(HEAD_TIMEOUT_S)
 
     def on_message_begin(self) -> None:
+        if self._reframed:
+            return
         super().on_message_begin()
         self._in_message = self._in_head = True
         self._head_bytes = 0
         self.scope["state"]["abort"] = self.transport.abort
 
+    def on_url(self, url: bytes) -> None:
+        if not self._reframed:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._reframed:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
+        if self._reframed:
+            return
         self._in_head = False
         self._clear_deadline()
         super().on_headers_complete()
         self.scope["state"]["connection"] = DirectConnection(self)
 
     def on_message_complete(self) -> None:
-        self._in_message = False
+        if self.parser.should_upgrade() and self._framing():
+            return  # its body comes yet
+        self._in_message = self._reframed = False
         super().on_message_complete()
         if self.cycle.response_complete:  # the rest of a refused body: an idle connection again
             self._set_deadline(self.timeout_keep_alive)
 
     def on_response_complete(self) -> None:
-        """A refused body may still be arriving; it is dropped unread, but not for ever."""
+        """A refused body may still be arriving; it is dropped unread, but not for ever. The body of
+        the next request is none of that."""
         super().on_response_complete()
-        if self._in_message:
+        if self._in_message and not self._in_head and self.cycle.response_complete:
             self._set_deadline(LINGER_S)
 
     def timeout_keep_alive_handler(self) -> None:
@@ -148,6 +170,31 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(InvalidRequest("the request is not valid HTTP", code="invalid_http"))
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser. It takes a head that asks for an upgrade for a whole message, but
+        HTTP/1.1 ignores an upgrade that it does not support (RFC 9110, 7.8): a body follows."""
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except HttpParserError:
+                self.send_400_response("")
+                return
+            except HttpParserUpgrade as upgrade:
+                data = self._reframe(data[upgrade.args[0] :])
+
+    def _reframe(self, rest: bytes) -> bytes:
+        """What follows the head of a request that asks for an upgrade, as the parser takes it."""
+        framing = self._framing()
+        if not framing:
+            return rest
+        self._reframed = True
+        fields = b"".join(b"%b: %b\r\n" % field for field in framing)
+        return b"POST / HTTP/1.1\r\n%b\r\n%b" % (fields, rest)
+
+    def _framing(self) -> list[tuple[bytes, bytes]]:
+        return [field for field in self.headers if field[0] in FRAMING]
 
     def _close_gate(self) -> None:
         gate, self.gate = self.gate, None

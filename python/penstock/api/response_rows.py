@@ -82,7 +82,9 @@ def conversation_of(stored: StoredResponse) -> tuple[Message, ...]:
 def input_of(stored: StoredResponse) -> tuple[Message, ...]:
     """The chain without the answer."""
     messages = conversation_of(stored)
-    answered = bool(orjson.loads(stored.body)["output"])
+    output = orjson.loads(stored.body)["output"]
+    # As `Output.parts` has it: a call that broke off is no part of the conversation.
+    answered = any(i["type"] != "function_call" or i["status"] == "completed" for i in output)
     if answered and messages and messages[-1].role == "assistant":
         return messages[:-1]
     return messages

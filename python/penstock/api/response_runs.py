@@ -75,7 +75,8 @@ class ResponseRuns:
         self, events: AsyncGenerator[Event, None], resource: Resource, row: ResponseRow | None
     ) -> AsyncGenerator[Event, None]:
         """The events of a run, with the resource fed by them, and its row written before the event
-        that it tells of goes out. Closed early, the response is cancelled."""
+        that it tells of goes out. Closed early, the response is cancelled, unless it
+        has ended."""
         try:
             async with aclosing(accepted(events)) as run:
                 async for event in run:
@@ -86,7 +87,9 @@ class ResponseRuns:
                         await self._write(row, event)
                     yield event
         except (asyncio.CancelledError, GeneratorExit):
-            if self._closed:
+            if resource.ended:
+                pass  # its end may be in the store already, and is what it stays
+            elif self._closed:
                 resource.fail(Unavailable("the server was stopped"))
             else:
                 resource.cancel()

@@ -2,7 +2,8 @@
 
 A body is complete or absent: it is written under another name, synced, then renamed. Bodies are
 written before the rows that name them, and deleted after: what a crash leaves behind is a body
-without a row, which a sweep finds.
+without a row, which a sweep finds. A file that is brought along with its id is the exception: its
+row is what makes it the only one, and without a body it reads as one that is not kept.
 """
 
 from __future__ import annotations

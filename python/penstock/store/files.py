@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import mimetypes
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, BinaryIO, Final
 
 import msgspec
@@ -47,9 +48,11 @@ class Files:
         self._retention = retention
 
     async def create(self, new: NewFile) -> StoredFile:
-        """Keep a file; beyond the quota the oldest ones go. Raises StorageFull,
-        StorageUnavailable."""
-        stored = self.record(new, new.id or new_id("file-"))
+        """Keep a file; beyond the quota the oldest ones go. One with an id that another file has
+        is not kept: that file is returned. Raises StorageFull, StorageUnavailable."""
+        if new.id is not None:
+            return await self._create_as(new.id, new)
+        stored = self.record(new, new_id("file-"))
         if new.data is not None:
             await asyncio.to_thread(self._write, stored.id, new.data)
         return await self.insert(stored)
@@ -104,21 +107,43 @@ class Files:
 
     async def insert(self, stored: StoredFile) -> StoredFile:
         """Keep the row of a file whose body is in place."""
-        values = _values(stored)
-        retention = self._retention
-
-        def work(connection: Connection) -> list[str]:
-            connection.execute(insert(files).values(values))
-            return drop_oldest(connection, retention)
-
         try:
-            dropped = await self._database.write(work)
+            dropped = await self._database.write(partial(self._insert, stored=stored))
         except ServiceError:
             await asyncio.to_thread(self._forget, [stored.id])
             raise
         if dropped:
             await asyncio.to_thread(self._forget, dropped)
         return stored
+
+    async def _create_as(self, id: str, new: NewFile) -> StoredFile:
+        """Keep a file under a given id. The row comes before the body: of several at once only one
+        gets the row, and no other one touches the body."""
+        stored = self.record(new, id)
+        expired = delete(files).where(_TABLE.id == id, _TABLE.expires_at <= stored.created_at)
+        wanted = select(files).where(_TABLE.id == id)
+
+        def work(connection: Connection) -> StoredFile | Sequence[str]:
+            connection.execute(expired)  # no sweep has been there yet
+            row = connection.execute(wanted).one_or_none()
+            return self._insert(connection, stored) if row is None else _stored(row)
+
+        result = await self._database.write(work)
+        if isinstance(result, StoredFile):
+            return result
+        await asyncio.to_thread(self._forget, result)
+        if new.data is not None:
+            try:
+                await asyncio.to_thread(self._write, id, new.data)
+            except ServiceError:
+                await self.delete(id)
+                raise
+        return stored
+
+    def _insert(self, connection: Connection, stored: StoredFile) -> Sequence[str]:
+        """The ids of the files that went in its place."""
+        connection.execute(insert(files).values(_values(stored)))
+        return drop_oldest(connection, self._retention)
 
     def record(self, new: NewFile, id: str) -> StoredFile:
         """What will be known of a new file; its name made safe."""

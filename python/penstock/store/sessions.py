@@ -154,7 +154,7 @@ class Sessions:
         Raises SessionBusy while another run holds it, in whatever process.
         """
         holder = new_id("")
-        messages = await self._database.write(lambda c: self._acquire(c, id, holder))
+        messages = await self._acquired(id, holder)
         renewing = asyncio.create_task(self._renew(id, holder))
         session = HeldSession(self, id, holder, messages)
         try:
@@ -179,6 +179,20 @@ class Sessions:
             return kept
 
         return await self._database.write(work)
+
+    async def _acquired(self, id: str, holder: str) -> tuple[Message, ...]:
+        """Take the lease; what was said before. A write that has begun goes on when its caller is
+        cancelled, so what it took is given back then."""
+        acquiring = asyncio.ensure_future(
+            self._database.write(lambda c: self._acquire(c, id, holder))
+        )
+        try:
+            return await asyncio.shield(acquiring)
+        except asyncio.CancelledError:
+            await asyncio.wait((acquiring,))
+            if acquiring.exception() is None:
+                await self._release(id, holder)
+            raise
 
     def _acquire(self, connection: Connection, id: str, holder: str) -> tuple[Message, ...]:
         lease = self._lease(id, holder)

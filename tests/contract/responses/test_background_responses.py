@@ -166,6 +166,29 @@ async def test_a_streamed_one_that_is_cancelled_ends_its_stream():
     assert events[-1]["response"] == cancelled and cancelled["status"] == "cancelled"
 
 
+async def test_a_cancel_that_meets_its_end_changes_nothing(monkeypatch):
+    script, saved = Gated(), asyncio.Event()
+    script.start.set(), script.finish.set()
+    async with a_store() as store, answering(script, store=store) as server:
+        update = store.responses.update
+
+        async def update_slowly(*args, status, **fields):
+            await update(*args, status=status, **fields)
+            if status == "completed" and not saved.is_set():
+                saved.set()
+                await asyncio.Event().wait()
+
+        monkeypatch.setattr(store.responses, "update", update_slowly)
+        body = {"input": "hi", "stream": True} | BACKGROUND
+        streaming = asyncio.create_task(server.http.post(URL, json=body))
+        await saved.wait()
+        (id,) = server.services.runs._detached
+        await server.services.runs.cancel(id)
+        last = events_of((await streaming).text)[-1]
+        assert last["response"] == await get(server, id)
+    assert last["type"] == "response.completed"
+
+
 @asynccontextmanager
 async def two_processes(script, clock=None):
     """Two API processes that share nothing but the store's data."""

@@ -8,11 +8,20 @@ from typing import Any
 import openai
 import pydantic
 import pytest
-from http_serving import spoken
+from http_serving import CREATED, USAGE, spoken
 from responses_serving import FUNCTION, answering, failing, thinking_and_calling
 from test_background_responses import Gated
 
-from penstock.dialog import RunFailed
+from penstock.dialog import (
+    ArgumentsDelta,
+    PartEnded,
+    PartStarted,
+    RunEnded,
+    RunFailed,
+    RunStarted,
+    ToolCall,
+    TurnEnded,
+)
 
 
 class River(pydantic.BaseModel):
@@ -136,6 +145,25 @@ async def test_a_failing_stream_shows_both_events():
     error, failed = seen[-2:]
     assert error.type == "error" and error.message == "the engine failed"
     assert failed.type == "response.failed" and failed.response.error.code == "engine_fault"
+
+
+def breaking_off_a_call(request):
+    yield RunStarted(request.model or "", CREATED, 3)
+    yield PartStarted(0, 0, "tool_call", "call_1", "weather")
+    yield ArgumentsDelta(0, 0, '{"ci')
+    yield PartEnded(0, 0, ToolCall("call_1", "weather", '{"ci'))
+    yield TurnEnded(0, "length", USAGE)
+    yield RunEnded("incomplete", USAGE)
+
+
+@pytest.mark.parametrize("script", [spoken("hi"), breaking_off_a_call])
+async def test_input_that_ends_with_an_answer_is_listed_whole(script):
+    said: Any = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    async with answering(script) as server:
+        client = server.openai.responses
+        response = await client.create(model="default", input=said, tools=[FUNCTION])
+        items = [item async for item in client.input_items.list(response.id, order="asc")]
+    assert [item.content[0].text for item in items] == ["a", "b"]
 
 
 async def test_input_items_page_by_page():

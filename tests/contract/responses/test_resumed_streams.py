@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
-from http_serving import Serving
+from http_serving import USAGE, Serving
 from responses_serving import (
     FUNCTION,
     URL,
@@ -24,6 +25,7 @@ from stores import MovableClock
 from test_background_responses import Gated, orphan, two_processes, until_status
 
 from penstock.base.errors import EngineFault, Unavailable
+from penstock.dialog import PartEnded, RunEnded, Text, TextDelta, TurnEnded
 from penstock.store.records import EventChunk
 
 pytestmark = pytest.mark.usefixtures("each_database")
@@ -90,6 +92,28 @@ async def test_a_client_that_broke_off_goes_on_where_it_was():
     assert rest[-1]["response"]["output_text"] == "Hello"
     numbers = [event["sequence_number"] for event in seen + rest]
     assert numbers == list(range(len(numbers)))
+
+
+async def test_a_reader_that_stops_reading_is_dropped():
+    text = "x" * 1_000_000
+    parts = [TextDelta(0, 0, text)] * 2
+    ended = [PartEnded(0, 0, Text(text * 2)), TurnEnded(0, "stop", USAGE)]
+    script = failing(*parts, *ended, RunEnded("completed", USAGE))
+    async with answering(script) as server:
+        id = (await stream(server, **STREAMED))[0]["response"]["id"]
+        services = server.services
+        hasty = msgspec.structs.replace(services.settings, stall_timeout_s=0.05)
+        object.__setattr__(services, "settings", hasty)
+        connections = server.server.server_state.connections
+        before = set(connections)
+        port = int(server.url.split(":")[-1])
+        _reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(
+            b"GET %b/%b?stream=true HTTP/1.1\r\nhost: x\r\n\r\n" % (URL.encode(), id.encode())
+        )
+        await server.until(lambda: bool(connections - before))
+        await server.until(lambda: not connections - before)
+        writer.transport.abort()
 
 
 async def test_the_official_client_resumes():

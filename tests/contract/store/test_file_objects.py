@@ -7,9 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_serving import Serving, serving
+from http_serving import MODEL, Serving, serving
+from scripted_engine import ScriptedEngine
 from stores import MovableClock, opened, store_settings
+from tiny_text import tiny_template, tiny_tokenizer
 
+from penstock.agent import AgentLoop
+from penstock.agent.attachments import Attachments
+from penstock.fetch import AllowList, Fetcher
+from penstock.generation import Generator
 from penstock.store import FileSource, NewFile
 
 SOURCE = {"tool": "service_shell", "round": 2, "turn": 1}
@@ -105,3 +111,34 @@ async def test_an_upload_is_user_data_with_an_id_of_uploads(server: Serving) -> 
     metadata = (await server.http.post("/v1/files", files=files)).json()
     assert metadata["id"].startswith("file-") and metadata["purpose"] == "user_data"
     assert (metadata["name"], metadata["bytes"]) == ("a.csv", 3)
+
+
+CHAT_PART = {"type": "file", "file": {"file_id": "file_run_r2_0"}}
+MESSAGES_PART = {"type": "document", "source": {"type": "file", "file_id": "file_run_r2_0"}}
+RESPONSES_PART = {"type": "input_file", "file_id": "file_run_r2_0"}
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "part"),
+    [
+        ("/v1/chat/completions", "messages", CHAT_PART),
+        ("/v1/messages", "messages", MESSAGES_PART),
+        ("/v1/messages/count_tokens", "messages", MESSAGES_PART),
+        ("/v1/responses", "input", RESPONSES_PART),
+    ],
+)
+async def test_a_file_without_a_body_is_refused_as_described(
+    path: str, key: str, part: dict[str, Any], tmp_path: Path
+) -> None:
+    body = {"model": "default", "max_tokens": 8, key: [{"role": "user", "content": [part]}]}
+    generator = Generator(ScriptedEngine(list(b"hi")), tiny_tokenizer(), tiny_template())
+    async with opened(store_settings(tmp_path)) as store:
+        loop: Any = AgentLoop(generator, Attachments(store.files, Fetcher(AllowList(()))))
+        async with serving(models={MODEL: loop}, store=store) as server:
+            await exported(server, "a.txt", b"gone")
+            (gone,) = (path for path in tmp_path.rglob("file_run_r2_0"))
+            gone.unlink()
+            assert (await server.http.post(path, json=body)).status_code == 410
+            await store.files.delete("file_run_r2_0")
+            await exported(server, "a.txt", None, code="not_produced", message="it was not")
+            assert (await server.http.post(path, json=body)).status_code == 422

@@ -92,6 +92,7 @@ async def test_large_upload_arrives_whole(server: Serving) -> None:
     [
         (multipart(("purpose", None, b"user_data")), "file"),
         (multipart(("file", "a", b"x")), "purpose"),
+        (multipart(("file", "a", b"x"), *[("purpose", None, b"p")] * 2), "purpose"),
         (multipart(("file", "a", b"x"), ("purpose", None, b"  ")), "purpose"),
         (multipart(("file", "a", b"x"), ("purpose", None, b"p" * 65)), "purpose"),
         (multipart(("file", "a", b"x"), ("purpose", None, b"p" * 5000)), "purpose"),

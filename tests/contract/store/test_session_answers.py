@@ -19,6 +19,7 @@ from tiny_text import tiny_template, tiny_tokenizer
 from penstock.agent import AgentLoop
 from penstock.engine.types import TokenRequest
 from penstock.generation import Generator
+from penstock.store.errors import StorageFull
 
 
 @asynccontextmanager
@@ -140,3 +141,22 @@ async def test_second_request_at_once_is_409(tmp_path: Path) -> None:
         gate.set()
         await first
         assert await exported(server) == WHOLE[:2]
+
+
+ONE = {"model": "default", "max_tokens": 8, "messages": [{"role": "user", "content": "one"}]}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_refusals_of_sessions_are_as_described(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: object) -> bool:
+        raise StorageFull
+
+    async with answering(tmp_path, list(b"hi")) as server:
+        sessions = server.services.store.sessions
+        async with sessions.held("s"):
+            busy = await server.http.post(path, json=ONE | {"session_id": "s"})
+        monkeypatch.setattr(sessions, "keep_held", full)
+        lost = await server.http.post(path, json=ONE | {"session_id": "t"})
+    assert (busy.status_code, lost.status_code) == (409, 507)

@@ -90,6 +90,15 @@ async def test_answer_cut_off_by_its_limit_is_kept(store: Store) -> None:
     assert await kept(store) == (user("x"), answer("abc"))
 
 
+@pytest.mark.parametrize(("script", "whole"), [(list(b"42."), "It is 42."), ([], "It is ")])
+async def test_answer_that_the_request_begins_is_kept_whole(
+    store: Store, script: list[int], whole: str
+) -> None:
+    loop, _ = loop_over(script, store)
+    await run(loop, user("x"), begun="It is ")
+    assert await kept(store) == (user("x"), answer(whole))
+
+
 async def test_of_several_answers_the_first_is_kept(store: Store) -> None:
     loop, _ = loop_over(list(b"ab"), store)
     await run(loop, user("x"), n=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.api.codecs.chat import decode as decode_chat
 from penstock.api.codecs.completions import decode as decode_completions
+from penstock.api.codecs.fields import MAX_CONTAINERS, decode_object
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import Message, Reasoning, Text, ToolCall, ToolPolicy, ToolResult
 
@@ -136,7 +138,7 @@ CHAT_ONLY = [
     ("chat_template_kwargs", ["x"]),
     ("chat_template_kwargs.enable_thinking", [{"enable_thinking": 3}]),
     ("web_search_options", ["low", 3]),
-    ("session_id", [3, [], "x" * 257]),
+    ("session_id", [3, [], "x" * 257, "a\nb"]),
     ("files", ["a.csv", {"name": "a.csv"}, [{"name": "x"}] * 65]),
     ("agent_permission", ["maybe", "ask", 3]),
     ("max_tool_rounds", [-1, "x"]),
@@ -403,3 +405,34 @@ def test_alias_of_max_tokens_must_agree():
     with pytest.raises(InvalidRequest) as caught:
         chat(max_tokens=5, max_completion_tokens=6)
     assert caught.value.field == "max_completion_tokens"
+
+
+@pytest.mark.parametrize("container", [b"[]", b"{}"])
+def test_body_of_too_many_containers_is_refused(container):
+    fits = b'{"x": [%b]}' % b",".join([container] * (MAX_CONTAINERS - 2))
+    assert len(decode_object(fits).values["x"]) == MAX_CONTAINERS - 2
+    with pytest.raises(InvalidRequest, match="arrays and objects"):
+        decode_object(fits[:-1] + b', "y": []}')
+
+
+@pytest.mark.parametrize("text", ["[{", '"[', '\\"[', "\\\\{"])
+def test_brackets_in_strings_are_no_containers(text):
+    sent = {"x": text * MAX_CONTAINERS, text: [{}]}
+    assert decode_object(json.dumps(sent).encode()).values == sent
+
+
+def test_body_of_many_containers_is_not_collected_again_and_again():
+    body = b'{"x": [%b]}' % b",".join([b"[]"] * 100_000)
+    passes = []
+
+    def note(phase, _):
+        passes.append(phase)
+
+    gc.collect()
+    gc.callbacks.append(note)
+    try:
+        kept = decode_object(body).values["x"]
+        assert passes.count("start") <= 2  # once it is made
+        assert gc.isenabled() and len(kept) == 100_000
+    finally:
+        gc.callbacks.remove(note)

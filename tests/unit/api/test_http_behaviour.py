@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
+from types import SimpleNamespace
 
 import httpx
+import orjson
 import pytest
 from http_serving import CREATED, MODEL, frames_of, serving, spoken
 
 from penstock.api.body import BUDGET_BODIES
+from penstock.api.routes.reading import THREAD_BODY_BYTES
 from penstock.base.errors import EngineFault, InvalidRequest, Overloaded, Unavailable
 from penstock.config import ServerSettings
 from penstock.dialog import PartStarted, RunFailed, RunStarted, TextDelta
@@ -136,6 +140,8 @@ async def test_unknown_routes_and_methods_answer_in_the_error_envelope(method, p
         answer = await server.http.request(method, path)
     assert answer.status_code == status and answer.json()["error"]["code"] == code
     assert ("allow" in answer.headers) == (status == 405)
+    if status == 405:
+        assert answer.json()["error"]["message"] == f"{method} is not allowed on {path}"
 
 
 async def test_unknown_model_is_404_and_names_what_there_is():
@@ -247,14 +253,42 @@ async def test_body_over_the_limit_is_not_buffered():
         writer.close()
 
 
-async def test_bodies_in_flight_share_a_budget():
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", CHAT, HELLO),
+        ("POST", CHAT, {"messages": 5}),
+        ("PUT", "/v1/sessions/s", {"messages": []}),
+        ("POST", "/v1/agent/approvals/a", {"decision": "deny"}),
+        ("POST", "/v1/models/status", {"model_id": MODEL}),
+        ("POST", "/v1/models/tune", {"model_id": MODEL}),
+    ],
+)
+async def test_large_bodies_are_decoded_in_threads(method, path, body, monkeypatch):
+    threads = set()
+
+    def loads(body):
+        threads.add(threading.current_thread())
+        return orjson.loads(body)
+
+    watched = SimpleNamespace(loads=loads, JSONDecodeError=orjson.JSONDecodeError)
+    monkeypatch.setattr("penstock.api.codecs.fields.orjson", watched)
+    async with serving() as server:
+        await server.http.request(method, path, json=body | {"x": "x" * THREAD_BODY_BYTES})
+    assert threads and threading.current_thread() not in threads
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/skills"])
+async def test_bodies_in_flight_share_a_budget(path):
     async with serving(settings=SMALL) as server:
         port = int(server.url.split(":")[-1])
-        head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: 65536\r\n\r\n" % CHAT.encode()
+        head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: 65536\r\n" % path.encode()
+        head += b"content-type: multipart/form-data; boundary=b\r\n\r\n"
+        part = b'--b\r\ncontent-disposition: form-data; name="files"; filename="a"\r\n\r\n'
         writers = []
         for _ in range(BUDGET_BODIES):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(head + b" " * 65535)
+            writer.write(head + part.ljust(65535))
             writers.append(writer)
         held = SMALL.body_limit_bytes * BUDGET_BODIES - BUDGET_BODIES
         await server.until(lambda: server.services.bodies._held_bytes == held)
@@ -291,6 +325,48 @@ async def test_client_that_never_ends_its_head_is_dropped(sent, monkeypatch):
             assert await reader.read() == b""
         writer.close()
         assert (await server.http.get("/health")).status_code == 200
+
+
+@pytest.mark.parametrize("framing", ["content-length", "chunked", "in pieces"])
+async def test_upgrade_that_is_not_supported_is_ignored(framing):
+    body = json.dumps(HELLO).encode()
+    framed = b"content-length: %d\r\n\r\n%b" % (len(body), body)
+    if framing == "chunked":
+        framed = b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    head = b"POST %b HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n" % CHAT.encode()
+    health = (
+        b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: upgrade, close\r\nupgrade: h2c\r\n\r\n"
+    )
+    sent = head + framed + head + framed + health
+    async with serving() as server:
+        port = int(server.url.split(":")[-1])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for piece in [bytes((byte,)) for byte in sent] if framing == "in pieces" else [sent]:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+        raw = await reader.read(-1)
+        writer.close()
+    assert raw.count(b"HTTP/1.1 200 OK") == 3 and raw.count(b'"Hello!"') == 2
+
+
+async def test_body_that_follows_another_answer_may_take_its_time(monkeypatch):
+    monkeypatch.setattr("penstock.api.protocol.LINGER_S", 0.0)
+    gate = asyncio.Event()
+    body = json.dumps(HELLO).encode()
+    head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (CHAT.encode(), len(body))
+    async with serving(waiting(gate)) as server:
+        port = int(server.url.split(":")[-1])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head + body + head + body[:9])
+        await server.until(lambda: server.loop.running == 1)
+        gate.set()
+        assert b"200 OK" in await reader.readuntil(b'"Hello"')
+        await server.until(lambda: server.loop.running == 0)
+        await server.until(lambda: len(server.server.server_state.tasks) == 1)
+        writer.write(body[9:])
+        assert b"200 OK" in await reader.readuntil(b'"Hello"')
+        writer.close()
 
 
 async def test_client_that_never_ends_its_body_is_told_so():

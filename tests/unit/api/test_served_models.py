@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from http_serving import MODEL, ScriptedLoop, serving, spoken
@@ -88,6 +89,20 @@ async def test_model_on_demand_is_loaded_again_after_it_was_unloaded():
         await server.http.post("/v1/models/unload", json={"model_id": "a"})
         assert await said(server, "a") == "I am a"
         assert server.control.loads == ["a", "a"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_client_that_leaves_while_its_model_is_loaded_leaves_nothing_behind(stream):
+    body = json.dumps(HELLO | {"stream": stream}).encode()
+    async with serving(models=loops("a"), on_demand=["a"]) as server:
+        server.control.gate.clear()
+        port = int(server.url.split(":")[-1])
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+        writer.write(head % (CHAT.encode(), len(body)) + body)
+        await server.until(lambda: server.control.loads == ["a"])
+        writer.transport.abort()
+        await server.until(lambda: not server.server.server_state.tasks)
 
 
 @pytest.mark.parametrize("stream", [False, True])

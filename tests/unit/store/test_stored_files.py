@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from stores import MovableClock, opened
 from penstock.base.errors import NotFound, ServiceError
 from penstock.config import StoreSettings
 from penstock.store import FileSource, NewFile, Store
+from penstock.store.blobs import Blobs
 
 UPLOAD = FileSource("user_upload")
 
@@ -87,6 +90,38 @@ async def test_file_expires_and_the_sweep_takes_its_body(
     assert not await store.files.delete(stored.id)
     await store.sweep.run()
     assert bodies(settings) == []
+
+
+async def test_expired_file_is_brought_back_before_a_sweep(
+    store: Store, clock: MovableClock
+) -> None:
+    await store.files.create(new_file(id="file-1", data=b"old"))
+    clock.now += 30 * 60
+    stored = await store.files.create(new_file(id="file-1", data=b"new"))
+    assert await store.files.get("file-1") == stored
+    assert await store.files.read("file-1") == b"new"
+
+
+async def test_files_with_one_id_at_once_are_one_file(store: Store) -> None:
+    sent = [new_file(id="file-1", data=b"x" * size) for size in range(1, 9)]
+    first, *others = await asyncio.gather(*map(store.files.create, sent))
+    assert all(other == first for other in others)
+    assert await store.files.list() == [first]
+    assert len(await store.files.read("file-1")) == first.size_bytes
+
+
+async def test_file_whose_body_cannot_be_written_leaves_its_id_free(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patch, pytest.raises(ServiceError):
+        patch.setattr(Blobs, "write", full)
+        await store.files.create(new_file(id="file-1"))
+    assert await store.files.get("file-1") is None
+    await store.files.create(new_file(id="file-1"))
+    assert await store.files.read("file-1") == b"hello"
 
 
 async def test_beyond_the_quota_the_oldest_files_go(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from typing import Any
+
 import msgspec
 import pytest
 from sqlalchemy import select
@@ -11,7 +15,7 @@ from penstock.config import StoreSettings
 from penstock.dialog import File, Image, Message, Reasoning, Text, ToolCall, ToolResult
 from penstock.store import Store
 from penstock.store.schema import sessions
-from penstock.store.sessions import LEASE_S, SessionBusy
+from penstock.store.sessions import LEASE_S, SessionBusy, Sessions
 
 HELLO = (Message("user", (Text("hello"),)),)
 BOTH = (*HELLO, Message("assistant", (Text("hi"),)))
@@ -81,6 +85,33 @@ async def test_run_that_fails_leaves_the_session_as_it_was(store: Store) -> None
             raise RuntimeError
     got = await store.sessions.get("old")
     assert got is not None and got.messages == HELLO
+
+
+async def test_run_that_is_cancelled_as_it_takes_its_session_gives_it_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, go_on = asyncio.Event(), threading.Event()
+    loop, acquire = asyncio.get_running_loop(), Sessions._acquire
+
+    def slowly(*args: Any) -> Any:
+        messages = acquire(*args)
+        loop.call_soon_threadsafe(taken.set)
+        go_on.wait()
+        return messages
+
+    async def run() -> None:
+        async with store.sessions.held("s"):
+            pass
+
+    monkeypatch.setattr(Sessions, "_acquire", slowly)
+    running = asyncio.create_task(run())
+    await taken.wait()
+    running.cancel()
+    asyncio.get_running_loop().call_soon(go_on.set)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    async with store.sessions.held("s"):
+        pass
 
 
 async def test_session_of_a_dead_process_becomes_free(store: Store, clock: MovableClock) -> None:

@@ -36,6 +36,8 @@ def decode_session(fields: Fields) -> str | None:
     session = fields.string("session_id")
     if session is not None and len(session) > MAX_ID_CHARS:
         fields.refuse("session_id", f"may have at most {MAX_ID_CHARS} characters")
+    if session is not None and not session.isprintable():
+        fields.refuse("session_id", "must be printable characters")
     return session or None
 
 

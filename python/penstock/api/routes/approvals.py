@@ -7,6 +7,7 @@ from starlette.types import Receive, Scope, Send
 from penstock.api.codecs.approvals import decode_decision
 from penstock.api.record import current_record
 from penstock.api.routes.answers import send_value
+from penstock.api.routes.reading import decoded_by
 from penstock.api.services import Services
 
 
@@ -19,7 +20,8 @@ class DecideApproval:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = current_record.get()
         assert record is not None
-        decided = decode_decision(await self._services.bodies.read(record, receive))
+        body = await self._services.bodies.read(record, receive)
+        decided = await decoded_by(decode_decision, body)
         id: str = scope["path_params"]["approval_id"]
         status = await self._services.store.approvals.decide(
             id, decided.decision, message=decided.message, remember=decided.remember

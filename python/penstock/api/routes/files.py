@@ -20,6 +20,7 @@ from penstock.store.errors import file_not_found
 from penstock.store.records import FileSource, NewFile, StoredFile
 
 UPLOADED: Final = FileSource("user_upload")
+UPLOAD_FIELDS: Final = ("file", "purpose")
 MAX_FIELD_BYTES: Final = 1024
 MAX_PURPOSE_CHARS: Final = 64
 MAX_TYPE_CHARS: Final = 200
@@ -57,12 +58,15 @@ class UploadFile:
         head: PartHead | None = None
         current: PartHead | None = None
         purpose = b""
+        given: set[str] = set()
         try:
             body = self._services.bodies.stream(record, receive)
             async for event in read_multipart(scope, body):
                 if isinstance(event, PartHead):
-                    if event.name == "file" and head is not None:
-                        raise InvalidRequest("`file` is given twice", field="file")
+                    if event.name in UPLOAD_FIELDS and event.name in given:
+                        name = event.name
+                        raise InvalidRequest(f"`{name}` is given twice", field=name)
+                    given.add(event.name)
                     current = event
                     head = event if event.name == "file" else head
                 elif current is not None and current.name == "file":

@@ -24,7 +24,7 @@ class GenerateEndpoint:
         decoded, record = await self._reader.read(scope, receive)
         request, writer = decoded.request, decoded.writer or self._dialect
         model = services.models[record.model]
-        fingerprint = await model.fingerprint()
+        fingerprint = await unless_gone(model.fingerprint(), receive)  # may load it
         identity = AnswerIdentity(new_id(self._dialect.id_prefix), fingerprint, record.id)
         if decoded.stream:
             stream = EventStream(

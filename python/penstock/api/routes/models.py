@@ -12,6 +12,7 @@ from penstock.api.codecs.fields import decode_object
 from penstock.api.record import UNKNOWN_MODEL, current_record
 from penstock.api.registry import DEFAULT_MODEL
 from penstock.api.routes.generate import send_json
+from penstock.api.routes.reading import decoded_by
 from penstock.api.served_model import ServedModel
 from penstock.api.services import Services
 from penstock.base.errors import Conflict
@@ -55,7 +56,8 @@ class ModelOperation:
         record = current_record.get()
         assert record is not None
         record.route, record.model = scope["route"].path, UNKNOWN_MODEL
-        fields = decode_object(await services.bodies.read(record, receive))
+        body = await services.bodies.read(record, receive)
+        fields = await decoded_by(decode_object, body)
         name = fields.required_string("model_id")
         record.model = services.models.resolve(name, field="model_id")
         services.observers.enter(record)
@@ -79,7 +81,8 @@ class TuneModel:
         record = current_record.get()
         assert record is not None
         record.route, record.model = scope["route"].path, UNKNOWN_MODEL
-        fields = decode_object(await services.bodies.read(record, receive))
+        body = await services.bodies.read(record, receive)
+        fields = await decoded_by(decode_object, body)
         name = fields.required_string("model_id")
         fields.boolean("cpu")
         fields.choice("profile", TUNE_PROFILES)

@@ -23,7 +23,15 @@ THREAD_BODY_BYTES: Final = 256 * 1024
 
 Asked = TypeVar("Asked", Decoded, DecodedEmbedding, ResponsesRequest)
 
+_T = TypeVar("_T")
 _R = TypeVar("_R", GenerateRequest, EmbeddingRequest, GenerateRequest | EmbeddingRequest)
+
+
+async def decoded_by(decode: Callable[[bytes], _T], body: bytes) -> _T:
+    """What `decode` makes of a body; of a large one in a thread."""
+    if len(body) > THREAD_BODY_BYTES:
+        return await asyncio.to_thread(decode, body)
+    return decode(body)
 
 
 class RequestReader(Generic[Asked]):
@@ -58,17 +66,15 @@ class RequestReader(Generic[Asked]):
 
     async def _decode(self, body: bytes, record: RequestRecord) -> Asked:
         try:
-            if len(body) > THREAD_BODY_BYTES:
-                return await asyncio.to_thread(self._decode_body, body)
-            return self._decode_body(body)
+            return await decoded_by(self._decode_body, body)
         except InvalidRequest:
-            record.model = self._model_label(body)
+            record.model = await self._model_label(body)
             raise
 
-    def _model_label(self, body: bytes) -> str:
+    async def _model_label(self, body: bytes) -> str:
         """The model of a request that cannot be decoded, for metrics and log."""
         try:
-            return self._services.models.select(model_of(body)).model
+            return self._services.models.select(await decoded_by(model_of, body)).model
         except ServiceError:
             return UNKNOWN_MODEL
 

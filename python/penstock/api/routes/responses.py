@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -191,12 +191,14 @@ class OneResponse:
                 field="stream",
                 code="unsupported_value",
             )
-        await unless_gone(self._send_stream(self._runs.replay(id, wanted), send), receive)
+        frames = self._runs.replay(id, wanted)
+        await unless_gone(self._send_stream(frames, scope, send), receive)
 
-    async def _send_stream(self, frames: AsyncGenerator[bytes, None], send: Send) -> None:
+    async def _send_stream(
+        self, frames: AsyncGenerator[bytes, None], scope: Scope, send: Send
+    ) -> None:
         """Send all of it; a client that reads nothing for too long is dropped."""
-        settings = self._services.settings
-        keep_alive_s = settings.keep_alive_interval_ms / 1000
+        keep_alive_s = self._services.settings.keep_alive_interval_ms / 1000
         await send({"type": "http.response.start", "status": 200, "headers": list(STREAM_HEAD)})
         sent_s = time.monotonic()
         async with aclosing(frames):
@@ -204,13 +206,17 @@ class OneResponse:
                 if not frame and time.monotonic() - sent_s < keep_alive_s:
                     continue
                 part = {"type": "http.response.body", "body": frame or KEEP_ALIVE}
-                sending = send({**part, "more_body": True})
-                try:
-                    await asyncio.wait_for(sending, settings.stall_timeout_s)
-                except asyncio.TimeoutError:
-                    raise ClientGone from None
+                await self._within_stall(send({**part, "more_body": True}), scope)
                 sent_s = time.monotonic()
-        await send({"type": "http.response.body"})
+        await self._within_stall(send({"type": "http.response.body"}), scope)
+
+    async def _within_stall(self, sending: Awaitable[None], scope: Scope) -> None:
+        """Send, unless the client reads nothing for too long: it is dropped then."""
+        try:
+            await asyncio.wait_for(sending, self._services.settings.stall_timeout_s)
+        except asyncio.TimeoutError:
+            scope["state"]["abort"]()
+            raise ClientGone from None
 
 
 class InputItems:

@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 from penstock.api.codecs.sessions import ImportedFile, decode_session, encode_message
 from penstock.api.record import current_record
 from penstock.api.routes.answers import send_empty, send_value
+from penstock.api.routes.reading import decoded_by
 from penstock.api.services import Services
 from penstock.base.errors import NotFound, ServiceError
 from penstock.store.errors import shorten
@@ -63,7 +64,8 @@ class ImportSession:
         record = current_record.get()
         assert record is not None
         id = check_session_id(scope["path_params"]["session_id"])
-        session = decode_session(await self._services.bodies.read(record, receive))
+        body = await self._services.bodies.read(record, receive)
+        session = await decoded_by(decode_session, body)
         store = self._services.store
         for file in session.files:
             if await store.files.get(file.id) is None:

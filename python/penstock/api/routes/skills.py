@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -94,8 +95,9 @@ class AddSkillVersion:
 async def _read_bundle(services: Services, scope: Scope, receive: Receive) -> SkillBundle:
     record = current_record.get()
     assert record is not None
-    events = read_multipart(scope, services.bodies.stream(record, receive))
-    return await asyncio.to_thread(_bundle_of, await _uploads(events))
+    async with aclosing(services.bodies.kept(record, receive)) as body:
+        uploads = await _uploads(read_multipart(scope, body))
+    return await asyncio.to_thread(_bundle_of, uploads)
 
 
 def _bundle_of(uploads: list[tuple[str, bytes]]) -> SkillBundle:
