@@ -52,15 +52,20 @@ def serving(files: Files) -> Iterator[Files]:
 
 def publish(hub: Files, repository: str, content: dict[str, bytes], revision: str = "main") -> None:
     """A repository as the hub lists it: large files by SHA-256, small ones as git blobs."""
-    listing = []
+    listings: dict[str, list[dict[str, object]]] = {"": []}
     for name, data in content.items():
         blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
-        entry = {"type": "file", "path": name, "size": len(data), "oid": blob}
+        entry: dict[str, object] = {"type": "file", "path": name, "size": len(data), "oid": blob}
         if name.endswith((".safetensors", ".gguf")):
             entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data)}
-        listing.append(entry)
+        folder = name.rpartition("/")[0].lstrip(".")
+        if folder not in listings:
+            listings[""].append({"type": "directory", "path": folder, "oid": ""})
+        listings.setdefault(folder, []).append(entry)
         hub.add(f"/{repository}/resolve/{revision}/{name}", data)
-    hub.add(f"/api/models/{repository}/tree/{revision}", json.dumps(listing).encode())
+    for folder, listing in listings.items():
+        path = f"/api/models/{repository}/tree/{revision}/{folder}".rstrip("/")
+        hub.add(path, json.dumps(listing).encode())
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -39,8 +39,7 @@ def _fetch(hub: HubAccess, repository: str, partial: Path) -> None:
     # Imported here: what is on disk needs no HTTP client, which takes a tenth of a second.
     from penstock.models.hub import fetch_files
 
-    names = re.compile("|".join(map(re.escape, FILES)))
-    fetch_files(hub, repository, "main", names, FILES, partial)
+    fetch_files(hub, repository, "main", FILES, partial)
 
 
 def _not_found(why: str) -> AdapterRefused:

@@ -20,8 +20,9 @@ def chat_form(
     `tool_syntax`: how the model writes calls, None to find that out."""
     tokens = tokenizer.added_tokens
     if parts.chat_template is not None:
-        channels = detect_channels(parts.chat_template, tokens, tool_syntax)
-        template = _working(parts, parts.chat_template, channels)
+        sources = parts.chat_template + (parts.tool_template or "")
+        channels = detect_channels(sources, tokens, tool_syntax)
+        template = _working(parts, parts.chat_template, channels, _for_tools(parts, channels))
         if template is not None:
             return template, channels
     channels = detect_channels(None, tokens, tool_syntax)
@@ -33,20 +34,40 @@ def chat_form(
     return _working(parts, known, channels), channels
 
 
-def _working(parts: TextParts, source: str, channels: Channels) -> ChatTemplate | None:
+def _for_tools(parts: TextParts, channels: Channels) -> ChatTemplate | None:
+    """The model's own template for requests with tools, if it shows them."""
+    if parts.tool_template is None:
+        return None
+    template = _compiled(parts, parts.tool_template, channels)
+    if template is not None and not template.traits.tools:
+        log.warning("%s: its chat template for tools shows none", parts.model_id)
+        return None
+    return template
+
+
+def _working(
+    parts: TextParts, source: str, channels: Channels, for_tools: ChatTemplate | None = None
+) -> ChatTemplate | None:
     """The template, if it shows a conversation."""
+    template = _compiled(parts, source, channels, for_tools)
+    if template is not None and not template.traits.users:
+        log.warning("%s: its chat template shows no conversation", parts.model_id)
+        return None
+    return template
+
+
+def _compiled(
+    parts: TextParts, source: str, channels: Channels, for_tools: ChatTemplate | None = None
+) -> ChatTemplate | None:
     calls = channels.calls
     try:
-        template = ChatTemplate(
+        return ChatTemplate(
             source,
             bos_token=parts.bos_token,
             eos_token=parts.eos_token,
             calls=calls if isinstance(calls, ToolSyntax) else None,
+            for_tools=for_tools,
         )
     except ModelError as error:
         log.warning("%s: its chat template cannot be used: %s", parts.model_id, error)
         return None
-    if not template.traits.users:
-        log.warning("%s: its chat template shows no conversation", parts.model_id)
-        return None
-    return template

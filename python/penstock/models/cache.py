@@ -37,7 +37,8 @@ def fetch_into_cache(home: Path, name: str, fetch: Callable[[Path], None]) -> Pa
                 return final
             partial.mkdir(exist_ok=True)
             fetch(partial)
-            _sync_folder(partial)
+            for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
+                _sync_folder(folder)
             partial.rename(final)
             _sync_folder(root)
     except OSError as error:

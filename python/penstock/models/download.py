@@ -39,25 +39,41 @@ def download(
     digest: Digest | None,
     progress: DownloadProgress = no_progress,
 ) -> None:
-    """Fetch `url` to `target`, going on from `<target>.part` where one is left.
+    """Fetch `url` to `target`, going on from `<target>.part` where one is left. What is there but
+    has another hash is of another revision, and fetched anew.
 
-    Returns at once where `target` is there: only checked files get that name. Raises ModelError
-    when the server refuses, stays away, or gives content of another hash (which is then deleted).
+    Raises ModelError when the server refuses, stays away, or gives content of another hash (which
+    is then deleted).
     """
     if target.exists():
-        return
+        if _is_right(target, digest):
+            return
+        target.unlink()
     part = target.with_name(target.name + ".part")
-    for attempt in range(ATTEMPTS):
-        try:
-            _continue(client, url, part, progress)
-            break
-        except httpx.HTTPError as error:
-            if attempt == ATTEMPTS - 1:
-                raise ModelError(f"{_shown(url)}: {_reason(error)}") from None
-    if digest is not None and file_digest(part, digest) != digest.hexdigest:
+    was_begun = part.exists()
+    _fetch(client, url, part, progress)
+    if was_begun and not _is_right(part, digest):
+        part.unlink()
+        _fetch(client, url, part, progress)
+    if digest is not None and not _is_right(part, digest):
         part.unlink()
         raise ModelError(f"{_shown(url)}: the {digest.algorithm} of the content is wrong")
     publish(part, target)
+
+
+def _is_right(path: Path, digest: Digest | None) -> bool:
+    return digest is None or file_digest(path, digest) == digest.hexdigest
+
+
+def _fetch(client: httpx.Client, url: str, part: Path, progress: DownloadProgress) -> None:
+    """All that is missing of `part`, in as many requests as it takes."""
+    for attempt in range(ATTEMPTS):
+        try:
+            _continue(client, url, part, progress)
+            return
+        except httpx.HTTPError as error:
+            if attempt == ATTEMPTS - 1:
+                raise ModelError(f"{_shown(url)}: {_reason(error)}") from None
 
 
 def publish(part: Path, target: Path) -> None:

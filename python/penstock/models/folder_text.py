@@ -8,15 +8,13 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models.architectures import spec_of_folder
+from penstock.models.declared_tokens import SpecialTokens, read_special_tokens
+from penstock.models.folder_files import TOOL_TEMPLATE
 from penstock.models.hf_config import read_generation_config
 from penstock.models.tokenizer_data import TextParts, TokenizerFiles
 from penstock.quant.json_file import read_json
 
 MAX_TEMPLATE_BYTES = 1 << 20
-
-
-class _Token(msgspec.Struct):
-    content: str
 
 
 class _NamedTemplate(msgspec.Struct):
@@ -25,10 +23,7 @@ class _NamedTemplate(msgspec.Struct):
 
 
 class _TokenizerConfig(msgspec.Struct):
-    bos_token: str | _Token | None = None
-    eos_token: str | _Token | None = None
     chat_template: str | list[_NamedTemplate] | None = None
-    added_tokens_decoder: dict[str, _Token] = {}
 
 
 class _TemplateFile(msgspec.Struct):
@@ -42,41 +37,42 @@ class _Ids(msgspec.Struct):
 def text_parts(folder: Path, model_id: str, fingerprint: str) -> TextParts:
     """Everything that the text room needs. Raises ModelError naming the file at fault."""
     spec = spec_of_folder(folder)
-    tokenizer, config_path = folder / "tokenizer.json", folder / "tokenizer_config.json"
+    tokenizer = folder / "tokenizer.json"
     if not tokenizer.exists():
         raise ModelError(f"{folder}: tokenizer.json is missing")
-    has_config = config_path.exists()
-    config = read_json(config_path, _TokenizerConfig) if has_config else _TokenizerConfig()
+    tokens = read_special_tokens(folder)
+    templates = _templates(folder)
     generation = read_generation_config(folder)
     return TextParts(
         model_id=model_id,
         fingerprint=fingerprint,
-        tokenizer=TokenizerFiles(tokenizer, config_path if has_config else None),
-        chat_template=_template(folder, config),
-        bos_token=_content(config.bos_token),
-        eos_token=_content(config.eos_token),
-        stop_ids=_stop_ids(folder, config, generation.eos_token_id, spec.vocab),
+        tokenizer=TokenizerFiles(tokenizer, spec.vocab, tokens.declared),
+        chat_template=templates.get("default"),
+        tool_template=templates.get("tool_use"),
+        bos_token=tokens.bos,
+        eos_token=tokens.eos,
+        stop_ids=_stop_ids(folder, tokens, generation.eos_token_id, spec.vocab),
         generation_defaults=generation.sampling(),
         context_tokens=spec.context_tokens,
         vocab_size=spec.vocab,
     )
 
 
-def _content(token: str | _Token | None) -> str | None:
-    return token.content if isinstance(token, _Token) else token
-
-
-def _template(folder: Path, config: _TokenizerConfig) -> str | None:
-    """A file of its own wins over tokenizer_config.json, as newer tools write it."""
+def _templates(folder: Path) -> dict[str, str]:
+    """By name; one alone is the default. Files of their own win over tokenizer_config.json, as
+    newer tools write them."""
     own = folder / "chat_template.jinja"
     if own.exists():
-        return _read_text(own)
+        found = {"default": _read_text(own)}
+        for_tools = folder / TOOL_TEMPLATE
+        return found | ({"tool_use": _read_text(for_tools)} if for_tools.exists() else {})
     if (folder / "chat_template.json").exists():
-        return read_json(folder / "chat_template.json", _TemplateFile).chat_template
-    if isinstance(config.chat_template, list):
-        named = {template.name: template.template for template in config.chat_template}
-        return named.get("default")
-    return config.chat_template
+        return {"default": read_json(folder / "chat_template.json", _TemplateFile).chat_template}
+    path = folder / "tokenizer_config.json"
+    given = read_json(path, _TokenizerConfig).chat_template if path.exists() else None
+    if isinstance(given, list):
+        return {template.name: template.template for template in given}
+    return {} if given is None else {"default": given}
 
 
 def _read_text(path: Path) -> str:
@@ -89,17 +85,18 @@ def _read_text(path: Path) -> str:
 
 
 def _stop_ids(
-    folder: Path, config: _TokenizerConfig, generation_ids: int | list[int] | None, vocab: int
+    folder: Path, tokens: SpecialTokens, generation_ids: int | list[int] | None, vocab: int
 ) -> tuple[int, ...]:
     """generation_config.json's ends, else config.json's; and the tokenizer's own end token."""
     ids = generation_ids
     if ids is None:
         ids = read_json(folder / "config.json", _Ids).eos_token_id
     stops = set(ids if isinstance(ids, list) else [] if ids is None else [ids])
-    eos = _content(config.eos_token)
-    for token, added in config.added_tokens_decoder.items():
-        if added.content == eos and token.isascii() and token.isdigit() and len(token) < 10:
-            stops.add(int(token))
+    stops.update(
+        token.id
+        for token in tokens.declared
+        if token.id is not None and token.content == tokens.eos
+    )
     if any(not 0 <= token < vocab for token in stops):
         raise ModelError(f"{folder}: eos_token_id {sorted(stops)} is not in the vocabulary")
     return tuple(sorted(stops))

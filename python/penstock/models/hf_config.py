@@ -105,7 +105,7 @@ class HfConfig(msgspec.Struct):
 class GenerationConfig(msgspec.Struct):
     """The keys of generation_config.json that a server honours."""
 
-    do_sample: bool = False
+    do_sample: bool | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None

@@ -13,6 +13,7 @@ from penstock.base.errors import ModelError
 from penstock.kernels.weights import Linear
 from penstock.models import architectures, folder_text, gguf_text
 from penstock.models.architectures import is_encoder_folder
+from penstock.models.declared_tokens import read_special_tokens
 from penstock.models.dense import read_dense
 from penstock.models.encoder_gguf import (
     gguf_encoder_spec,
@@ -122,13 +123,18 @@ def load_embedding_parts(files: ModelFiles) -> EmbeddingParts:
                 " knows bert"
             )
         return EmbeddingParts(files.model_id, fingerprint(files), data, "", adaptable=not encodes)
-    tokenizer, config = files.path / "tokenizer.json", files.path / "tokenizer_config.json"
+    tokenizer = files.path / "tokenizer.json"
     if not tokenizer.exists():
         raise ModelError(f"{files.path}: tokenizer.json is missing")
-    source = TokenizerFiles(tokenizer, config if config.exists() else None)
-    prompt = sentence_spec(files.path).prompt
+    sentence = sentence_spec(files.path)
+    source = TokenizerFiles(
+        tokenizer,
+        architectures.embedding_spec_of_folder(files.path).vocab,
+        read_special_tokens(files.path).declared,
+        lower_case=sentence.lower_case,
+    )
     adaptable = not is_encoder_folder(files.path)
-    return EmbeddingParts(files.model_id, fingerprint(files), source, prompt, adaptable)
+    return EmbeddingParts(files.model_id, fingerprint(files), source, sentence.prompt, adaptable)
 
 
 def load_model(

@@ -20,6 +20,8 @@ Pooling: TypeAlias = Literal["mean", "cls", "last"]
 MODULES = "modules.json"
 MAX_MODULES = 16
 POOLINGS: dict[str, Pooling] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
+# What a module of its kind cannot be read without.
+MODULE_FILES = {"Pooling": ("config.json",), "Dense": ("config.json", "model.safetensors")}
 # How older folders spell them, those that are not supported too.
 POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
@@ -35,13 +37,14 @@ POOLING_KEYS = {
 class SentenceSpec:
     """`pooling`: the mean over all tokens, or the state of the first or the last one. `dense`:
     folders of linear layers that follow. `max_tokens` None: as many as the model takes. `prompt`
-    goes before every text."""
+    goes before every text. `lower_case`: both lose case."""
 
     pooling: Pooling = "mean"
     normalize: bool = False
     dense: tuple[Path, ...] = ()
     max_tokens: int | None = None
     prompt: str = ""
+    lower_case: bool = False
 
 
 class _Module(msgspec.Struct):
@@ -62,6 +65,7 @@ class _PoolingConfig(msgspec.Struct):
 
 class _TransformerConfig(msgspec.Struct):
     max_seq_length: int | None = None
+    do_lower_case: bool | None = None
 
 
 class _PromptConfig(msgspec.Struct):
@@ -90,13 +94,28 @@ def sentence_spec(folder: Path) -> SentenceSpec:
     prompt = _prompt(folder)
     if prompt and not config.include_prompt:
         raise ModelError(f"{paths[1]}: include_prompt false is not supported")
+    transformer = _transformer(paths[0])
     return SentenceSpec(
         pooling=pooling,
         normalize=normalize,
         dense=tuple(p for p, kind in zip(paths, kinds, strict=True) if kind == "Dense"),
-        max_tokens=_max_tokens(paths[0]),
+        max_tokens=transformer.max_seq_length,
         prompt=prompt,
+        lower_case=bool(transformer.do_lower_case),
     )
+
+
+def module_files(folder: Path) -> list[str]:
+    """The files in folders of their own that the modules are read from, relative to `folder`.
+    Raises ModelError."""
+    if not is_sentence_folder(folder):
+        return []
+    files = []
+    for module in read_json(folder / MODULES, list[_Module]):
+        path = _inside(folder, module.path).relative_to(folder)
+        names = MODULE_FILES.get(module.type.rpartition(".")[2], ()) if path.name else ()
+        files += [str(path / name) for name in names]
+    return files
 
 
 def _inside(folder: Path, path: str) -> Path:
@@ -125,13 +144,13 @@ def _pooling(path: Path, length_is_lost: bool) -> tuple[Pooling, _PoolingConfig]
     return pooling, config
 
 
-def _max_tokens(folder: Path) -> int | None:
-    """max_seq_length of whichever file the transformer's settings lie in."""
+def _transformer(folder: Path) -> _TransformerConfig:
     path = folder / "sentence_bert_config.json"
-    length = read_json(path, _TransformerConfig).max_seq_length if path.exists() else None
+    config = read_json(path, _TransformerConfig) if path.exists() else _TransformerConfig()
+    length = config.max_seq_length
     if length is not None and length < 1:
         raise ModelError(f"{path}: max_seq_length {length} is not positive")
-    return length
+    return config
 
 
 def _prompt(folder: Path) -> str:

@@ -26,11 +26,29 @@ class TokenType(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class DeclaredToken:
+    """A token that the files beside a tokenizer.json declare; `id` None: they do not say which. The
+    rest is as the `tokenizers` library has it."""
+
+    content: str
+    id: int | None
+    special: bool
+    normalized: bool
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """A tokenizer of the `tokenizers` library. `config` is its tokenizer_config.json, if any."""
+    """A tokenizer of the `tokenizers` library. `vocab_size`: the rows of the model's embedding, one
+    for each token that it knows. `declared`: what the files beside `tokenizer` declare, in order.
+    `lower_case`: texts lose case before they are encoded."""
 
     tokenizer: Path
-    config: Path | None
+    vocab_size: int
+    declared: tuple[DeclaredToken, ...] = ()
+    lower_case: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +87,9 @@ TokenizerSource: TypeAlias = TokenizerFiles | TokenizerData
 class TextParts:
     """All that the API side needs of a model.
 
-    `stop_ids`: the tokens that end an answer: the end of text and, where the vocabulary names
-    one, the end of a turn. `bos_token`, `eos_token`: as the template may write them. `fingerprint`
+    `tool_template`: the template for requests with tools, where that is another. `stop_ids`: the
+    tokens that end an answer: the end of text and, where the vocabulary names one, the end of a
+    turn. `bos_token`, `eos_token`: as the template may write them. `fingerprint`
     names the model's content; it is a safe key for a cache of what is built from these parts.
     """
 
@@ -84,6 +103,7 @@ class TextParts:
     generation_defaults: Sampling
     context_tokens: int
     vocab_size: int
+    tool_template: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

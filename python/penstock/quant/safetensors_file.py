@@ -98,6 +98,11 @@ class SafetensorsFile:
             for first in range(0, count * rows, rows)
         )
 
+    def pattern(self, name: str) -> Matrix:
+        """See Checkpoint."""
+        float_name, dtype = self._float(self._info(name))
+        return Dense(np.zeros((1, 1), dtype), float_name)
+
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
         info = self._info(name)
@@ -128,13 +133,16 @@ class SafetensorsFile:
             raise ModelError(f"{self.path}: tensor {name} is missing")
         return info
 
-    def _dense(self, info: TensorInfo, shape: tuple[int, int]) -> Dense:
+    def _float(self, info: TensorInfo) -> tuple[FloatName, str]:
         if info.type_name not in FLOATS:
             known = ", ".join(FLOATS)
             raise ModelError(
                 f"{self.path}: tensor {info.name} has type {info.type_name}, supported are {known}"
             )
-        name, dtype = FLOATS[info.type_name]
+        return FLOATS[info.type_name]
+
+    def _dense(self, info: TensorInfo, shape: tuple[int, int]) -> Dense:
+        name, dtype = self._float(info)
         raw = self._file.bytes(info.offset, info.size_bytes)
         return Dense(raw.view(dtype).reshape(shape), name)
 
@@ -164,6 +172,10 @@ class SafetensorsFolder:
     def stack(self, name: str) -> tuple[Matrix, ...]:
         """See Checkpoint."""
         return self._file(name).stack(name)
+
+    def pattern(self, name: str) -> Matrix:
+        """See Checkpoint."""
+        return self._file(name).pattern(name)
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
@@ -199,6 +211,14 @@ class SafetensorsFolder:
                 if name not in tensors:
                     raise ModelError(f"{index}: does not name tensor {name} of {shard}")
         self.tensors = tensors
+
+
+def shard_names(index: Path) -> list[str]:
+    """The files that an index names. Raises ModelError for one that is not beside it."""
+    names = sorted(set(read_json(index, _Index, MAX_HEADER_BYTES).weight_map.values()))
+    for name in names:
+        _check_shard_name(index, name)
+    return names
 
 
 def _check_shard_name(index: Path, shard: str) -> None:

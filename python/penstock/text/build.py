@@ -30,8 +30,15 @@ def build_backend(data: TokenizerData) -> Backend:
     return backend
 
 
-def wants_bos(data: TokenizerData) -> bool:
-    """Whether a BOS stands before a text; where the metadata do not say, as the family does it."""
+def tokens_around(data: TokenizerData) -> tuple[list[int], list[int]]:
+    """What stands before and after a text."""
+    before = [data.bos_id] if _wants_bos(data) and data.bos_id is not None else []
+    after = [data.eos_id] if data.add_eos and data.eos_id is not None else []
+    return before, after
+
+
+def _wants_bos(data: TokenizerData) -> bool:
+    """Where the metadata do not say, as the family does it."""
     if data.add_bos is not None:
         return data.add_bos
     return split_named(data.pre).adds_bos if data.model == "gpt2" else True

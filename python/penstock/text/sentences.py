@@ -8,9 +8,9 @@ from typing import Any, Final
 from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 
-from penstock.base.errors import ModelError
 from penstock.models.tokenizer_data import TokenizerData, TokenizerSource
-from penstock.text.build import build_backend, wants_bos
+from penstock.text.build import build_backend, tokens_around
+from penstock.text.tokenizer_json import read_tokenizer_json
 from penstock.text.word_pieces import word_pieces
 
 TEXTS_AT_ONCE: Final = 64
@@ -19,12 +19,12 @@ TEXTS_AT_ONCE: Final = 64
 
 class SentenceTokenizer:
     """Encodes whole texts: with what goes before and after each ([CLS] and [SEP], an end token).
+    `lower_case`: they lose case first.
     Safe to use from several threads."""
 
-    def __init__(self, backend: Backend) -> None:
-        backend.no_truncation()
-        backend.no_padding()
+    def __init__(self, backend: Backend, *, lower_case: bool = False) -> None:
         self._backend = backend
+        self._lower_case = lower_case
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of each text."""
@@ -45,6 +45,8 @@ class SentenceTokenizer:
             yield from self._encode_batch(texts[start : start + TEXTS_AT_ONCE])
 
     def _encode_batch(self, texts: Sequence[str], *, framed: bool = True) -> list[Any]:
+        if self._lower_case:  # the names of control tokens too, as sentence-transformers does it
+            texts = [text.lower() for text in texts]
         try:
             return list(self._backend.encode_batch_fast(list(texts), add_special_tokens=framed))
         except (TypeError, UnicodeEncodeError):  # lone surrogates, which JSON can spell
@@ -57,18 +59,14 @@ def load_sentence_tokenizer(source: TokenizerSource) -> SentenceTokenizer:
     if isinstance(source, TokenizerData):
         framed = word_pieces if source.model == "bert" else _of_decoder
         return SentenceTokenizer(framed(source))
-    try:
-        return SentenceTokenizer(Backend.from_buffer(source.tokenizer.read_bytes()))
-    except Exception as error:  # the library raises a bare Exception for a malformed file
-        raise ModelError(f"{source.tokenizer.name} cannot be read: {error}") from error
+    return SentenceTokenizer(read_tokenizer_json(source).backend, lower_case=source.lower_case)
 
 
 def _of_decoder(data: TokenizerData) -> Backend:
     """Texts between the tokens that the metadata ask for: most often one at the end, whose state
     stands for the text."""
     backend = build_backend(data)
-    before = [data.bos_id] if wants_bos(data) and data.bos_id is not None else []
-    after = [data.eos_id] if data.add_eos and data.eos_id is not None else []
+    before, after = tokens_around(data)
     if before or after:
         around = {data.tokens[token]: token for token in (*before, *after)}
         names = [data.tokens[token] for token in before] + ["$A"]

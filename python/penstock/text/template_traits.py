@@ -55,9 +55,11 @@ def traits_of(render: Render) -> TemplateTraits:
     call_id = _LONG_ID[:SHORT_ID_CHARS] if short_ids else _LONG_ID
     result = {"role": "tool", "name": "probe_tool", "tool_call_id": call_id, "content": "probe-out"}
     talk = [_USER, _called(arguments, call_id), result]
+    told = [{"role": "system", "content": "probe-system"}, _USER]
     return TemplateTraits(
         users=shown([_USER], "probe-user"),
-        system=shown([{"role": "system", "content": "probe-system"}, _USER], "probe-system"),
+        # One for requests with tools may refuse to go without.
+        system=shown(told, "probe-system") or shown(told, "probe-system", tools=True),
         tools=shown([_USER], "probe_tool", tools=True),
         calls=calls,
         results=calls and shown(talk, "probe-out", tools=True),

@@ -37,7 +37,8 @@ class ChatTemplate:
     the template itself count as such.
 
     What the template cannot show (tools, calls, results, a system message) is said in messages that
-    it can, calls in the syntax `calls` (None: Hermes's).
+    it can, calls in the syntax `calls` (None: Hermes's). `for_tools`: the template of requests with
+    tools, where the model has another for them.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class ChatTemplate:
         bos_token: str | None = None,
         eos_token: str | None = None,
         calls: ToolSyntax | None = None,
+        for_tools: ChatTemplate | None = None,
     ) -> None:
         if len(source) > MAX_TEMPLATE_CHARS:
             raise ModelError(
@@ -57,6 +59,7 @@ class ChatTemplate:
         self._knows_developer = "developer" in source
         self._wants_thinking = "message.thinking" in source
         self._calls = calls if calls is not None else HERMES
+        self._for_tools = for_tools
         self._globals = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
 
     @cached_property
@@ -82,6 +85,8 @@ class ChatTemplate:
         Raises InvalidRequest with the template's own words where it refuses the messages, and for
         messages that it cannot render or that make it exceed its limits.
         """
+        if tools and self._for_tools is not None:
+            return self._for_tools.render(messages, tools=tools, reasoning=reasoning)
         return self._render(self._variables(messages, tools, reasoning))
 
     def encode(
@@ -95,6 +100,10 @@ class ChatTemplate:
     ) -> list[int]:
         """The prompt's token ids; `begun`: what the assistant has said of its answer already.
         Raises as `render` does."""
+        if tools and self._for_tools is not None:
+            return self._for_tools.encode(
+                tokenizer, messages, tools=tools, reasoning=reasoning, begun=begun
+            )
         variables = self._variables(messages, tools, reasoning)
         told = (variables, begun)
         if not _any_text(told, tokenizer.mentions_control):

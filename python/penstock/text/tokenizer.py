@@ -7,19 +7,18 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
-import msgspec
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from penstock.base.errors import ModelError
 from penstock.models.tokenizer_data import (
     TextParts,
     TokenizerData,
     TokenizerFiles,
     TokenizerSource,
 )
-from penstock.text.build import SPACE, adds_space_prefix, build_backend, wants_bos
+from penstock.text.build import SPACE, adds_space_prefix, build_backend, tokens_around
 from penstock.text.pieces import RememberedPieces, stand_alone
+from penstock.text.tokenizer_json import frame, read_tokenizer_json
 
 END_OF_TURN = (
     "<|im_end|>",
@@ -64,7 +63,8 @@ class _TokenTexts(dict[int, str | None]):
 
 
 class Tokenizer:
-    """Encodes text, tells the bytes of a token, and knows the control tokens.
+    """Encodes text, tells the bytes of a token, and knows the control tokens. `before`, `after`:
+    the tokens around a raw prompt.
 
     Attributes: `vocab_size`; `bos_id`, `eos_id` (None where the model has none); `stop_ids`, all
     tokens that end an answer; `control_tokens`, text -> id of the tokens that steer a model and
@@ -80,16 +80,16 @@ class Tokenizer:
         *,
         byte_level: bool,
         space_prefix: bool = False,
-        add_bos: bool = False,
-        add_eos: bool = False,
+        before: Iterable[int] = (),
+        after: Iterable[int] = (),
         bos_id: int | None = None,
         eos_id: int | None = None,
         stop_ids: Iterable[int] = (),
     ) -> None:
         self._backend = backend
         self._byte_level = byte_level
-        self._add_bos = add_bos and bos_id is not None
-        self._add_eos = add_eos and eos_id is not None
+        self._before = list(before)
+        self._after = list(after)
         self.space_prefix = space_prefix
         self.bos_id = bos_id
         self.eos_id = eos_id
@@ -114,15 +114,11 @@ class Tokenizer:
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
         """Token ids of a text; control tokens written in it are read as such.
 
-        `add_special`: with the model's BOS (and EOS) where it wants one, as for a raw prompt; a
-        rendered chat writes its own.
+        `add_special`: between the tokens that the model wants around a text (a BOS most often), as
+        for a raw prompt; a rendered chat writes its own.
         """
         ids = self._encode(text)
-        if add_special and self._add_bos and self.bos_id is not None:
-            ids.insert(0, self.bos_id)
-        if add_special and self._add_eos and self.eos_id is not None:
-            ids.append(self.eos_id)
-        return ids
+        return [*self._before, *ids, *self._after] if add_special else ids
 
     def encode_pieces(self, pieces: Iterable[str]) -> list[int]:
         """Token ids of a text given in pieces; no control token reaches across two of them."""
@@ -198,79 +194,32 @@ def load_tokenizer(parts: TextParts) -> Tokenizer:
 
 def from_gguf(data: TokenizerData, stop_ids: Iterable[int] = ()) -> Tokenizer:
     """A tokenizer from GGUF metadata. Raises ModelError."""
-    backend = build_backend(data)
+    before, after = tokens_around(data)
     return Tokenizer(
-        backend,
+        build_backend(data),
         byte_level=data.model == "gpt2",
         space_prefix=adds_space_prefix(data),
-        add_bos=wants_bos(data),
-        add_eos=bool(data.add_eos),
+        before=before,
+        after=after,
         bos_id=data.bos_id,
         eos_id=data.eos_id,
         stop_ids=stop_ids,
     )
 
 
-class _Section(msgspec.Struct):
-    """A normalizer, pre-tokenizer, decoder or post-processor of a tokenizer.json."""
-
-    type: str = ""
-    normalizers: list[_Section] = []
-    pretokenizers: list[_Section] = []
-    decoders: list[_Section] = []
-    processors: list[_Section] = []
-    add_prefix_space: bool | None = None
-    prepend_scheme: str | None = None
-    prepend: str | None = None
-
-    def walk(self) -> Iterable[_Section]:
-        yield self
-        for kids in (self.normalizers, self.pretokenizers, self.decoders, self.processors):
-            for kid in kids:
-                yield from kid.walk()
-
-
-class _TokenizerJson(msgspec.Struct):
-    """What must be known of a tokenizer.json beside what the library does with it."""
-
-    normalizer: _Section | None = None
-    pre_tokenizer: _Section | None = None
-    decoder: _Section | None = None
-
-    def sections(self) -> list[_Section]:
-        tops = (self.normalizer, self.pre_tokenizer, self.decoder)
-        return [section for top in tops if top is not None for section in top.walk()]
-
-
 def _from_files(files: TokenizerFiles, parts: TextParts) -> Tokenizer:
-    try:
-        raw = files.tokenizer.read_bytes()
-        shape = msgspec.json.decode(raw, type=_TokenizerJson)
-        backend = Backend.from_buffer(raw)
-    except Exception as error:  # the library raises a bare Exception for a malformed file
-        raise ModelError(f"{files.tokenizer.name} cannot be read: {error}") from error
-    sections = shape.sections()
-    bos = backend.token_to_id(parts.bos_token) if parts.bos_token else None
-    eos = backend.token_to_id(parts.eos_token) if parts.eos_token else None
-    ids: list[int] = backend.encode("", add_special_tokens=True).ids
+    read = read_tokenizer_json(files)
+    before, after = frame(read.backend)
     return Tokenizer(
-        backend,
-        byte_level=any(section.type == "ByteLevel" for section in sections),
-        space_prefix=any(_prefixes(section) for section in sections),
-        add_bos=bos is not None and ids[:1] == [bos],
-        add_eos=eos is not None and ids[-1:] == [eos] and eos != bos,
-        bos_id=bos,
-        eos_id=eos,
+        read.backend,
+        byte_level=read.byte_level,
+        space_prefix=read.space_prefix,
+        before=before,
+        after=after,
+        bos_id=read.backend.token_to_id(parts.bos_token) if parts.bos_token else None,
+        eos_id=read.backend.token_to_id(parts.eos_token) if parts.eos_token else None,
         stop_ids=parts.stop_ids,
     )
-
-
-def _prefixes(section: _Section) -> bool:
-    if section.type == "Prepend":
-        return section.prepend == SPACE
-    if section.type == "Metaspace":
-        return section.prepend_scheme in ("first", "always") or section.add_prefix_space is True
-    return False
 
 
 def _alternatives(tokens: Iterable[str]) -> re.Pattern[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,29 @@ from penstock.models.hub_access import HubAccess
 from penstock.models.sources import resolve_model
 
 WEIGHTS = b"weights" * 1000
+SENTENCE = {
+    "modules.json": json.dumps(
+        [
+            {"path": "", "type": "sentence_transformers.models.Transformer"},
+            {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+            {"path": "2_Dense", "type": "sentence_transformers.models.Dense"},
+            {"path": "3_Normalize", "type": "sentence_transformers.models.Normalize"},
+        ]
+    ).encode(),
+    "sentence_bert_config.json": b"{}",
+    "config_sentence_transformers.json": b"{}",
+    "1_Pooling/config.json": b'{"pooling_mode_cls_token": true}',
+    "2_Dense/config.json": b"{}",
+    "2_Dense/model.safetensors": b"dense",
+}
+SHARDED = {
+    "model.safetensors.index.json": json.dumps(
+        {"weight_map": {f"w{i}": f"model-0000{i}-of-00002.safetensors" for i in (1, 2)}}
+    ).encode(),
+    "model-00001-of-00002.safetensors": b"one",
+    "model-00002-of-00002.safetensors": b"two",
+}
+SMALL = {"config.json": b"{}", "tokenizer.json": b"{}"}
 FOLDER = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": WEIGHTS}
 
 
@@ -44,10 +69,28 @@ def test_a_folder_with_one_gguf_is_that_model(tmp_path: Path) -> None:
         resolve_model(str(tmp_path), tmp_path)
 
 
-@pytest.mark.parametrize("name", ["nothing", "a/b/c", "a/..", "../a", "a/b/../c.gguf", "/x/y"])
+@pytest.mark.parametrize("name", ["nothing", "a/b/c", "a/..", "a/b.c/.."])
 def test_a_name_nobody_knows_says_where_names_are_listed(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelError, match="`penstock models` lists the known names"):
         resolve_model(name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["x.gguf", "./x.gguf", "../a", "/x/y", "a/b.gguf", "a/b/../c.gguf", "~/no/such", "./a"]
+)
+def test_a_path_with_nothing_there_is_told_as_one(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ModelError, match=f"{re.escape(name)}: there is no such file or folder"):
+        resolve_model(name, tmp_path, HubAccess(offline=True))
+
+
+def test_a_name_too_long_for_the_system_is_named_by_its_start(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"^x{80}\.\.\. cannot be looked for: File name too long"):
+        resolve_model("x" * 300, tmp_path)
+
+
+def test_the_home_of_nobody_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="~nobody-at-all/x cannot be looked for"):
+        resolve_model("~nobody-at-all/x", tmp_path)
 
 
 def test_a_repository_is_fetched_once_and_found_again_offline(hub: Files, tmp_path: Path) -> None:
@@ -58,6 +101,83 @@ def test_a_repository_is_fetched_once_and_found_again_offline(hub: Files, tmp_pa
     assert set(hub.authorizations) == {"Bearer secret"}
     again = resolve_model("who/what", tmp_path, HubAccess("http://127.0.0.1:9", offline=True))
     assert again == files
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {**FOLDER, **SENTENCE},
+        {**SMALL, **SHARDED},
+        {**FOLDER, **dict.fromkeys(("special_tokens_map.json", "added_tokens.json"), b"{}")},
+        {**FOLDER, "chat_template.jinja": b"x", "additional_chat_templates/tool_use.jinja": b"y"},
+    ],
+)
+def test_all_that_a_model_is_read_from_is_fetched(
+    hub: Files, tmp_path: Path, content: dict[str, bytes]
+) -> None:
+    others = {"onnx/config.json": b"no", "model-00003-of-00003.safetensors": b"no"}
+    publish(hub, "who/what", {**content, **others, "1_Pooling/README.md": b"no"})
+    root = resolve_model("who/what", tmp_path, HubAccess(hub.url)).path
+    found = {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*.*")}
+    assert found == content
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "/etc", "a/../../x", "1_Pooling/..", "..", "a b", "1_Pooling%2f.."]
+)
+def test_a_module_outside_the_repository_is_not_fetched(
+    hub: Files, tmp_path: Path, path: str
+) -> None:
+    modules = json.dumps([{"path": path, "type": "sentence_transformers.models.Pooling"}]).encode()
+    publish(hub, "who/what", {**FOLDER, **SENTENCE, "modules.json": modules})
+    with pytest.raises(ModelError, match=r"leaves the folder|not found at main"):
+        resolve_model("who/what", tmp_path, HubAccess(hub.url))
+    assert all("/.." not in asked for asked, _ in hub.requests)
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    ["model.safetensors", "tokenizer.json", "1_Pooling/config.json", "2_Dense/model.safetensors"],
+)
+def test_what_a_repository_lacks_is_named_and_found_once_it_is_there(
+    hub: Files, tmp_path: Path, lacking: str
+) -> None:
+    whole = {**FOLDER, **SENTENCE}
+    partial = {name: data for name, data in whole.items() if name != lacking}
+    publish(hub, "who/what", {**partial, "pytorch_model.bin": b"no"})
+    with pytest.raises(ModelError, match=f"who/what: {lacking} not found at main"):
+        resolve_model("who/what", tmp_path, HubAccess(hub.url))
+    publish(hub, "who/what", whole)
+    assert (resolve_model("who/what", tmp_path, HubAccess(hub.url)).path / lacking).exists()
+
+
+def test_a_missing_shard_is_named(hub: Files, tmp_path: Path) -> None:
+    shard = "model-00002-of-00002.safetensors"
+    content = {name: data for name, data in SHARDED.items() if name != shard}
+    publish(hub, "who/what", {**SMALL, **content})
+    with pytest.raises(ModelError, match=f"{shard} not found"):
+        resolve_model("who/what", tmp_path, HubAccess(hub.url))
+
+
+@pytest.mark.parametrize("name", ["who/what", "who/what/c.gguf"])
+def test_gguf_files_of_a_repository_are_listed_where_none_is_named(
+    hub: Files, tmp_path: Path, name: str
+) -> None:
+    publish(hub, "who/what", {"a.gguf": b"GGUF a", "b.gguf": b"GGUF b"})
+    with pytest.raises(ModelError, match=r"name one, as who/what/a\.gguf \(also b\.gguf\)"):
+        resolve_model(name, tmp_path, HubAccess(hub.url))
+
+
+def test_an_interrupted_fetch_ends_with_one_revision(hub: Files, tmp_path: Path) -> None:
+    partial = tmp_path / "models" / "who--what.partial"
+    partial.mkdir(parents=True)
+    for name in ("config.json", "generation_config.json", "model.safetensors.part"):
+        (partial / name).write_bytes(b"of before")
+    (partial / "tokenizer.json").write_bytes(FOLDER["tokenizer.json"])
+    publish(hub, "who/what", FOLDER)
+    files = resolve_model("who/what", tmp_path, HubAccess(hub.url))
+    assert {path.name: path.read_bytes() for path in files.path.iterdir()} == FOLDER
+    assert hub.ranges("/who/what/resolve/main/tokenizer.json") == []
 
 
 def test_one_file_of_a_repository_is_fetched(hub: Files, tmp_path: Path) -> None:
@@ -88,7 +208,11 @@ def test_names_that_leave_the_folder_are_not_fetched(hub: Files, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("listing", "message"),
-    [(None, "HTTP 404.*HF_TOKEN"), (b"{", "not a listing"), (b"[]", "config.json not found")],
+    [
+        (None, "HTTP 404.*HF_TOKEN"),
+        (b"{", "not a listing"),
+        (b"[]", "config.json and .* not found"),
+    ],
 )
 def test_a_hub_without_the_model_is_named(
     hub: Files, tmp_path: Path, listing: bytes | None, message: str
@@ -112,18 +236,34 @@ def test_offline_asks_nothing(hub: Files, tmp_path: Path) -> None:
     assert hub.requests == []
 
 
-def test_a_snapshot_in_the_hubs_own_cache_is_used_when_complete(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sharded", "last"),
+    [
+        (False, "config.json"),
+        (False, "tokenizer.json"),
+        (False, "model.safetensors"),
+        (False, "1_Pooling/config.json"),
+        (True, "2_Dense/model.safetensors"),
+        (True, "model-00002-of-00002.safetensors"),
+    ],
+)
+def test_a_snapshot_in_the_hubs_own_cache_is_used_when_complete(
+    tmp_path: Path, sharded: bool, last: str
+) -> None:
     root = tmp_path / "hub" / "models--who--what"
     snapshot = root / "snapshots" / "abc123"
     snapshot.mkdir(parents=True)
     (root / "refs").mkdir()
     (root / "refs" / "main").write_text("abc123")
     access = HubAccess(cache=tmp_path / "hub", offline=True)
-    (snapshot / "config.json").write_text("{}")
-    with pytest.raises(ModelError):
+    files = {**SENTENCE, **(SMALL | SHARDED if sharded else FOLDER)}
+    for name, data in files.items():
+        (snapshot / name).parent.mkdir(exist_ok=True)
+        (snapshot / name).write_bytes(data)
+    (snapshot / last).unlink()
+    with pytest.raises(ModelError, match="has not been fetched"):
         resolve_model("who/what", tmp_path / "home", access)
-    for name in ("tokenizer.json", "model.safetensors"):
-        (snapshot / name).write_text("{}")
+    (snapshot / last).write_bytes(files[last])
     assert resolve_model("who/what", tmp_path / "home", access).path == snapshot
 
 

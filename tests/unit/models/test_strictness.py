@@ -140,6 +140,14 @@ def test_an_unknown_gguf_architecture_is_named_with_the_known_ones(tmp_path: Pat
         load_model(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto")
 
 
+def test_one_file_of_a_split_gguf_is_told_as_such(tmp_path: Path) -> None:
+    key = b"split.count"
+    data = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", len(key)) + key
+    (tmp_path / "m.gguf").write_bytes(data + struct.pack("<IH", 2, 3) + bytes(64))
+    with pytest.raises(ModelError, match=r"m\.gguf: split\.count: one of a set of 3 files"):
+        load_model(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto")
+
+
 def test_deinterleaving_keeps_what_is_not_rotated() -> None:
     rows = deinterleaved_rows(heads=2, head_dim=6, rotated=4)
     assert rows.tolist() == [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]
@@ -153,27 +161,43 @@ def test_the_text_parts_of_a_folder_come_from_its_small_files(tmp_path: Path) ->
     tokenizer_config = {
         "bos_token": {"content": "<s>"},
         "eos_token": "<|im_end|>",
-        "chat_template": [{"name": "tool", "template": "no"}, {"name": "default", "template": "t"}],
+        "chat_template": [
+            {"name": "tool_use", "template": "u"},
+            {"name": "rag", "template": "no"},
+            {"name": "default", "template": "t"},
+        ],
         "added_tokens_decoder": {"7": {"content": "<|im_end|>"}},
     }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
     generation = {"do_sample": True, "temperature": 0.7, "top_k": 20, "eos_token_id": [2, 3]}
     (tmp_path / "generation_config.json").write_text(json.dumps(generation))
     parts = load_text_parts(files)
-    assert parts.tokenizer == TokenizerFiles(
-        tmp_path / "tokenizer.json", tmp_path / "tokenizer_config.json"
-    )
+    assert isinstance(parts.tokenizer, TokenizerFiles)
+    assert parts.tokenizer.tokenizer == tmp_path / "tokenizer.json"
+    assert parts.tokenizer.vocab_size == CONFIG["vocab_size"]
+    assert [(t.content, t.id) for t in parts.tokenizer.declared] == [
+        ("<|im_end|>", 7),
+        ("<s>", None),
+    ]
     assert (parts.bos_token, parts.eos_token, parts.chat_template) == ("<s>", "<|im_end|>", "t")
     assert parts.stop_ids == (2, 3, 7)
     assert (parts.generation_defaults.temperature, parts.generation_defaults.top_k) == (0.7, 20)
+    assert parts.tool_template == "u"
     (tmp_path / "chat_template.jinja").write_text("own file")
-    assert load_text_parts(files).chat_template == "own file"
+    parts = load_text_parts(files)
+    assert (parts.chat_template, parts.tool_template) == ("own file", None)
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("own for tools")
+    assert load_text_parts(files).tool_template == "own for tools"
 
 
-def test_sampling_numbers_count_only_where_the_model_samples(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [{}, {"do_sample": False}, {"do_sample": None}])
+def test_sampling_numbers_count_only_where_the_model_samples(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
     files = folder(tmp_path, CONFIG, tensors())
     (tmp_path / "tokenizer.json").write_text("{}")
-    (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 0.6}))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": 0.6} | more))
     parts = load_text_parts(files)
     assert parts.generation_defaults.temperature is None
     assert parts.stop_ids == (2,)
@@ -184,6 +208,8 @@ def test_sampling_numbers_count_only_where_the_model_samples(tmp_path: Path) -> 
     [
         ("tokenizer_config.json", "[", "tokenizer_config.json"),
         ("tokenizer_config.json", '{"eos_token": 5}', "eos_token"),
+        ("special_tokens_map.json", '{"bos_token": 5}', "special_tokens_map.json.*bos_token"),
+        ("added_tokens.json", '{"<a>": "b"}', "added_tokens.json"),
         ("generation_config.json", '{"eos_token_id": 16}', "not in the vocabulary"),
         ("generation_config.json", '{"temperature": "hot"}', "temperature"),
         ("chat_template.jinja", "x" * (2 << 20), "larger than"),

@@ -159,7 +159,7 @@ def test_bad_metadata_is_refused_with_its_key(data: TokenizerData, named: str) -
 def test_tokenizer_json_gives_the_same_ids_as_the_metadata(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     build_backend(tiny_data()).save(str(path))
-    loaded = load_tokenizer(parts(TokenizerFiles(path, None), "<|endoftext|>", "<|im_end|>"))
+    loaded = load_tokenizer(parts(TokenizerFiles(path, 300), "<|endoftext|>", "<|im_end|>"))
     text = "<|im_start|>the thing\n é"
     assert loaded.encode(text) == TINY.encode(text)
     assert loaded.bos_id == END_OF_TEXT and loaded.eos_id == IM_END
@@ -171,7 +171,7 @@ def test_tokenizer_json_gives_the_same_ids_as_the_metadata(tmp_path: Path) -> No
 def test_tokenizer_json_of_a_sentencepiece_model_prefixes_a_space(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     build_backend(spm_data()).save(str(path))
-    loaded = load_tokenizer(parts(TokenizerFiles(path, None), "<s>", "</s>"))
+    loaded = load_tokenizer(parts(TokenizerFiles(path, 300), "<s>", "</s>"))
     assert loaded.space_prefix
     assert loaded.encode("abc") == from_gguf(spm_data()).encode("abc")
     assert loaded.token_bytes(3 + 0xC3) == b"\xc3"
@@ -182,4 +182,4 @@ def test_a_malformed_tokenizer_json_is_refused_by_name(tmp_path: Path, content: 
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
-        load_tokenizer(parts(TokenizerFiles(path, None)))
+        load_tokenizer(parts(TokenizerFiles(path, 300)))

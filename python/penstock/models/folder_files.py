@@ -1,0 +1,24 @@
+"""Which files a folder of safetensors is complete with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.models.sentence import module_files
+from penstock.quant.safetensors_file import INDEX_NAME, SINGLE_NAME, shard_names
+
+ALWAYS = ("config.json", "tokenizer.json")
+TOOL_TEMPLATE = "additional_chat_templates/tool_use.jinja"
+
+
+def named_files(folder: Path) -> list[str]:
+    """The files that others in `folder` name, relative to it: the shards of its index, or the one
+    file of weights where there is none, and what modules are read from. Raises ModelError."""
+    index = folder / INDEX_NAME
+    weights = shard_names(index) if index.exists() else [SINGLE_NAME]
+    return [*module_files(folder), *weights]
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether all that the folder must have is there. Raises ModelError."""
+    return all((folder / name).exists() for name in (*ALWAYS, *named_files(folder)))
