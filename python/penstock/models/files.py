@@ -32,7 +32,8 @@ def fingerprint(files: ModelFiles) -> str:
     digest = hashlib.sha256()
     try:
         for path in _parts(files):
-            digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+            name = path.name if files.kind == "gguf" else path.relative_to(files.path).as_posix()
+            digest.update(f"{name} {path.stat().st_size}\n".encode())
             _update_with_samples(digest, path)
     except OSError as error:
         raise ModelError(f"{files.path}: cannot be read: {error.strerror}") from None
@@ -43,7 +44,8 @@ def _parts(files: ModelFiles) -> list[Path]:
     if files.kind == "gguf":
         return [files.path]
     suffixes = {".json", ".safetensors", ".jinja"}
-    return sorted(path for path in files.path.iterdir() if path.suffix in suffixes)
+    inside = (*files.path.glob("*"), *files.path.glob("*/*"))  # modules and templates have folders
+    return sorted(path for path in inside if path.suffix in suffixes and path.is_file())
 
 
 def _update_with_samples(digest: hashlib._Hash, path: Path) -> None:

@@ -314,3 +314,16 @@ def test_a_fingerprint_follows_the_content_not_the_place(tmp_path: Path) -> None
     data[100] ^= 1
     (tmp_path / "m.gguf").write_bytes(data)
     assert fingerprint(ModelFiles("x", "gguf", tmp_path / "m.gguf")) != first
+
+
+def test_a_fingerprint_follows_what_lies_in_folders_inside_too(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    dense = tmp_path / "2_Dense" / "config.json"
+    dense.parent.mkdir()
+    seen = set()
+    for content in ('{"in_features": 1}', '{"in_features": 2}'):
+        dense.write_text(content)
+        seen.add(fingerprint(ModelFiles("x", "folder", tmp_path)))
+    dense.rename(tmp_path / "2_Dense" / "other.json")
+    seen.add(fingerprint(ModelFiles("x", "folder", tmp_path)))
+    assert len(seen) == 3
