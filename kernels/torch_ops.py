@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from penstock.kernels.draw import map_tensors
 from penstock.kernels.lora import SlotSizes
 from penstock.kernels.op import KernelTable
 from penstock.kernels.rows import RowState, StepSlots, Upload
@@ -42,6 +43,12 @@ class TorchOps:
 
     def pack_tied(self, table: Matrix) -> tuple[Any, Any]:
         return self.pack_embedding(table), self.pack_head(Linear((table,)))
+
+    def packed_bytes(self, matrix: Matrix) -> int:
+        """What a matrix takes on the device: it is packed there for products, and counted."""
+        sizes: list[int] = []
+        map_tensors(self.pack_head(Linear((matrix,))), lambda tensor: sizes.append(tensor.nbytes))
+        return sum(sizes)
 
     def _pack(self, name: str, weight: Any) -> Any:
         pack = self.table[name].pack

@@ -29,9 +29,14 @@ from penstock.models.loading import load_model
 from penstock.models.sources import files_at
 from penstock.runtime.gpu import GpuRuntime
 from penstock.runtime.gpu_graphs import sizes_up_to
-from penstock.runtime.gpu_load import Observe, place, start_gpu_runtime, unobserved
+from penstock.runtime.gpu_load import (
+    Observe,
+    place,
+    start_gpu_runtime,
+    unobserved,
+    weight_bytes,
+)
 from penstock.runtime.gpu_memory import plan_device_memory
-from penstock.runtime.load import weight_bytes
 
 GREEDY = Sampling(temperature=0.0)
 LAYERS = {"qwen3-30b-a3b": 16}
@@ -114,10 +119,9 @@ def start(
     files = files_at(folder, folder.name)
     model = load_model(files, settings.dtype, float8="float8")
     if bench.device != "cpu":
-        weights = weight_bytes(files, model.spec, settings)
-        return start_gpu_runtime(model, weights, settings, bench.device, observe=observe)
+        return start_gpu_runtime(model, settings, bench.device, observe=observe)
     wide = msgspec.structs.replace(settings, dtype="f32")
-    weights = weight_bytes(files, model.spec, wide)
+    weights = weight_bytes(model, wide, bench.ops)
     weights += 4 * model.spec.vocab * model.spec.width * model.spec.tied_head
     graph_sizes = sizes_up_to(settings.max_seqs)
     plan = plan_device_memory(model.spec, weights, wide, 1 << 30, graph_sizes)

@@ -112,6 +112,8 @@ TOP_LOGPROBS = Op(
         Case("none", "float", _draw_rows(100, (0,), 0)),
         Case("best-5", "float", _draw_rows(1000, (3, 1), 5)),
         Case("ties", "float", _draw_rows(300, (0, 1, 2), 20, levels=6)),
+        Case("ties-wide", "float", _draw_rows(9000, (0, 2), 20, levels=4)),
+        Case("more-than-allowed", "float", _draw_rows(9, (1, 0), 9)),
         Case("all", "float", _draw_rows(7, (0,), 7)),
         Case("unusable-rows", "float", _draw_broken),
     ),
@@ -121,6 +123,6 @@ TOP_LOGPROBS = Op(
     ),
     tolerance={"float": Tolerance(2e-5, 1e-5)},
     cost=_cost,
-    order=("native", "reference"),
+    order=("triton", "native", "reference"),
     alone=_alone_row,
 )

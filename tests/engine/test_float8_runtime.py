@@ -28,6 +28,7 @@ from penstock.config import EngineSettings
 from penstock.kernels.weights import Float8
 from penstock.models.loading import load_model
 from penstock.models.sources import files_at
+from penstock.quant.rows import size_bytes
 from penstock.runtime import start_runtime
 from penstock.runtime.protocol import Runtime
 from penstock.scheduler import Scheduler
@@ -102,9 +103,9 @@ def test_rounding_weights_is_for_a_gpu(folder: Path) -> None:
 def test_what_rounding_would_save_counts_floats_of_layers_alone(folder: Path) -> None:
     rows = LAYERS * (HEAD_DIM * (HEADS + 2 * KV_HEADS) + 2 * WIDTH + 2 * FF)
     plain = load_model(files_at(folder.parent / "plain", "m"), "auto").weights
-    assert plain.float8_savings() == CODES - 4 * rows
+    assert plain.float8_savings(size_bytes) == CODES - 4 * rows
     rounded = load_model(files_at(folder, "m"), "auto", float8="float8").weights
-    assert rounded.float8_savings() == 0
+    assert rounded.float8_savings(size_bytes) == 0
 
 
 def test_it_counts_experts_and_not_the_router(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ def test_it_counts_experts_and_not_the_router(tmp_path: Path) -> None:
     columns += 3 * sizes.EXPERT_FF * experts
     rows += (2 * sizes.EXPERT_FF + sizes.WIDTH) * experts
     weights = load_model(files, "auto").weights
-    assert weights.float8_savings() == sizes.WIDTH * columns - 4 * rows
+    assert weights.float8_savings(size_bytes) == sizes.WIDTH * columns - 4 * rows
 
 
 def first_logprobs(runtime: Runtime) -> list[float]:

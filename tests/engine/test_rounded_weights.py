@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
+from packing import PackingOps, packed_layer, tensors_of
 from small_experts import expert_tensors, write_small_experts
 
-from penstock.kernels.draw import map_tensors
-from penstock.kernels.op import KernelTable, Machine
-from penstock.kernels.ops import all_ops
-from penstock.kernels.torch_ops import TorchOps
-from penstock.kernels.triton import TritonOps
 from penstock.models.loading import load_model
 from penstock.models.sources import files_at
 from penstock.models.weights import DecoderWeights
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
-
-_LINEARS = ("qkv", "output", "gate_up", "down")
-
-
-class PackingOps(TritonOps):
-    """Packs on the CPU as for a GPU."""
-
-    def __init__(self, dense: Literal["stored", "float8"]) -> None:
-        self._products, self._dense = "measured", dense
-        table = KernelTable(all_ops(), Machine("cuda", 90), frozenset({"triton", "reference"}))
-        TorchOps.__init__(self, table, "cpu", torch.bfloat16)
 
 
 @pytest.fixture(scope="module")
@@ -39,32 +23,21 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> DecoderWeights:
     return load_model(files_at(folder, "m"), "auto").weights
 
 
-def packed(weights: DecoderWeights, dense: Literal["stored", "float8"]) -> Iterator[Any]:
-    """Of each layer what products read."""
+def held(weights: DecoderWeights, dense: Literal["stored", "float8"]) -> list[torch.Tensor]:
+    """Of each layer what products read, and its vectors."""
     ops = PackingOps(dense)
-    for layer in weights.layers():
-        linears = [getattr(layer, name) for name in _LINEARS]
-        yield tuple(ops.pack_linear(one) for one in linears if one is not None)
-        if layer.router is not None and layer.experts is not None:
-            yield ops.pack_head(layer.router), ops.pack_experts(layer.experts)
-
-
-def held(value: Any) -> list[torch.Tensor]:
-    tensors: list[torch.Tensor] = []
-    map_tensors({"all": tuple(value)}, tensors.append)
-    return tensors
+    return tensors_of(*(tuple(packed_layer(layer, ops)) for layer in weights.layers()))
 
 
 def test_they_save_on_a_device_what_was_counted(weights: DecoderWeights) -> None:
     stored, rounded = (
-        sum(tensor.nbytes for tensor in held(packed(weights, dense)))
-        for dense in ("stored", "float8")
+        sum(tensor.nbytes for tensor in held(weights, dense)) for dense in ("stored", "float8")
     )
-    assert stored - rounded == weights.float8_savings() > 0
+    assert stored - rounded == weights.float8_savings(PackingOps().packed_bytes) > 0
 
 
 def test_what_chooses_experts_stays(weights: DecoderWeights) -> None:
-    floats = [one for one in held(packed(weights, "float8")) if one.dtype == torch.bfloat16]
+    floats = [one for one in held(weights, "float8") if one.dtype == torch.bfloat16]
     routers = [layer.router.shape for layer in weights.layers() if layer.router is not None]
     assert [tuple(one.shape) for one in floats] == routers
 

@@ -60,6 +60,9 @@ class DrawnCheckpoint:
         source = self._source(name)
         return tuple(draw_matrix(source, rows, columns, self._form) for _ in range(count))
 
+    def pattern(self, name: str) -> Matrix:
+        return self.matrix(name) if len(self.tensors[name].shape) == 2 else self.stack(name)[0]
+
     def vector(self, name: str) -> np.ndarray:
         (size,) = self.tensors[name].shape
         around = 1.0 if name.endswith("norm.weight") else 0.0

@@ -19,6 +19,7 @@ from penstock.models.spec import DecoderSpec, LayerSpec
 from penstock.models.weights import (
     DecoderWeights,
     LayerWeights,
+    MatrixBytes,
     Vector,
     expected_shapes,
     read_ahead,
@@ -120,20 +121,19 @@ class ShardWeights:
         """See `Weights`."""
         return self._whole.rope_factors()
 
-    def float8_savings(self) -> int:
+    def float8_savings(self, size: MatrixBytes) -> int:
         """See `Weights`."""
-        return self._whole.float8_savings(self._part)
+        return self._whole.float8_savings(size, self._part)
 
-    def stored_bytes(self) -> int:
-        """What this shard takes as its tensors are stored, or as f32 if that is asked for, but for
-        the scales of 8-bit floats."""
+    def packed_bytes(self, size: MatrixBytes) -> int:
+        """See `Weights`."""
         names = self._whole.names
         shapes = expected_shapes(names, self._part)
         head = {f"{names.head}.weight": (self._head_rows, self._spec.width)}
         if self._spec.tied_head:
             head = {f"{names.embedding}.weight": (self._head_rows, self._spec.width)}
-            return self._whole.stored_bytes(shapes) + self._whole.stored_bytes(head)
-        return self._whole.stored_bytes(shapes | head)
+            return self._whole.bytes_of(shapes, size) + self._whole.bytes_of(head, size)
+        return self._whole.bytes_of(shapes | head, size)
 
     def layers(self) -> Iterator[LayerWeights]:
         """Every layer in order, read and cut a few ahead of the one that is given. Raises

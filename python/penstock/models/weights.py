@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal, Protocol
 
 import numpy as np
@@ -27,6 +28,8 @@ from penstock.quant.dequantize import dequantize
 from penstock.quant.rows import take_rows
 
 Vector = npt.NDArray[np.float32]
+MatrixBytes = Callable[[Matrix], int]
+"""What a matrix takes as an implementation of the ops packs it."""
 
 READERS = 2
 LAYERS_AHEAD = 3
@@ -75,9 +78,15 @@ class Weights(Protocol):
         """Every layer in order."""
         ...
 
-    def float8_savings(self) -> int:
+    def packed_bytes(self, size: MatrixBytes) -> int:
+        """What all of it takes where matrices are packed as `size` counts, and vectors are held as
+        float32."""
+        ...
+
+    def float8_savings(self, size: MatrixBytes) -> int:
         """The bytes by which layers' matrices of plain floats, experts' among them, would shrink as
-        8-bit floats with a scale for each row. What chooses experts stays as it is."""
+        8-bit floats with a scale for each row. What chooses experts stays as it is. `size`: see
+        `packed_bytes`."""
         ...
 
 
@@ -135,26 +144,35 @@ class DecoderWeights:
             raise ModelError(f"{self._checkpoint.path}: {name}: not all are positive numbers")
         return factors
 
-    def float8_savings(self, part: DecoderSpec | None = None) -> int:
+    def packed_bytes(self, size: MatrixBytes) -> int:
+        """See `Weights`."""
+        return self.bytes_of(expected_shapes(self.names, self._spec), size)
+
+    def float8_savings(self, size: MatrixBytes, part: DecoderSpec | None = None) -> int:
         """See `Weights`. `part`: the sizes of a shard of these, which is counted then."""
-        shapes, saved = expected_shapes(self.names, part or self._spec), 0
+        expected, rounded = expected_shapes(self.names, part or self._spec), {}
         for name in self._rounded_names():
             info = self._checkpoint.tensors.get(name)
             if info is not None and info.type_name in ("F32", "F16", "BF16"):
-                *rows, width = shapes[name]
-                saved += self.stored_bytes({name: shapes[name]}) - math.prod(rows) * (width + 4)
-        return saved
+                rounded[name] = expected[name]
+        in_8_bits = sum(math.prod(rows) * (width + 4) for *rows, width in rounded.values())
+        return self.bytes_of(rounded, size) - in_8_bits
 
-    def stored_bytes(self, shapes: Mapping[str, Shape]) -> int:
-        """What parts of tensors take as they are stored, or as f32 if that is asked for. `shapes`:
-        of the part of each tensor."""
-        if self._dtype == "f32":
-            return 4 * sum(map(math.prod, shapes.values()))
-        stored = self._checkpoint.tensors
-        return sum(
-            stored[name].size_bytes * math.prod(shape) // math.prod(stored[name].shape)
-            for name, shape in shapes.items()
-        )
+    def bytes_of(self, shapes: Mapping[str, Shape], size: MatrixBytes) -> int:
+        """What parts of tensors take. `shapes`: of the part of each; `size`: see `packed_bytes`."""
+        each: dict[tuple[str, Shape], Fraction] = {}  # of matrices that are stored alike
+        taken = 0
+        for name, shape in shapes.items():
+            if len(shape) == 1:
+                taken += 4 * shape[0]
+                continue
+            info = self._checkpoint.tensors[name]
+            alike = info.type_name, info.shape
+            if alike not in each:
+                pattern = self._as_asked(self._checkpoint.pattern(name))
+                each[alike] = Fraction(size(pattern), math.prod(pattern.shape))
+            taken += math.ceil(each[alike] * math.prod(shape))
+        return taken
 
     def _rounded_names(self) -> Iterator[str]:
         """Of all matrices that may be rounded; some layers lack some."""
@@ -203,7 +221,9 @@ class DecoderWeights:
         return weight + np.float32(self._spec.norm_offset) if self._spec.norm_offset else weight
 
     def _matrix(self, name: str) -> Matrix:
-        matrix = self._checkpoint.matrix(name)
+        return self._as_asked(self._checkpoint.matrix(name))
+
+    def _as_asked(self, matrix: Matrix) -> Matrix:
         return Dense(dequantize(matrix), "f32") if self._dtype == "f32" else matrix
 
     def _experts(self, prefix: str, mixture: ExpertsSpec) -> Experts:
@@ -218,10 +238,7 @@ class DecoderWeights:
         """Of all experts: a tensor for each of them, or one of all."""
         if "{}" in name:
             return tuple(self._matrix(name.format(expert)) for expert in range(count))
-        matrices = self._checkpoint.stack(name)
-        if self._dtype == "f32":
-            return tuple(Dense(dequantize(matrix), "f32") for matrix in matrices)
-        return matrices
+        return tuple(map(self._as_asked, self._checkpoint.stack(name)))
 
     def _linear(self, prefix: str, names: tuple[str, ...], biased: bool) -> Linear:
         parts = tuple(self._matrix(f"{prefix}{name}.weight") for name in names)

@@ -70,12 +70,23 @@ class Float8Checkpoint:
         if not (np.abs(scale) <= LARGEST_SCALE).all():
             raise ModelError(f"{self.path}: {scale_name}: not all numbers are finite")
         grid = tuple(-(-size // step) for size, step in zip(codes.shape, block, strict=True))
-        matrix = Float8(codes, scale.reshape(grid), block)
-        return matrix if self._held == "float8" else float8_to_bfloat16(matrix)
+        return self._as_held(Float8(codes, scale.reshape(grid), block))
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
         """See Checkpoint. None is of 8-bit floats."""
         return self._folder.stack(name)
+
+    def pattern(self, name: str) -> Matrix:
+        """See Checkpoint. A row where its scale is that of all its columns: whichever rows share
+        it, each may be given its own. Else two groups of columns."""
+        if name not in self._scales:
+            return self._folder.pattern(name)
+        _, (height, columns) = self._scales[name]
+        _, width = self._folder.tensors[name].shape
+        rows = 1 if columns == width else height
+        shape = rows, min(2 * columns, width)
+        scale = np.zeros((1, -(-shape[1] // columns)), np.float32)
+        return self._as_held(Float8(np.zeros(shape, np.uint8), scale, (rows, columns)))
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""
@@ -87,6 +98,9 @@ class Float8Checkpoint:
         if self._held == "float8":
             return 0
         return sum(self._folder.tensors[name].size_bytes for name in self._scales)
+
+    def _as_held(self, matrix: Float8) -> Matrix:
+        return matrix if self._held == "float8" else float8_to_bfloat16(matrix)
 
     def _scale_of(self, name: str) -> TensorInfo:
         for candidate in SCALE_NAMES:

@@ -39,6 +39,12 @@ class GgufFile:
         header = GgufHeader(self._file)
         self.metadata: Mapping[str, Value] = header.metadata
         self._types = header.types
+        files = self.integer("split.count", 1)
+        if files > 1:
+            raise ModelError(
+                f"{path}: split.count: one of a set of {files} files, which is not supported; join"
+                " them with `llama-gguf-split --merge`"
+            )
         self.tensors: Mapping[str, TensorInfo] = header.tensors
         self.data_offset = header.data_offset
 
@@ -106,6 +112,11 @@ class GgufFile:
         count, rows, columns = info.shape
         raw = self._file.bytes(info.offset, info.size_bytes).reshape(count, -1)
         return tuple(convert(info.type_name, one, (rows, columns)) for one in raw)
+
+    def pattern(self, name: str) -> Matrix:
+        """See Checkpoint."""
+        kind = SUPPORTED[self._types[self._supported(name).name]]
+        return convert(kind.name, np.zeros(kind.size_bytes, np.uint8), (1, kind.block))
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
         """See Checkpoint."""

@@ -204,6 +204,8 @@ class GpuRuntime:
             torch.cuda.synchronize(self._device)
         self._flights.clear()
         del self._graphs
+        if self._host_cache is not None:
+            self._host_cache.close()
         self._host_cache = self._adapters = None
         self._model.close()
 

@@ -15,19 +15,22 @@ import torch
 
 from penstock.runtime.gpu_lane import Lane
 from penstock.runtime.gpu_memory import ARRIVING_BLOCKS
+from penstock.runtime.gpu_pinned import PinnedMemory
 from penstock.scheduler.types import CopyBlock, StepPlan
 
 
 class HostCache:
     """`pool: [L, 2, B, K, P, D]`, the device's; `host_blocks` blocks of the host. A step saves
-    `most_saves` at most. Bits are copied, whatever their type."""
+    `most_saves` at most. Bits are copied, whatever their type. Raises ModelError where the host's
+    memory cannot be pinned."""
 
     def __init__(self, pool: torch.Tensor, host_blocks: int, most_saves: int, lane: Lane) -> None:
         self._blocks = pool.view(torch.int32).permute(2, 0, 1, 3, 4, 5)
         _, *block = self._blocks.shape
         self._lane = lane
-        pinned = pool.device.type == "cuda"
-        self._host = torch.empty(host_blocks, *block, dtype=torch.int32, pin_memory=pinned)
+        with lane.on_device():
+            self._pinned = PinnedMemory((host_blocks, *block), torch.int32, pool.device)
+        self._host = self._pinned.data
         self._aside = self._room(most_saves)
         self._arriving = self._room(min(host_blocks, ARRIVING_BLOCKS))
         self._saved: Any = None
@@ -51,6 +54,10 @@ class HostCache:
         for step, mark in self._restored:
             if step <= plan.awaits:
                 self._lane.let_steps_wait(mark)
+
+    def close(self) -> None:
+        """Give the host's memory back, when all steps and copies are done."""
+        self._pinned.close()
 
     def _save(self, copies: tuple[CopyBlock, ...]) -> None:
         self._lane.let_steps_wait(self._saved)  # there it went from where these are put

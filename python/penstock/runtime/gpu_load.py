@@ -45,7 +45,6 @@ def torch_serves() -> bool:
 
 def start_gpu_runtime(
     model: LoadedModel,
-    weight_bytes: int,
     settings: EngineSettings,
     device: str,
     progress: Progress | None = None,
@@ -54,7 +53,7 @@ def start_gpu_runtime(
     """The runtime of an opened model on `device`, its largest graph captured. Raises ModelError
     where the device cannot serve or the model does not fit."""
     opened = open_device(settings, device)
-    memory = plan_sizes(model, weight_bytes, settings, opened.free_bytes())
+    memory = plan_sizes(model, settings, opened.ops, opened.free_bytes())
     runtime = place(model, memory, settings, opened.ops, progress, observe=observe)
     runtime.warm(1)
     observe("graph", memory)
@@ -100,12 +99,14 @@ def open_device(settings: EngineSettings, device: str) -> OpenDevice:
 
 
 def plan_sizes(
-    model: LoadedModel, weight_bytes: int, settings: EngineSettings, free_bytes: int
+    model: LoadedModel, settings: EngineSettings, ops: TorchOps, free_bytes: int
 ) -> DevicePlan:
-    """What an engine will take of its devices, of each of which `free_bytes` are left. Raises
-    ModelError where it does not fit, there or in the host's memory."""
+    """What an engine will take of its devices, of each of which `free_bytes` are left, for a model
+    or the shard of one that `ops` will pack. Raises ModelError where it does not fit, there or in
+    the host's memory."""
     sizes = sizes_up_to(settings.max_seqs)
-    memory = plan_device_memory(model.spec, weight_bytes, settings, free_bytes, sizes)
+    taken_bytes = weight_bytes(model, settings, ops)
+    memory = plan_device_memory(model.spec, taken_bytes, settings, free_bytes, sizes)
     of_host = available_bytes()
     if of_host is not None and settings.tensor_parallel * memory.host_bytes > of_host:
         raise ModelError(
@@ -113,6 +114,15 @@ def plan_sizes(
             "are available"
         )
     return memory
+
+
+def weight_bytes(model: LoadedModel, settings: EngineSettings, ops: TorchOps) -> int:
+    """What the weights of a model, or of a shard of one, will take as `ops` pack them: often more
+    than in a GGUF file, whose blocks are denser than what kernels read."""
+    taken_bytes = model.weights.packed_bytes(ops.packed_bytes)
+    if settings.quantize is None:
+        return taken_bytes
+    return taken_bytes - model.weights.float8_savings(ops.packed_bytes)
 
 
 def serving_ops(settings: EngineSettings, device: str, dtype: torch.dtype) -> TorchOps:

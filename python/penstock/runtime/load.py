@@ -90,10 +90,7 @@ def start_runtime(
 
                 return rank_load.start_ranked_runtime(files, settings, devices, progress)
             model = load_model(files, settings.dtype, float8="float8")
-            taken_bytes = weight_bytes(files, model.spec, settings) + model.widened_bytes
-            if settings.quantize is not None:
-                taken_bytes -= model.weights.float8_savings()
-            return gpu_load.start_gpu_runtime(model, taken_bytes, settings, device, progress)
+            return gpu_load.start_gpu_runtime(model, settings, device, progress)
     refuse_quantize(settings)
     rank_devices(settings, "cpu")
     model = load_model(files, settings.dtype)
@@ -138,7 +135,8 @@ def backend_for(
 
 
 def weight_bytes(files: ModelFiles, spec: DecoderSpec, settings: EngineSettings) -> int:
-    """What the packed weights will take: as much as in their files, or 4 bytes each as f32."""
+    """What the packed weights will take on a CPU: as much as in their files, or 4 bytes each as
+    f32."""
     if settings.dtype == "f32":
         shapes = expected_shapes(hf_names(spec), spec)
         return 4 * sum(map(math.prod, shapes.values()))

@@ -26,7 +26,7 @@ from penstock.kernels.torch_ranks import Backend, Sums, TorchRanks
 from penstock.models.decoder import Progress
 from penstock.models.files import ModelFiles
 from penstock.models.loading import LoadedModel, load_model
-from penstock.models.shard import ShardWeights, shard_model
+from penstock.models.shard import shard_model
 from penstock.runtime.gpu import GpuRuntime
 from penstock.runtime.gpu_draws import FollowingDraws, LeadingDraws
 from penstock.runtime.gpu_load import open_device, place, plan_sizes
@@ -105,14 +105,6 @@ def start_follower(
     return place(shard, order.memory, task.settings, opened.ops, ranks=ranks, draws=draws), ranks
 
 
-def shard_bytes(shard: LoadedModel, settings: EngineSettings) -> int:
-    """What the packed weights of a shard will take."""
-    weights = shard.weights
-    assert isinstance(weights, ShardWeights)
-    taken_bytes = weights.stored_bytes()
-    return taken_bytes if settings.quantize is None else taken_bytes - weights.float8_savings()
-
-
 class Opened(Protocol):
     """See `gpu_load.OpenDevice`."""
 
@@ -148,7 +140,7 @@ def _plan(
     """One plan for all ranks, of which each can keep to it. Raises ModelError."""
     met = processes.wait_for("met", processes.numbers)
     free_bytes = min(opened.free_bytes(), *(status.free_bytes for status in met))
-    return plan_sizes(shard, shard_bytes(shard, settings), settings, free_bytes)
+    return plan_sizes(shard, settings, opened.ops, free_bytes)
 
 
 def _meet(

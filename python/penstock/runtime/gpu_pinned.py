@@ -1,0 +1,48 @@
+"""Pinned memory of the host, of exactly the size that is asked for: torch's own is rounded up to a
+power of two (`CachingHostAllocator`)."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from penstock.base.errors import ModelError
+
+PINNED_FOR_THE_DEVICE = 0  # cudaHostRegisterDefault
+
+
+class PinnedMemory:
+    """`data`: `shape`, of `dtype`, on the host, uninitialized; pinned for the current device until
+    it is closed or collected, which is when no copy is under way. Where `device` is a CPU, for
+    rehearsals, nothing is pinned. Raises ModelError where the driver pins no more."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+        self.data = torch.empty(shape, dtype=dtype)
+        self._unpin: Any = None
+        if device.type == "cuda":
+            _pin(self.data)
+            self._unpin = weakref.finalize(self, _unpin, self.data)
+            self._unpin.atexit = False  # the driver may be gone, and the memory goes in any case
+
+    def close(self) -> None:
+        """Unpin it. May be called again."""
+        if self._unpin is not None:
+            self._unpin()
+
+
+def _pin(memory: torch.Tensor) -> None:
+    driver: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    status = driver.cudaHostRegister(memory.data_ptr(), memory.nbytes, PINNED_FOR_THE_DEVICE)
+    if int(status):
+        raise ModelError(
+            f"{memory.nbytes >> 20} MiB of the host's memory cannot be pinned: "
+            f"{driver.cudaGetErrorString(status)}; a smaller host_cache_mb needs less"
+        )
+
+
+def _unpin(memory: torch.Tensor) -> None:
+    driver: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    status = driver.cudaHostUnregister(memory.data_ptr())
+    assert not int(status), driver.cudaGetErrorString(status)

@@ -1,0 +1,146 @@
+"""What the memory formula of a GPU counts of weights is what packing them takes, to the byte."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from float8_folders import Form, write_float8
+from packing import PackingOps, held_bytes
+from small_experts import expert_tensors, write_small_experts
+from small_llama import write_small_llama
+
+from penstock.config import EngineSettings
+from penstock.kernels.reference import ReferenceOps
+from penstock.models.files import ModelFiles
+from penstock.models.loading import LoadedModel, load_model
+from penstock.models.shard import shard_model
+from penstock.models.sources import files_at
+from penstock.models.spec import DecoderSpec, ExpertsSpec, LayerSpec, RopeSpec
+from penstock.models.tensor_names import GGUF_NAMES
+from penstock.models.weights import expected_shapes
+from penstock.quant.ggml_types import SUPPORTED
+from penstock.runtime.gpu_load import plan_sizes, weight_bytes
+
+pytest.importorskip("triton", reason="Triton has no build for this platform")
+
+KINDS = [kind.name for kind in SUPPORTED.values()]
+SETTINGS = EngineSettings(max_seqs=4, token_budget=64, context_tokens=64)
+
+# Of two ranks each has whole groups of every format, and half a super group of output's columns.
+LLAMA = DecoderSpec(
+    architecture="llama",
+    width=256,
+    heads=4,
+    kv_heads=2,
+    head_dim=64,
+    ff=512,
+    vocab=50,
+    norm_eps=1e-6,
+    rope=RopeSpec(10_000.0, 64),
+    layers=(LayerSpec(),) * 2,
+    context_tokens=64,
+    tied_head=True,
+)
+MIXTURE = replace(
+    LLAMA,
+    architecture="qwen3moe",
+    qk_norm=True,
+    tied_head=False,
+    layers=(LayerSpec(experts=ExpertsSpec(3, 2, 512, renormalize=True)),) * 2,
+)
+SPECS = {"llama": LLAMA, "mixture": MIXTURE}
+
+
+def write_gguf(path: Path, spec: DecoderSpec, kind: str) -> Path:
+    """A file of drawn blocks: matrices of the type `kind`, norms and what chooses experts F32."""
+    writer = gguf.GGUFWriter(str(path), spec.architecture)
+    writer.add_block_count(len(spec.layers))
+    writer.add_context_length(spec.context_tokens)
+    writer.add_embedding_length(spec.width)
+    writer.add_feed_forward_length(spec.ff)
+    writer.add_head_count(spec.heads)
+    writer.add_head_count_kv(spec.kv_heads)
+    writer.add_key_length(spec.head_dim)
+    writer.add_value_length(spec.head_dim)
+    writer.add_layer_norm_rms_eps(spec.norm_eps)
+    writer.add_rope_freq_base(spec.rope.theta)
+    mixture = spec.layers[0].experts
+    if mixture is not None:
+        writer.add_expert_count(mixture.count)
+        writer.add_expert_used_count(mixture.per_token)
+        writer.add_expert_feed_forward_length(mixture.ff)
+    random = np.random.default_rng(0)
+    for name, shape in expected_shapes(GGUF_NAMES, spec).items():
+        plain = len(shape) == 1 or "ffn_gate_inp" in name
+        wanted = gguf.GGMLQuantizationType["F32" if plain else kind]
+        block, block_bytes = gguf.GGML_QUANT_SIZES[wanted]
+        *rows, columns = shape
+        # bytes that make finite numbers of every float type
+        raw = random.integers(0, 0x3C, (*rows, columns // block * block_bytes), np.uint8)
+        writer.add_tensor(name, raw, raw_dtype=wanted)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def opened(path: Path) -> LoadedModel:
+    files = files_at(path, "m") if path.is_dir() else ModelFiles("m", "gguf", path)
+    return load_model(files, "auto", float8="float8")
+
+
+def assert_counted(model: LoadedModel) -> None:
+    ops = PackingOps()
+    counted = weight_bytes(model, SETTINGS, ops)
+    assert counted == held_bytes(model.weights, ops)
+    assert plan_sizes(model, SETTINGS, ops, 1 << 30).terms()["weights"] == counted
+
+
+@pytest.mark.parametrize("form", SPECS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gguf_file_of_each_type(tmp_path: Path, kind: str, form: str) -> None:
+    assert_counted(opened(write_gguf(tmp_path / "m.gguf", SPECS[form], kind)))
+
+
+@pytest.mark.parametrize("form", SPECS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shard_of_a_gguf_file_of_each_type(tmp_path: Path, kind: str, form: str) -> None:
+    model = opened(write_gguf(tmp_path / "m.gguf", SPECS[form], kind))
+    for rank in range(2):
+        assert_counted(shard_model(model, rank, 2))
+
+
+@pytest.mark.parametrize("kind", ["Q5_0", "Q4_K", "Q6_K"])
+def test_blocks_that_kernels_do_not_read_take_more_than_in_the_file(
+    tmp_path: Path, kind: str
+) -> None:
+    path = write_gguf(tmp_path / "m.gguf", MIXTURE, kind)
+    assert weight_bytes(opened(path), SETTINGS, PackingOps()) > 1.3 * path.stat().st_size
+
+
+def test_weights_that_are_widened_count_so(tmp_path: Path) -> None:
+    """By whoever packs them: the reference holds all in 32 bits."""
+    model = opened(write_gguf(tmp_path / "m.gguf", MIXTURE, "Q8_0"))
+    numbers = sum(map(np.prod, expected_shapes(GGUF_NAMES, MIXTURE).values()))
+    assert weight_bytes(model, SETTINGS, ReferenceOps()) == 4 * numbers
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_floats_of_a_folder_take_what_activations_do(tmp_path: Path, dtype: Any) -> None:
+    tensors = {name: values.astype(dtype) for name, values in expert_tensors().items()}
+    assert_counted(opened(write_small_experts(tmp_path / "m", tensors)))
+
+
+@pytest.mark.parametrize("form", ["fp8-block", "fp8-tensor", "channel", "tensor", "group"])
+def test_8_bit_floats_are_counted_with_their_scales(tmp_path: Path, form: Form) -> None:
+    """Of matrices of whole blocks."""
+    plain = write_small_llama(tmp_path / "plain", width=256, head_dim=128, ff=512)
+    write_float8(plain, tmp_path / "m", form, torch.bfloat16)
+    assert_counted(opened(tmp_path / "m"))

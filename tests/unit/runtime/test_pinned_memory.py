@@ -1,0 +1,92 @@
+"""Memory that is pinned is the memory that was asked for, and is let go again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from penstock.base.errors import ModelError
+from penstock.kernels.gpu_cache import CacheExtents, allocate_pool
+from penstock.runtime.gpu_host_cache import HostCache
+from penstock.runtime.gpu_lane import Lane
+from penstock.runtime.gpu_pinned import PinnedMemory
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+OUT_OF_MEMORY = 2
+
+
+class Driver:
+    """In the place of `torch.cuda.cudart()`: what is registered, and what a call answers."""
+
+    def __init__(self) -> None:
+        self.registered: dict[int, int] = {}
+        self.answer = 0
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
+        assert flags == 0 and address not in self.registered
+        if not self.answer:
+            self.registered[address] = size
+        return self.answer
+
+    def cudaHostUnregister(self, address: int) -> int:
+        del self.registered[address]
+        return 0
+
+    def cudaGetErrorString(self, status: int) -> str:
+        return {OUT_OF_MEMORY: "out of memory"}[status]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    driver = Driver()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
+    return driver
+
+
+def test_no_byte_more_is_pinned_than_was_asked_for(driver: Driver) -> None:
+    memory = PinnedMemory((5, 3, 1001), torch.int32, CUDA)
+    assert memory.data.shape == (5, 3, 1001) and memory.data.dtype == torch.int32
+    assert driver.registered == {memory.data.data_ptr(): 4 * 5 * 3 * 1001}
+
+
+def test_closing_unpins_it_once(driver: Driver) -> None:
+    memory = PinnedMemory((8,), torch.int32, CUDA)
+    memory.close()
+    assert driver.registered == {}
+    memory.close()
+
+
+def test_it_is_unpinned_where_nobody_closes_it(driver: Driver) -> None:
+    memory = PinnedMemory((8,), torch.int32, CUDA)
+    assert driver.registered
+    del memory
+    assert driver.registered == {}
+
+
+def test_what_cannot_be_pinned_is_refused_with_its_size(driver: Driver) -> None:
+    driver.answer = OUT_OF_MEMORY
+    with pytest.raises(ModelError, match=r"3 MiB .* cannot be pinned: out of memory; .*host_cache"):
+        PinnedMemory((3 << 18,), torch.int32, CUDA)
+    assert driver.registered == {}
+
+
+def test_a_rehearsal_pins_nothing(driver: Driver) -> None:
+    PinnedMemory((8,), torch.int32, CPU)
+    assert driver.registered == {}
+
+
+def test_of_a_cache_its_blocks_are_pinned_and_no_more(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = allocate_pool(CacheExtents(3, 4, 2, 16, 24), torch.bfloat16, "cpu")
+    there: list[PinnedMemory] = []
+
+    def on_a_gpu(shape: tuple[int, ...], dtype: torch.dtype, _: torch.device) -> PinnedMemory:
+        there.append(PinnedMemory(shape, dtype, CUDA))
+        return there[-1]
+
+    monkeypatch.setattr("penstock.runtime.gpu_host_cache.PinnedMemory", on_a_gpu)
+    cache = HostCache(pool, 5, 2, Lane(CPU, None))
+    assert list(driver.registered.values()) == [5 * pool.nbytes // 4]
+    cache.close()
+    assert driver.registered == {}
