@@ -1,8 +1,8 @@
 """Print the files that the Python tests need, for the emulated machine: python_files.py TESTS, a
 folder or a file.
 
-Runs the tests of one level here, then lists what the interpreter loaded: modules with their byte
-code, shared libraries, and the files that make the virtual environment one.
+Runs the tests of one level here, then lists what the interpreter loaded or opened: modules with
+their byte code, shared libraries, and the files that make the virtual environment one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+OPENED: set[str] = set()
+
 
 def modules() -> Iterator[str]:
     for module in list(sys.modules.values()):
@@ -24,6 +26,16 @@ def modules() -> Iterator[str]:
         if source:
             yield source
             yield importlib.util.cache_from_source(source) if source.endswith(".py") else source
+    for path in OPENED:  # modules too that put another in their place
+        yield path
+        if path.endswith(".pyc") and "-pytest-" not in path:  # its own, of tests
+            yield importlib.util.source_from_cache(path)
+
+
+def note_opened(event: str, arguments: tuple[object, ...]) -> None:
+    """An audit hook."""
+    if event == "open" and isinstance(path := arguments[0], str) and path.endswith((".py", ".pyc")):
+        OPENED.add(os.path.abspath(path))
 
 
 def libraries() -> Iterator[str]:
@@ -40,9 +52,12 @@ def interpreter() -> Iterator[str]:
     yield os.path.join(sys.prefix, "pyvenv.cfg")
     yield from map(str, Path(sys.prefix).glob("lib/python3*/site-packages/*.pth"))
     yield from map(str, Path(encodings.__file__).parent.glob("*.py"))
+    if "torch" in sys.modules:  # which looks for it when it is imported
+        yield str(Path(sys.modules["torch"].__file__ or "").parent / "bin" / "torch_shm_manager")
 
 
 def main() -> None:
+    sys.addaudithook(note_opened)
     tests = sys.argv[1]
     settings = ["-c", "tools/emulate/pytest.ini", "-q", "-p", "no:cacheprovider"]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
