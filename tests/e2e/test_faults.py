@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -95,6 +96,32 @@ async def test_sigterm_to_every_process_lets_open_answers_finish(
     assert lines[-1] == "[DONE]"
     assert json.loads(lines[-2])["usage"]["completion_tokens"] == 60
     assert await asyncio.to_thread(server.process.wait, 30) == 0
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_ends_a_load(default_model: Path, number: signal.Signals, status: int) -> None:
+    command = [*COMMAND, "serve", str(default_model), "--host", "127.0.0.1", "--port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    engine = wait_for_engine(server.pid)
+    engine.suspend()  # so that the signal comes before it has loaded
+    server.send_signal(number)
+    engine.resume()
+    said, _ = server.communicate(timeout=60)
+    assert (server.returncode, engine.is_running()) == (status, False), said
+    assert "Traceback" not in said
+    assert "ready" not in said
+
+
+def wait_for_engine(parent: int, timeout_s: float = 60) -> psutil.Process:
+    """The engine's process, as soon as it is there."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        for child in psutil.Process(parent).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "penstock.engine.process" in " ".join(child.cmdline()):
+                    return child
+        time.sleep(0.005)
+    raise AssertionError("no engine was started")
 
 
 async def test_engine_does_not_outlive_a_killed_server(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,10 @@ def export_encoder(
     pooling: str = "mean_tokens",
     kind: str = "F32",
     words: Sequence[str] = (),
+    extra_keys: Mapping[str, float] | None = None,
 ) -> Path:
     """`kind`: the type of the matrices, of which those that need be are wide. `words`: a WordPiece
-    vocabulary as BERT writes it."""
+    vocabulary as BERT writes it. `extra_keys`: numbers of the metadata."""
     config = model.config
     name = {"bert": "bert", "nomic_bert": "nomic-bert"}[config.model_type]
     writer = gguf.GGUFWriter(str(path), name)
@@ -57,6 +58,8 @@ def export_encoder(
     writer.add_pooling_type(gguf.PoolingType(POOLINGS[pooling]))
     if name == "nomic-bert":
         writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    for key, value in (extra_keys or {}).items():
+        writer.add_float32(key, value)
     if words:
         add_word_pieces(writer, words)
     for tensor, values in _tensors(model).items():

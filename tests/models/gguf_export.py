@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def export_gguf(
     kind: str = "F32",
     extra_tensors: dict[str, np.ndarray] | None = None,
     tokens: list[str] | None = None,
-    extra_keys: dict[str, int | float] | None = None,
+    extra_keys: Mapping[str, Any] | None = None,
 ) -> None:
     """`kind`: the type of the matrices. Vectors, and what chooses experts, stay F32. `extra_keys`
     of the metadata are written in the place of those of the same name."""
@@ -77,7 +78,13 @@ def export_gguf(
     if getattr(config, "num_experts_per_tok", None):
         _add_experts(writer, config)
     for key, value in (extra_keys or {}).items():
-        add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+        add = {
+            bool: writer.add_bool,
+            int: writer.add_uint32,
+            float: writer.add_float32,
+            str: writer.add_string,
+            list: writer.add_array,
+        }
         writer.kv_data[0].pop(key, None)
         add[type(value)](key, value)
     if tokens is not None:

@@ -16,6 +16,7 @@ from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.table import LayerCache, StepInputs
+from penstock.models.architectures import embedding_spec_of_folder
 from penstock.models.embedder import Embedder
 from penstock.models.files import ModelFiles
 from penstock.models.loading import is_embedding_model, load_embedder
@@ -208,6 +209,26 @@ def test_a_nomic_config_of_its_authors_gives_the_same_spec(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    "key", ["causal", "parallel_block", "scale_attn_by_inverse_layer_idx", "scale_attn_weights"]
+)
+def test_what_no_nomic_model_does_is_refused_by_its_key(tmp_path: Path, key: str) -> None:
+    sizes = {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_inner": 96, "vocab_size": 64}
+    asked = {key: key != "scale_attn_weights"}
+    config = {"architectures": ["NomicBertModel"]} | sizes | asked
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=f"{key} {asked[key]} is not supported"):
+        embedding_spec_of_folder(tmp_path)
+
+
+def test_an_embedder_without_architectures_is_what_its_model_type_means(tmp_path: Path) -> None:
+    folder = save_sentence_folder(tmp_path, small_body("Bert"))
+    spec = embedding_spec_of_folder(folder)
+    edit(folder / "config.json", architectures=None)
+    assert is_embedding_model(files_at(folder, "test"))
+    assert embedding_spec_of_folder(folder) == spec
+
+
+@pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
         ("MPNet", {"relative_attention_num_buckets": 16}, "num_buckets 16 is not supported"),
@@ -257,6 +278,7 @@ def edit(path: Path, **changes: Any) -> None:
     [
         ("config.json", {"hidden_act": "relu"}, "hidden_act 'relu' is not supported"),
         ("config.json", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ("config.json", {"is_decoder": True}, "is_decoder True is not supported"),
         ("config.json", {"num_attention_heads": 5}, "5 heads over a width of 64"),
         ("config.json", {"num_hidden_layers": 4}, r"encoder\.layer\.3\..* is missing"),
         ("config.json", {"num_hidden_layers": 2}, r"unexpected tensor encoder\.layer\.2\."),

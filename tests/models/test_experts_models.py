@@ -116,9 +116,9 @@ def test_every_matrix_of_a_stack_is_read_in_its_own_kind(tmp_path: Path) -> None
         ({"qwen3moe.expert_used_count": 9}, "experts of a token 9 is not in 1..8"),
         ({"qwen3moe.expert_count": 1 << 31}, "number of experts 2147483648 is not in 1..1024"),
         ({"qwen3moe.expert_count": 7}, r"ffn_gate_inp.weight has shape \(8, 64\), expected \(7,"),
-        ({"qwen3moe.expert_gating_func": 2}, "expert_gating_func 2: only softmax"),
-        ({"qwen3moe.expert_shared_count": 1}, "expert_shared_count is not supported"),
-        ({"qwen3moe.expert_weights_scale": 2.5}, "expert_weights_scale is not supported"),
+        ({"qwen3moe.expert_gating_func": 2}, "expert_gating_func 2 is not supported"),
+        ({"qwen3moe.expert_shared_count": 1}, "expert_shared_count 1 is not supported"),
+        ({"qwen3moe.expert_weights_scale": 2.5}, "expert_weights_scale 2.5 is not supported"),
         ({"qwen3moe.expert_feed_forward_length": 16}, "ffn_gate_exps.weight has shape"),
     ],
 )

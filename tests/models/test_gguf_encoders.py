@@ -77,6 +77,35 @@ def test_a_decoder_that_names_a_pooling_gives_the_vectors_of_transformers(
     torch.testing.assert_close(vectors, torch.stack(expected), atol=2e-5, rtol=2e-4)
 
 
+@pytest.mark.parametrize("name", ["Qwen3", "Llama"])
+def test_tokens_of_a_decoder_that_is_not_causal_see_those_after_them(
+    tmp_path: Path, name: str
+) -> None:
+    model = small_body(name, "ForCausalLM")
+    kind = model.config.model_type
+    keys = {f"{kind}.pooling_type": 1, f"{kind}.attention.causal": False}
+    export_gguf(model, tmp_path / "m.gguf", tokens=TOKENS, extra_keys=keys)
+    vectors = embed(tmp_path / "m.gguf")
+    expected = []
+    for tokens in SEQUENCES:
+        everything = torch.zeros(1, 1, len(tokens), len(tokens))
+        states = model.model(torch.tensor([tokens]), attention_mask=everything).last_hidden_state
+        expected.append(torch.nn.functional.normalize(states[0].mean(0), dim=0))
+    torch.testing.assert_close(vectors, torch.stack(expected), atol=2e-5, rtol=2e-4)
+
+
+@pytest.mark.parametrize("older_name", [False, True])
+def test_a_scaled_rope_of_an_encoder_gives_the_vectors_of_transformers(
+    tmp_path: Path, older_name: bool
+) -> None:
+    linear = {"rope_type": "linear", "rope_theta": 1000.0, "factor": 4.0}
+    model = small_body("NomicBert", rope_parameters=linear)
+    key = "nomic-bert.rope.scale_linear" if older_name else "nomic-bert.rope.scaling.factor"
+    vectors = embed(export_encoder(model, tmp_path / "m.gguf", extra_keys={key: 4.0}))
+    expected = [expected_embedding(model, tokens) for tokens in SEQUENCES]
+    torch.testing.assert_close(vectors, torch.stack(expected), atol=2e-5, rtol=2e-4)
+
+
 @pytest.mark.parametrize("keys", [{}, {"qwen3.pooling_type": 0}])
 def test_a_decoder_without_a_pooling_writes_text(tmp_path: Path, keys: dict[str, int]) -> None:
     model = small_body("Qwen3", "ForCausalLM")
@@ -198,7 +227,9 @@ def write(path: Path, model: Any, **metadata: Any) -> None:
     [
         ("bert.pooling_type", 4, "pooling_type 4 is not supported"),
         ("bert.attention.causal", True, "attention.causal true is not supported"),
-        ("bert.expert_count", 8, "mixtures of experts"),
+        ("bert.expert_count", 8, "bert.expert_count 8 is not supported"),
+        ("bert.attention.max_alibi_bias", 8, "bert.attention.max_alibi_bias 8 is not supported"),
+        ("bert.attention.sliding_window", 64, "bert.attention.sliding_window 64 is not supported"),
         ("bert.block_count", 0, "block_count 0 is not in 1"),
         ("bert.block_count", 2, r"unexpected tensor blk\.2\."),
         ("bert.block_count", 4, r"blk\.3\.[a-z_]+\.weight is missing"),

@@ -37,7 +37,8 @@ def run_server(settings: ServingSettings, say: Say = print) -> None:
     """Serve until SIGTERM or SIGINT. `say` gets the memory formulas and the ready line. Every model
     of `settings` has an id.
 
-    Raises ModelError where a model cannot be served, OSError where the address cannot be bound.
+    Raises ModelError where a model cannot be served, OSError where the address cannot be bound,
+    KeyboardInterrupt where SIGINT ends the start.
     """
     bound = bind_socket(settings.server.host, settings.server.port)
     with bound:
@@ -47,7 +48,7 @@ def run_server(settings: ServingSettings, say: Say = print) -> None:
 async def _serve(settings: ServingSettings, bound: socket.socket, say: Say) -> None:
     fleet = EngineFleet({model.id: model.engine for model in settings.models})
     loaded = [model.id for model in settings.models if not model.on_demand]
-    with contextlib.suppress(asyncio.CancelledError), _cancelled_by_signals():
+    with _cancelled_by_signals():
         try:
             await fleet.start(loaded)
             serve = _serve_here if settings.server.workers == 1 else _serve_by_workers
@@ -148,9 +149,21 @@ def url_of(bound: socket.socket) -> str:
 
 @contextlib.contextmanager
 def _cancelled_by_signals() -> Iterator[None]:
-    """Until the HTTP server takes the signals over, they end the start."""
+    """Until the HTTP server takes the signals over, they end the start: SIGTERM as an end of
+    serving does, SIGINT with a KeyboardInterrupt."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
+    received: list[signal.Signals] = []
+    cancel = task.cancel
+
+    def stop(number: signal.Signals) -> None:
+        received.append(number)
+        cancel()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, task.cancel)
-    yield
+        loop.add_signal_handler(number, stop, number)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if signal.SIGINT in received:
+            raise KeyboardInterrupt from None

@@ -5,7 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from penstock.cli.options import Chosen, with_settings
-from penstock.config import ServingSettings, bound_library_threads
+from penstock.config import (
+    ServingSettings,
+    StoreSettings,
+    bound_library_threads,
+    read_environment,
+)
 
 
 @with_settings(server=True)
@@ -26,6 +31,7 @@ def serve_settings(settings: ServingSettings) -> None:
     configure_logging()
     server = settings.server
     configure_access_log(server.access_log_format, enabled=not server.disable_access_log)
+    check_store(server.store)
     run_server(with_ids(settings), say=_say)
 
 
@@ -40,6 +46,23 @@ def with_ids(settings: ServingSettings) -> ServingSettings:
         models.append(msgspec.structs.replace(model, id=model.id or files.model_id))
     check_models(models, settings.default_model_id)
     return msgspec.structs.replace(settings, models=tuple(models))
+
+
+def check_store(settings: StoreSettings) -> None:
+    """Open the store and close it again, if the operator named a place of it: what is wrong is told
+    before a model is fetched and loaded. A store that nobody named costs a start nothing; it opens
+    once the server answers. Raises SettingsError."""
+    if settings.url is None and settings.blobs is None and settings.skills_dir is None:
+        return
+    import asyncio
+
+    from penstock.store import Store
+
+    async def try_it() -> None:
+        store = await Store.open(settings.located(read_environment().home))
+        await store.close()
+
+    asyncio.run(try_it())
 
 
 def _say(text: str) -> None:

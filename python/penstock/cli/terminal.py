@@ -47,8 +47,10 @@ class Chat:
         self._console = console
 
     def answer_once(self, text: str) -> None:
-        """One answer on standard output. Raises ServiceError where there is none."""
-        self._answer(text)
+        """One answer on standard output. Raises ServiceError where there is none, and
+        KeyboardInterrupt where Ctrl-C stopped it."""
+        if not self._answer(text):
+            raise KeyboardInterrupt
 
     def talk(self, model_name: str) -> None:
         """Until /exit or the end of input."""
@@ -81,18 +83,22 @@ class Chat:
             if line:
                 yield line
 
-    def _answer(self, text: str) -> None:
-        """Show an answer and remember it; Ctrl-C stops the answer, not the program."""
+    def _answer(self, text: str) -> bool:
+        """Show an answer and remember it; Ctrl-C stops the answer, not the program. Whether it came
+        to its end."""
         shown: list[str] = []
+        complete = True
         task = self._loop.create_task(self._show(text, shown))
         self._loop.add_signal_handler(signal.SIGINT, task.cancel)
         try:
             self._loop.run_until_complete(task)
         except asyncio.CancelledError:
+            complete = False
             self._console.print(" [stopped]", style="dim", markup=False)
         finally:
             self._loop.remove_signal_handler(signal.SIGINT)
         self._conversation.keep(text, "".join(shown))
+        return complete
 
     async def _show(self, text: str, shown: list[str]) -> None:
         async with contextlib.aclosing(self._agent.run(self._conversation.request(text))) as events:

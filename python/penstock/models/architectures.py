@@ -14,12 +14,18 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models import gguf_config, hf_config
-from penstock.models.encoder_config import ENCODER_ARCHITECTURES, EncoderFamily, encoder_spec
+from penstock.models.encoder_config import (
+    ENCODER_ARCHITECTURES,
+    ENCODER_MODEL_TYPES,
+    EncoderFamily,
+    encoder_spec,
+)
 from penstock.models.encoder_spec import EncoderSpec
 from penstock.models.experts_config import hf_mixtures
 from penstock.models.hf_config import HfConfig, Windows
 from penstock.models.hf_defaults import DEFAULTS
 from penstock.models.spec import DecoderSpec, LayerSpec
+from penstock.models.unsupported_keys import HF_NEUTRAL, refuse_unsupported
 from penstock.quant.float8_config import read_scheme
 from penstock.quant.gguf import GgufFile
 from penstock.quant.json_file import read_json
@@ -82,11 +88,36 @@ HEADLESS = {
 }
 
 
+# `model_type` -> the architecture that it means in a config that names none.
+MODEL_TYPES = ENCODER_MODEL_TYPES | {
+    "gemma3_text" if family.gemma else family.name: name
+    for name, family in HF_ARCHITECTURES.items()
+}
+
 _F = TypeVar("_F")
 
 
 class _Named(msgspec.Struct):
-    architectures: list[str] = []
+    architectures: list[str] | None = None
+    model_type: str | None = None
+
+    @property
+    def candidates(self) -> list[str]:
+        """The architectures that the config names, or else the one that its type means."""
+        if self.architectures or self.model_type not in MODEL_TYPES:
+            return self.architectures or []
+        return [MODEL_TYPES[self.model_type]]
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with a config that names no known architecture: both keys, in words."""
+        names = ", ".join(self.candidates)
+        model_type = "" if self.model_type is None else f"model_type {self.model_type!r}"
+        if names:
+            return f"{names} is not supported" + (f" ({model_type})" if model_type else "")
+        if model_type:
+            return f"architectures names none, and {model_type} is not supported"
+        return "neither architectures nor model_type names a model"
 
 
 def spec_of_folder(folder: Path) -> DecoderSpec:
@@ -108,7 +139,7 @@ def embedding_spec_of_folder(folder: Path) -> EncoderSpec | DecoderSpec:
 def is_encoder_folder(folder: Path) -> bool:
     """Whether the config names an encoder, which can do nothing but embed."""
     named = read_json(folder / "config.json", _Named)
-    return any(name in ENCODER_ARCHITECTURES for name in named.architectures)
+    return any(name in ENCODER_ARCHITECTURES for name in named.candidates)
 
 
 def spec_of_gguf(file: GgufFile) -> tuple[DecoderSpec, GgufFamily]:
@@ -116,7 +147,8 @@ def spec_of_gguf(file: GgufFile) -> tuple[DecoderSpec, GgufFamily]:
     name = file.text("general.architecture")
     family = GGUF_ARCHITECTURES.get(name)
     if family is None:
-        raise _unknown(str(file.path), [name], list(GGUF_ARCHITECTURES))
+        known = ", ".join(GGUF_ARCHITECTURES)
+        raise ModelError(f"{file.path}: {name} is not supported, known are {known}")
     spec = gguf_config.decoder_spec(file, name)
     if family.gemma:
         spec = gguf_config.gemma_spec(file, name, spec)
@@ -128,14 +160,15 @@ def _family(path: Path, known: Mapping[str, _F]) -> _F:
     """Looked up before the rest is decoded, so that a foreign config is refused by its name."""
     read_scheme(path)
     named = read_json(path, _Named)
-    for name in named.architectures:
+    for name in named.candidates:
         if name in known:
             return known[name]
-    raise _unknown(str(path), named.architectures, list(known))
+    raise ModelError(f"{path}: {named.fault}, known are {', '.join(known)}")
 
 
 def _decoder_spec(path: Path, family: Family) -> DecoderSpec:
     given = {**DEFAULTS[family.name], **read_json(path, dict[str, Any])}
+    refuse_unsupported(str(path), given, HF_NEUTRAL)
     try:
         config = msgspec.convert(given, HfConfig)
     except msgspec.ValidationError as error:
@@ -145,21 +178,14 @@ def _decoder_spec(path: Path, family: Family) -> DecoderSpec:
     return spec
 
 
-def _unknown(where: str, names: list[str], known: list[str]) -> ModelError:
-    given = ", ".join(names) or "no architecture"
-    return ModelError(f"{where}: {given} is not supported, known are {', '.join(known)}")
-
-
 def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
     activation = config.hidden_activation or config.hidden_act
     if activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         raise ModelError(f"{where}: hidden_act {activation!r} is not supported, known are {known}")
-    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
-        if getattr(config, key) is not None:
-            raise ModelError(f"{where}: {key} is not supported")
     bias = config.attention_bias
     rope = hf_config.rope_spec(config, where)
+    layers = _layers(config, family, where)
     scalar = config.query_pre_attn_scalar
     return DecoderSpec(
         architecture=family.name,
@@ -171,7 +197,7 @@ def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
         vocab=config.vocab_size,
         norm_eps=config.rms_norm_eps,
         rope=rope,
-        layers=_layers(config, family, where),
+        layers=layers,
         context_tokens=hf_config.context_tokens(config, rope),
         qkv_bias=bias if family.qkv_bias is None else family.qkv_bias,
         output_bias=bias if family.output_bias is None else family.output_bias,
@@ -184,7 +210,7 @@ def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
         norm_offset=1.0 if family.gemma else 0.0,
         sandwich_norms=family.gemma,
         activation=ACTIVATIONS[activation],
-        bidirectional=config.use_bidirectional_attention,
+        bidirectional=hf_config.is_bidirectional(config, layers, where),
     )
 
 

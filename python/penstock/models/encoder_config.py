@@ -27,6 +27,9 @@ NOMIC_OFF = (
     "mlp_fc1_bias",
     "mlp_fc2_bias",
     "use_rms_norm",
+    "causal",
+    "parallel_block",
+    "scale_attn_by_inverse_layer_idx",
 )
 """What members of the family could have, and none does."""
 
@@ -44,6 +47,7 @@ class _BertConfig(msgspec.Struct):
     layer_norm_eps: float = 1e-12
     hidden_act: str = "gelu"
     position_embedding_type: str | None = "absolute"
+    is_decoder: bool | None = False
     relative_attention_num_buckets: int = MPNET_BUCKETS
 
 
@@ -108,6 +112,10 @@ class _NomicOwnConfig(msgspec.Struct):
     mlp_fc1_bias: bool = False
     mlp_fc2_bias: bool = False
     use_rms_norm: bool | None = False
+    causal: bool | None = False
+    parallel_block: bool | None = False
+    scale_attn_by_inverse_layer_idx: bool | None = False
+    scale_attn_weights: bool | None = True
     num_experts: int | None = 0
 
 
@@ -135,6 +143,7 @@ def _bert(path: Path, name: str) -> EncoderSpec:
     config = read_json(path, _BertConfig)
     _require(path, "hidden_act", config.hidden_act, "gelu")
     _require(path, "position_embedding_type", config.position_embedding_type, "absolute", None)
+    _require(path, "is_decoder", config.is_decoder, False, None)
     return EncoderSpec(
         architecture=name,
         width=config.hidden_size,
@@ -230,6 +239,7 @@ def _nomic_own(path: Path, name: str) -> EncoderSpec:
     _require(path, "activation_function", config.activation_function, "swiglu")
     _require(path, "rotary_emb_fraction", config.rotary_emb_fraction, 1.0)
     _require(path, "num_experts", config.num_experts, 0, None)
+    _require(path, "scale_attn_weights", config.scale_attn_weights, True, None)
     for key in NOMIC_OFF:
         _require(path, key, getattr(config, key), False, None)
     return EncoderSpec(
@@ -281,3 +291,12 @@ ENCODER_ARCHITECTURES = {
     for name, family in _FAMILIES.items()
     for suffix in ("Model", "ForMaskedLM")
 }
+ENCODER_MODEL_TYPES = {
+    "bert": "BertModel",
+    "roberta": "RobertaModel",
+    "xlm-roberta": "XLMRobertaModel",
+    "mpnet": "MPNetModel",
+    "modernbert": "ModernBertModel",
+    "nomic_bert": "NomicBertModel",
+}
+"""`model_type` -> the architecture that it means in a config that names none."""

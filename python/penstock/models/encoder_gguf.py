@@ -7,8 +7,10 @@ from typing import Final
 
 from penstock.base.errors import ModelError
 from penstock.models.encoder_spec import EncoderSpec
+from penstock.models.gguf_config import require_equal, rope_scaling
 from penstock.models.sentence import Pooling, SentenceSpec
 from penstock.models.spec import MAX_LAYERS, RopeSpec
+from penstock.models.unsupported_keys import GGUF_ENCODER_NEUTRAL, refuse_unsupported
 from penstock.quant.gguf import GgufFile, read_head
 
 ROTARY: Final = "nomic-bert"
@@ -24,10 +26,7 @@ def gguf_encoder_spec(file: GgufFile) -> EncoderSpec:
     where their tensors are: GGUF has no keys for them. Raises ModelError naming the key."""
     name = file.text("general.architecture")
     where = str(file.path)
-    if file.integer(f"{name}.expert_count", 0):
-        raise ModelError(f"{where}: {name}.expert_count: mixtures of experts are not supported")
-    if file.boolean(f"{name}.attention.causal"):
-        raise ModelError(f"{where}: {name}.attention.causal true is not supported")
+    refuse_unsupported(where, file.metadata, GGUF_ENCODER_NEUTRAL, f"{name}.")
     width = file.integer(f"{name}.embedding_length")
     heads = file.integer(f"{name}.attention.head_count")
     layers = file.integer(f"{name}.block_count")
@@ -38,7 +37,9 @@ def gguf_encoder_spec(file: GgufFile) -> EncoderSpec:
     rope = None
     if name == ROTARY:
         theta = file.real(f"{name}.rope.freq_base", NOMIC_THETA)
-        rope = RopeSpec(theta, width // max(heads, 1))
+        head_dim = width // max(heads, 1)
+        require_equal(file, f"{name}.rope.dimension_count", head_dim)
+        rope = RopeSpec(theta, head_dim, rope_scaling(file, name))
     gated = "blk.0.ffn_gate.weight" in file.tensors
     spec = EncoderSpec(
         architecture=name,

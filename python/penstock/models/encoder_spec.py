@@ -16,6 +16,7 @@ from penstock.models.spec import (
     MAX_VOCAB,
     MAX_WIDTH,
     RopeSpec,
+    check_scaling,
     check_sizes,
 )
 
@@ -88,3 +89,5 @@ class EncoderSpec:
         for rope in (self.rope, self.local_rope):
             if rope is not None and (rope.theta <= 0 or rope.rotated % 2 or rope.rotated < 2):
                 raise ModelError(f"{where}: rope theta {rope.theta}, {rope.rotated} components")
+            if rope is not None and rope.scaling is not None:
+                check_scaling(rope.scaling, where)

@@ -7,11 +7,10 @@ from typing import Literal, TypeAlias
 from penstock.base.errors import ModelError
 from penstock.models.hf_config import HfConfig
 from penstock.models.spec import ExpertsSpec
+from penstock.models.unsupported_keys import GGUF_EXPERTS_NEUTRAL, refuse_unsupported
 from penstock.quant.gguf import GgufFile
 
 Mixtures: TypeAlias = tuple[ExpertsSpec | None, ...]
-
-SOFTMAX = 1  # `expert_gating_func`
 
 
 def hf_mixtures(config: HfConfig, kind: Literal["qwen3", "mixtral"], where: str) -> Mixtures:
@@ -44,7 +43,8 @@ def gguf_experts(file: GgufFile, architecture: str) -> ExpertsSpec | None:
     count = file.integer(f"{architecture}.expert_count", 0)
     if not count:
         return None
-    _refuse_others(file, architecture)
+    where = str(file.path)
+    refuse_unsupported(where, file.metadata, GGUF_EXPERTS_NEUTRAL, f"{architecture}.")
     inner = f"{architecture}.feed_forward_length"
     own = f"{architecture}.expert_feed_forward_length"
     renormalize = file.boolean(f"{architecture}.expert_weights_norm")
@@ -54,15 +54,3 @@ def gguf_experts(file: GgufFile, architecture: str) -> ExpertsSpec | None:
         ff=file.integer(own if own in file.metadata else inner),
         renormalize=renormalize is not False,  # older files leave it to the reader's knowledge
     )
-
-
-def _refuse_others(file: GgufFile, architecture: str) -> None:
-    gating = file.integer(f"{architecture}.expert_gating_func", SOFTMAX)
-    if gating not in (0, SOFTMAX):
-        raise ModelError(f"{file.path}: {architecture}.expert_gating_func {gating}: only softmax")
-    for key in ("expert_shared_count", "expert_group_count"):
-        if file.integer(f"{architecture}.{key}", 0):
-            raise ModelError(f"{file.path}: {architecture}.{key} is not supported")
-    scale = file.real(f"{architecture}.expert_weights_scale", 1.0)
-    if scale not in (0.0, 1.0):
-        raise ModelError(f"{file.path}: {architecture}.expert_weights_scale is not supported")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Final
+
+import numpy as np
 
 from penstock.base.errors import ModelError
 from penstock.dialog import Sampling
@@ -17,27 +20,38 @@ from penstock.models.spec import (
     RopeSpec,
     YarnScaling,
 )
+from penstock.models.unsupported_keys import GGUF_NEUTRAL, Neutral, refuse_unsupported
 from penstock.quant.gguf import GgufFile
 
+ALL_LAYERS = 0  # as a period of windows
 GEMMA3_PERIOD = 6
 GEMMA3_LOCAL_THETA = 10_000.0
+# An ext_factor of -1 is one that is not set.
+YARN_NEUTRAL: Final[Neutral] = {"yarn_ext_factor": (1, -1)}
+OTHER_NEUTRAL: Final[Neutral] = {"yarn_ext_factor": (0, -1), "attn_factor": (1,)}
 GEMMA3_27B_LAYERS = 62  # the one member whose scale is not that of its head dimension
 
 
 def decoder_spec(file: GgufFile, architecture: str) -> DecoderSpec:
     """The decoder of a Llama-family file. Biases, head norms and an untied head are there where
-    their tensors are: GGUF has no keys for them."""
+    their tensors are: GGUF has no keys for them. Raises ModelError naming a key that is missing or
+    asks for what is not supported."""
     where = str(file.path)
+    refuse_unsupported(where, file.metadata, GGUF_NEUTRAL, f"{architecture}.")
     experts = gguf_experts(file, architecture)
     heads = file.integer(f"{architecture}.attention.head_count")
     width = file.integer(f"{architecture}.embedding_length")
     head_dim = file.integer(f"{architecture}.attention.key_length", width // max(heads, 1))
-    if file.integer(f"{architecture}.attention.value_length", head_dim) != head_dim:
-        raise ModelError(f"{where}: {architecture}.attention.value_length differs from key_length")
+    rotated = file.integer(f"{architecture}.rope.dimension_count", head_dim)
+    for key in ("attention.value_length", "attention.key_length_swa", "attention.value_length_swa"):
+        require_equal(file, f"{architecture}.{key}", head_dim)
+    require_equal(file, f"{architecture}.rope.dimension_count_swa", rotated)
     layers = file.integer(f"{architecture}.block_count")
     if not 1 <= layers <= MAX_LAYERS:
         raise ModelError(f"{where}: {architecture}.block_count {layers} is not in 1..{MAX_LAYERS}")
-    window = file.integer(f"{architecture}.attention.sliding_window", 0)
+    theta = file.real(f"{architecture}.rope.freq_base", 10_000.0)
+    local_theta = file.real(f"{architecture}.rope.freq_base_swa", theta)
+    rope = RopeSpec(theta, rotated, rope_scaling(file, architecture))
     return DecoderSpec(
         architecture=architecture,
         width=width,
@@ -47,42 +61,64 @@ def decoder_spec(file: GgufFile, architecture: str) -> DecoderSpec:
         ff=file.integer(f"{architecture}.feed_forward_length", experts.ff if experts else None),
         vocab=_vocab(file),
         norm_eps=file.real(f"{architecture}.attention.layer_norm_rms_epsilon"),
-        rope=RopeSpec(
-            theta=file.real(f"{architecture}.rope.freq_base", 10_000.0),
-            rotated=file.integer(f"{architecture}.rope.dimension_count", head_dim),
-            scaling=_scaling(file, architecture),
+        rope=rope,
+        layers=tuple(
+            LayerSpec(window, experts=experts)
+            for window in _windows(file, architecture, layers, ALL_LAYERS)
         ),
-        layers=(LayerSpec(window, experts=experts),) * layers,
         context_tokens=file.integer(f"{architecture}.context_length"),
         qkv_bias="blk.0.attn_q.bias" in file.tensors,
         output_bias="blk.0.attn_output.bias" in file.tensors,
         mlp_bias="blk.0.ffn_up.bias" in file.tensors,
         qk_norm="blk.0.attn_q_norm.weight" in file.tensors,
         tied_head="output.weight" not in file.tensors,
+        local_rope=None if local_theta == theta else replace(rope, theta=local_theta),
+        attention_scale=file.real(f"{architecture}.attention.scale", 0.0) or None,
+        embedding_scale=file.real(f"{architecture}.embedding_scale", 0.0) or 1.0,
+        bidirectional=_is_bidirectional(file, architecture),
     )
 
 
 def gemma_spec(file: GgufFile, architecture: str, plain: DecoderSpec) -> DecoderSpec:
-    """A Gemma 3: what its files leave to the reader's knowledge is written here. All layers but
-    every sixth have the window, and a rope of their own."""
-    window = plain.layers[0].window
-    layers = tuple(
-        LayerSpec(0 if (index + 1) % GEMMA3_PERIOD == 0 else window)
-        for index in range(len(plain.layers))
-    )
+    """A Gemma 3: what its files leave to the reader's knowledge is written here. Unless its file
+    says otherwise, all layers but every sixth have the window, and a rope of their own."""
+    windows = _windows(file, architecture, len(plain.layers), GEMMA3_PERIOD)
     scale = plain.head_dim**-0.5
-    if len(layers) == GEMMA3_27B_LAYERS:
+    if len(windows) == GEMMA3_27B_LAYERS:
         scale = (plain.width / plain.heads) ** -0.5
     local_theta = file.real(f"{architecture}.rope.freq_base_swa", GEMMA3_LOCAL_THETA)
     return replace(
         plain,
-        layers=layers,
+        layers=tuple(map(LayerSpec, windows)),
         local_rope=RopeSpec(local_theta, plain.rope.rotated),
-        attention_scale=scale,
-        embedding_scale=plain.width**0.5,
+        attention_scale=plain.attention_scale or scale,
+        embedding_scale=file.real(f"{architecture}.embedding_scale", 0.0) or plain.width**0.5,
         sandwich_norms=True,
         activation="gelu_tanh",
     )
+
+
+def rope_scaling(file: GgufFile, architecture: str) -> RopeScaling | None:
+    """How the file scales positions. A factor without a type is linear, also under the key's older
+    name; one of 0 or 1 scales nothing. Raises ModelError naming what is not supported."""
+    prefix = f"{architecture}.rope.scaling"
+    factor = file.real(f"{prefix}.factor", file.real(f"{architecture}.rope.scale_linear", 0.0))
+    kind = file.text(f"{prefix}.type", "linear")
+    if kind not in ("none", "linear", "yarn"):
+        raise ModelError(f"{file.path}: {prefix}.type {kind!r} is not supported")
+    if factor < 0:
+        raise ModelError(f"{file.path}: {prefix}.factor {factor} is not positive")
+    if kind == "yarn":
+        return _yarn(file, architecture, factor or 1.0)
+    refuse_unsupported(str(file.path), file.metadata, OTHER_NEUTRAL, f"{prefix}.")
+    return LinearScaling(factor) if kind == "linear" and factor not in (0.0, 1.0) else None
+
+
+def require_equal(file: GgufFile, key: str, value: int) -> None:
+    """Raise ModelError where `key` is there with another value: all layers have one size."""
+    given = file.integer(key, value)
+    if given != value:
+        raise ModelError(f"{file.path}: {key} {given} is not supported, only {value}")
 
 
 def sampling_defaults(file: GgufFile) -> Sampling:
@@ -108,26 +144,44 @@ def _vocab(file: GgufFile) -> int:
     return info.shape[0]
 
 
-def _scaling(file: GgufFile, architecture: str) -> RopeScaling | None:
+def _is_bidirectional(file: GgufFile, architecture: str) -> bool:
+    key = f"{architecture}.attention.causal"
+    if file.boolean(key) is not False:
+        return False
+    if file.integer(f"{architecture}.attention.sliding_window", 0):
+        raise ModelError(f"{file.path}: {key} false is not supported beside a sliding window")
+    return True
+
+
+def _windows(file: GgufFile, architecture: str, layers: int, period: int) -> list[int]:
+    """Of each layer, 0 where it attends to everything. `attention.sliding_window_pattern` marks the
+    layers that have the window, or is the period of which the last one has none; without the key it
+    is `period`."""
+    key = f"{architecture}.attention.sliding_window_pattern"
+    window = file.integer(f"{architecture}.attention.sliding_window", 0)
+    if isinstance(file.metadata.get(key), np.ndarray):
+        marks = file.numbers(key).tolist()
+        if len(marks) != layers:
+            raise ModelError(f"{file.path}: {key} has {len(marks)} entries for {layers} layers")
+        return [window if mark else 0 for mark in marks]
+    period = file.integer(key, period)
+    if period < 0:
+        raise ModelError(f"{file.path}: {key} {period} is negative")
+    return [
+        window if period == ALL_LAYERS or index % period != period - 1 else 0
+        for index in range(layers)
+    ]
+
+
+def _yarn(file: GgufFile, architecture: str, factor: float) -> YarnScaling:
     prefix = f"{architecture}.rope.scaling"
-    kind = file.text(f"{prefix}.type", "none")
-    old_factor = file.real(f"{architecture}.rope.scale_linear", 1.0)
-    factor = file.real(f"{prefix}.factor", old_factor)
-    if kind == "none" and f"{prefix}.factor" not in file.metadata and old_factor != 1.0:
-        kind = "linear"
-    if kind == "none" or (kind == "linear" and factor == 1.0):
-        return None
-    if kind not in ("linear", "yarn"):
-        raise ModelError(f"{file.path}: {prefix}.type {kind!r} is not supported")
-    if factor <= 0:
-        raise ModelError(f"{file.path}: {prefix}.factor {factor} is not positive")
-    if kind == "linear":
-        return LinearScaling(factor)
+    refuse_unsupported(str(file.path), file.metadata, YARN_NEUTRAL, f"{prefix}.")
+    context = file.integer(f"{architecture}.context_length")
     own_factor = file.real(f"{prefix}.attn_factor", 1.0)
     return YarnScaling(
         factor=factor,
-        original_context=file.integer(f"{prefix}.original_context_length"),
-        attention_factor=own_factor * (1 + 0.1 * math.log(factor)),
+        original_context=file.integer(f"{prefix}.original_context_length", context),
+        attention_factor=own_factor * (1 + 0.1 * math.log(max(factor, 1.0))),
         beta_fast=file.real(f"{prefix}.yarn_beta_fast", 32.0),
         beta_slow=file.real(f"{prefix}.yarn_beta_slow", 1.0),
     )

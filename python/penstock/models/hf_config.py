@@ -63,7 +63,6 @@ class HfConfig(msgspec.Struct):
     num_attention_heads: int
     intermediate_size: int
     vocab_size: int
-    architectures: list[str] = []
     num_key_value_heads: int | None = None
     head_dim: int | None = None
     hidden_act: str = "silu"
@@ -90,9 +89,8 @@ class HfConfig(msgspec.Struct):
     eos_token_id: int | list[int] | None = None
     quantization_config: dict[str, Any] | None = None
     query_pre_attn_scalar: float | None = None
-    attn_logit_softcapping: float | None = None
-    final_logit_softcapping: float | None = None
-    use_bidirectional_attention: bool = False
+    use_bidirectional_attention: bool | None = None
+    is_causal: bool | None = None
     num_experts: int | None = None
     num_local_experts: int | None = None
     num_experts_per_tok: int | None = None
@@ -137,6 +135,16 @@ def read_generation_config(folder: Path) -> GenerationConfig:
 def head_dim(config: HfConfig) -> int:
     """The head dimension, written or implied."""
     return config.head_dim or config.hidden_size // max(config.num_attention_heads, 1)
+
+
+def is_bidirectional(config: HfConfig, layers: tuple[LayerSpec, ...], where: str) -> bool:
+    """Whether a token sees those after it. Raises ModelError where `is_causal` says so of a model
+    with windows: it does not say whether they reach to one side or to both."""
+    if config.use_bidirectional_attention or config.is_causal is not False:
+        return bool(config.use_bidirectional_attention)
+    if any(layer.window for layer in layers):
+        raise ModelError(f"{where}: is_causal false is not supported beside a sliding window")
+    return True
 
 
 def rope_spec(config: HfConfig, where: str) -> RopeSpec:

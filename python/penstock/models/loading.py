@@ -154,6 +154,11 @@ def load_model(
         spec = architectures.spec_of_folder(files.path)
         checkpoint = open_checkpoint(files.path, _held(float8, dtype))
         weights = DecoderWeights(checkpoint, hf_names(spec), spec, dtype)
+    if spec.bidirectional:
+        raise ModelError(
+            f"{files.path}: its tokens see those after them (attention.causal, is_causal or"
+            " use_bidirectional_attention), so it can make embeddings and write no text"
+        )
     return LoadedModel(files.model_id, fingerprint(files), spec, weights, widened_bytes(checkpoint))
 
 

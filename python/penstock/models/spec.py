@@ -198,11 +198,12 @@ def _check_rope(rope: RopeSpec, head_dim: int, where: str) -> None:
     if rope.theta <= 1:
         raise ModelError(f"{where}: rope base {rope.theta}")
     if rope.scaling is not None:
-        _check_scaling(rope.scaling, where)
+        check_scaling(rope.scaling, where)
 
 
-def _check_scaling(scaling: RopeScaling, where: str) -> None:
-    """Every number of a scaling is a divisor or goes through a logarithm."""
+def check_scaling(scaling: RopeScaling, where: str) -> None:
+    """Refuse a scaling with a number that is not positive, with a ModelError that opens with
+    `where`: each is a divisor or goes through a logarithm."""
     for field in fields(scaling):
         value = getattr(scaling, field.name)
         if not 0 < value < math.inf and field.name != "truncate":

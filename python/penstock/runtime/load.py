@@ -22,7 +22,7 @@ from penstock.runtime.backend import Backend
 from penstock.runtime.cpu import CpuRuntime
 from penstock.runtime.device import choose_device, rank_devices
 from penstock.runtime.embedding import NativeEmbedding
-from penstock.runtime.memory import WIDENED, MemoryPlan, plan_memory
+from penstock.runtime.memory import WIDENED, MemoryPlan, plan_memory, warn_of_short_context
 from penstock.runtime.native import NativeBackend
 from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.rows import RowTable
@@ -96,6 +96,7 @@ def start_runtime(
     model = load_model(files, settings.dtype)
     packed_bytes = weight_bytes(files, model.spec, settings) + model.widened_bytes
     memory = plan_memory(model.spec, packed_bytes, settings, available)
+    warn_of_short_context(model.spec, settings, memory)
     backend = backend_for(settings)(model, memory, settings, progress)
     rows = RowTable(settings.max_seqs, memory.context_tokens, settings.block_tokens)
     taken = replace(memory, weight_bytes=backend.weight_bytes, buffer_bytes=backend.buffer_bytes)

@@ -6,6 +6,7 @@ what is started, and what does not is refused with the numbers.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 from penstock.base.errors import ModelError
@@ -13,6 +14,8 @@ from penstock.config import EngineSettings
 from penstock.models.low_rank import adapter_bytes
 from penstock.models.spec import DecoderSpec
 from penstock.scheduler import INDEX_BYTES, MAX_DRAFT, step_token_budget
+
+log = logging.getLogger(__name__)
 
 MIB = 1 << 20
 FIXED_BYTES = 96 * MIB
@@ -137,6 +140,24 @@ def plan_memory(
         "a smaller cache_mb, context_tokens, max_seqs or token_budget needs less",
     )
     return plan
+
+
+def warn_of_short_context(spec: DecoderSpec, settings: EngineSettings, plan: MemoryPlan) -> None:
+    """Tell in the log that the cache is too small for one sequence of the context that was asked
+    for, or else of the model's, with what would hold it."""
+    wanted = min(settings.context_tokens or spec.context_tokens, spec.context_tokens)
+    if plan.context_tokens >= wanted:
+        return
+    cache = plan.cache
+    enough = replace(cache, blocks=_ceil(wanted, cache.block_tokens))
+    log.warning(
+        "the context is %s tokens: the KV cache of %s MiB holds no more; the model's %s tokens take"
+        " a cache_mb of %s",
+        f"{plan.context_tokens:,}",
+        _mib(cache.size_bytes),
+        f"{wanted:,}",
+        _mib(enough.size_bytes),
+    )
 
 
 def refuse_excess(plan: MemoryPlan, available_bytes: int | None, advice: str) -> None:

@@ -90,5 +90,5 @@ def _connect(settings: StoreSettings) -> tuple[Database, Blobs, Blobs]:
         cause = getattr(error, "orig", None) or error
         raise SettingsError(
             f"[store] cannot be opened: {str(cause).splitlines()[0]}; --store names another"
-            " database, PENSTOCK_HOME another folder"
+            " database, --blobs and --skills-dir other folders, PENSTOCK_HOME another home"
         ) from None

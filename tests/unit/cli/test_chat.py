@@ -41,9 +41,23 @@ def test_interrupt_stops_the_answer_and_keeps_what_was_said():
         yield asyncio.Event()  # never set
 
     chat, agent, conversation, out = chat_over(script)
-    chat.answer_once("hi")
+    with pytest.raises(KeyboardInterrupt):  # of which `main` makes status 130
+        chat.answer_once("hi")
     assert "stopped" in out.getvalue() and agent.running == 0
     assert conversation.messages[1] == Message("assistant", (Text("Hel"),))
+
+
+def test_interrupt_of_an_answer_goes_on_with_the_chat(monkeypatch):
+    def script(request):
+        os.kill(os.getpid(), signal.SIGINT)
+        yield asyncio.Event()  # never set
+
+    chat, agent, _, out = chat_over(script)
+    lines = iter(["hi", "/exit", "never read"])
+    monkeypatch.setattr(Console, "input", lambda *_, **__: next(lines))
+    chat.talk("model")
+    assert "stopped" in out.getvalue() and len(agent.requests) == 1
+    assert next(lines) == "never read"
 
 
 def test_failed_answer_is_told_and_the_chat_goes_on(monkeypatch):

@@ -13,13 +13,14 @@ from typer.testing import CliRunner
 from penstock.api.server import bind_socket
 from penstock.cli import main as cli
 from penstock.cli import serve as serve_module
-from penstock.cli.options import (
+from penstock.cli.setting_options import (
     ENGINE_OPTIONS,
     LORA_OPTIONS,
     MODEL_OPTIONS,
     SERVE_OPTIONS,
     SERVER_OPTIONS,
     STORE_OPTIONS,
+    opposite,
 )
 from penstock.config import EngineSettings, LoraSettings, LoraSource, ServerSettings, StoreSettings
 from penstock.config.absent import ABSENT
@@ -61,8 +62,32 @@ def test_every_setting_has_an_option():
 
 
 def test_no_flag_is_used_twice():
-    flags = [flag for option in (*MODEL_OPTIONS, *SERVE_OPTIONS) for flag in option.flags]
+    options = (*MODEL_OPTIONS, *SERVE_OPTIONS)
+    flags = [flag for option in options for flag in option.flags]
+    flags += [off for off in map(opposite, options) if off is not None]
+    flags += ["--" + option.name.replace("_", "-") for option in ABSENT]
     assert len(set(flags)) == len(flags)
+
+
+FLAGS = [option for option in (*MODEL_OPTIONS, *SERVE_OPTIONS) if option.kind is bool]
+
+
+@pytest.mark.parametrize("option", FLAGS, ids=lambda option: option.field)
+def test_an_option_turns_off_what_the_file_turns_on(served, tmp_path, option):
+    table = "engine.adapter" if option in LORA_OPTIONS else "engine"
+    table = "server" if option in SERVER_OPTIONS else table
+    file = tmp_path / "penstock.toml"
+    file.write_text(f"[{table}]\n{option.field} = true\n")
+    assert invoke("serve", "--config", str(file)).exit_code == 0
+    assert invoke("serve", "--config", str(file), opposite(option)).exit_code == 0
+    assert invoke("serve").exit_code == 0
+    on, off, default = map(only, served)
+    assert on != default and off == default
+
+
+def test_the_help_names_the_opposite_of_a_flag():
+    shown = " ".join(invoke("serve", "--help").stdout.replace("\u2502", " ").split())
+    assert all(f"Opposite: {opposite(option)}." in shown for option in FLAGS)
 
 
 def test_serve_takes_the_options_of_the_specification(served):
@@ -195,6 +220,12 @@ def test_networks_that_may_be_fetched_from_are_listed_one_by_one(served, tmp_pat
         (["serve", "--config", "/nowhere.toml"], "/nowhere.toml"),
         (["serve", "--context", "64", "--pa-context-len", "65"], "given twice"),
         (["serve", "a", "-m", "b"], "given twice"),
+        (["serve", "--speculation", "--no-speculation"], "given twice"),
+        (["serve", "no-such-model", "--store", "mysql://x/y"], "[store] url must be sqlite"),
+        (["serve", "no-such-model", "--store", "sqlite:////proc/no/x"], "[store] cannot be opened"),
+        (["serve", "no-such-model", "--blobs", "/proc/nothing"], "[store] cannot be opened"),
+        (["serve", "no-such-model", "--blobs", "none://x"], "[store] blobs must be a folder"),
+        (["serve", "no-such-model", "--skills-dir", "/proc/x"], "[store] cannot be opened"),
         (["serve", "smolm2-135m-instruct"], "did you mean smollm2-135m-instruct?"),
         (["serve", "no-such-model"], "`penstock models` lists the known names"),
         (["pull", "no-such-model"], "no-such-model"),
@@ -202,12 +233,33 @@ def test_networks_that_may_be_fetched_from_are_listed_one_by_one(served, tmp_pat
         (["bench", "no-such-model"], "no-such-model"),
     ],
 )
-def test_operators_error_is_one_line_and_status_1(monkeypatch, capsys, arguments, said):
+def test_operators_error_is_one_line_and_status_1(monkeypatch, tmp_path, arguments, said):
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["penstock", *arguments])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     message = str(ended.value.code)
     assert message.startswith("penstock: ") and said in message and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "arguments", [["serve"], ["run", "-i", "hi"], ["bench"], ["pull", "smollm2-135m-instruct"]]
+)
+def test_an_interrupted_command_ends_with_status_130(monkeypatch, arguments):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("penstock.models.sources.resolve_model", interrupted)
+    monkeypatch.setattr(sys, "argv", ["penstock", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 130
+
+
+def test_a_store_that_the_operator_named_is_ready_before_the_model_is_loaded(tmp_path):
+    store = StoreSettings(url=f"sqlite:///{tmp_path / 'a' / 'x.db'}", blobs=str(tmp_path / "b"))
+    serve_module.check_store(store)
+    assert (tmp_path / "a" / "x.db").exists() and (tmp_path / "b").is_dir()
 
 
 def test_port_in_use_is_one_line(monkeypatch):

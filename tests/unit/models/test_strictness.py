@@ -13,6 +13,13 @@ import torch
 from safetensors.torch import save_file
 
 from penstock.base.errors import ModelError
+from penstock.models.architectures import (
+    HF_ARCHITECTURES,
+    MODEL_TYPES,
+    embedding_spec_of_folder,
+    is_encoder_folder,
+)
+from penstock.models.encoder_config import ENCODER_ARCHITECTURES
 from penstock.models.files import ModelFiles
 from penstock.models.loading import load_model, load_text_parts
 from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
@@ -99,7 +106,33 @@ def test_computed_tensors_and_copies_of_a_tied_head_are_let_be(tmp_path: Path) -
     ("change", "message"),
     [
         ({"architectures": ["OtherForCausalLM"]}, "OtherForCausalLM is not supported.*Qwen2For"),
-        ({"architectures": []}, "no architecture"),
+        ({"architectures": []}, "neither architectures nor model_type names a model, known are"),
+        ({"architectures": None}, "neither architectures nor model_type names a model"),
+        (
+            {"architectures": [], "model_type": "gpt2"},
+            "architectures names none, and model_type 'gpt2' is not supported, known are Llama",
+        ),
+        (
+            {"architectures": ["OtherForCausalLM"], "model_type": "llama"},
+            r"OtherForCausalLM is not supported \(model_type 'llama'\), known are",
+        ),
+        ({"architectures": None, "model_type": "bert"}, "BertModel is not supported"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0 is not supported"),
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0 is not supported"),
+        ({"logit_scale": 0.0625}, "logit_scale 0.0625 is not supported"),
+        ({"logits_scaling": 8.0}, "logits_scaling 8.0 is not supported"),
+        ({"embedding_multiplier": 12.0}, "embedding_multiplier 12.0 is not supported"),
+        ({"residual_multiplier": 0.22}, "residual_multiplier 0.22 is not supported"),
+        ({"attention_multiplier": 0.0078125}, "attention_multiplier 0.0078125 is not supported"),
+        ({"clip_qkv": 8}, "clip_qkv 8 is not supported"),
+        (
+            {
+                "architectures": ["MistralForCausalLM"],
+                "is_causal": False,
+                "sliding_window": 8,
+            },
+            "is_causal false is not supported beside a sliding window",
+        ),
         ({"quantization_config": {"quant_method": "gptq"}}, "gptq weights"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"hidden_size": "big"}, "hidden_size"),
@@ -129,6 +162,38 @@ def test_an_impossible_config_is_named(
     with pytest.raises(ModelError, match=message) as raised:
         load_model(folder(tmp_path, CONFIG | change, tensors()), "auto")
     assert "config.json" in str(raised.value)
+
+
+def test_a_decoder_that_is_not_causal_writes_no_text(tmp_path: Path) -> None:
+    files = folder(tmp_path, CONFIG | {"is_causal": False}, tensors())
+    with pytest.raises(ModelError, match=r"is_causal.*can make embeddings and write no text"):
+        load_model(files, "auto")
+    spec = embedding_spec_of_folder(tmp_path)
+    assert isinstance(spec, DecoderSpec) and spec.bidirectional
+
+
+def test_keys_that_ask_for_nothing_are_let_be(tmp_path: Path) -> None:
+    neutral = {"final_logit_softcapping": None, "logit_scale": 1.0, "is_causal": True}
+    assert load_model(folder(tmp_path, CONFIG | neutral, tensors()), "auto").spec == SPEC
+
+
+@pytest.mark.parametrize("architectures", [{}, {"architectures": None}, {"architectures": []}])
+def test_a_config_without_architectures_is_what_its_model_type_means(
+    tmp_path: Path, architectures: dict[str, Any]
+) -> None:
+    config = {key: value for key, value in CONFIG.items() if key != "architectures"}
+    files = folder(tmp_path, config | architectures | {"model_type": "llama"}, tensors())
+    assert load_model(files, "auto").spec == SPEC
+
+
+@pytest.mark.parametrize("model_type", sorted(MODEL_TYPES))
+def test_every_model_type_means_a_known_architecture(model_type: str) -> None:
+    assert MODEL_TYPES[model_type] in HF_ARCHITECTURES | ENCODER_ARCHITECTURES
+
+
+def test_an_encoder_is_told_by_its_model_type_too(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "xlm-roberta"}')
+    assert is_encoder_folder(tmp_path)
 
 
 def test_an_unknown_gguf_architecture_is_named_with_the_known_ones(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from penstock.base.host import available_bytes, available_cores
 from penstock.config import EngineSettings, LoraSettings
 from penstock.models.low_rank import adapter_bytes
 from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
-from penstock.runtime.memory import HISTORY_BYTES, MIB, plan_memory
+from penstock.runtime.memory import HISTORY_BYTES, MIB, plan_memory, warn_of_short_context
 from penstock.scheduler import INDEX_BYTES
 
 SPEC = DecoderSpec(
@@ -50,6 +51,28 @@ def test_a_cache_size_is_kept_and_clamps_the_context() -> None:
     plan = plan_memory(SPEC, WEIGHTS, EngineSettings(cache_mb=10), None)
     assert plan.cache.blocks == 10 * MIB // BLOCK_BYTES
     assert plan.context_tokens == plan.cache.blocks * 16
+
+
+@pytest.mark.parametrize(
+    ("settings", "available", "warned"),
+    [
+        (EngineSettings(cache_mb=1), None, "is 32 tokens: .* 1 MiB .* 8,192 tokens .* 180$"),
+        (EngineSettings(max_seqs=2), 300 * MIB, "8,192 tokens take a cache_mb of 180$"),
+        (EngineSettings(cache_mb=180), None, None),
+        (EngineSettings(context_tokens=1024), None, None),
+        (EngineSettings(context_tokens=100_000), None, None),
+    ],
+)
+def test_a_context_that_the_cache_cuts_short_is_told_with_the_size_that_would_do(
+    caplog: pytest.LogCaptureFixture,
+    settings: EngineSettings,
+    available: int | None,
+    warned: str | None,
+) -> None:
+    warn_of_short_context(SPEC, settings, plan_memory(SPEC, WEIGHTS, settings, available))
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == (warned is not None)
+    assert warned is None or re.search(warned, told[0])
 
 
 def test_a_cache_too_small_for_the_asked_context_is_refused_with_the_size_that_would_do() -> None:

@@ -1,0 +1,187 @@
+"""A key of a GGUF file that changes what its model computes is honoured, or refused by its name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gguf_export import export_gguf
+from test_decoder import GEMMA3, PROMPT, TOLERANCE, expected_logits
+from test_gguf_models import logits_of, small_model
+
+from penstock.base.errors import ModelError
+from penstock.models.files import ModelFiles
+from penstock.models.loading import load_embedder, load_model
+from penstock.models.spec import DecoderSpec, LinearScaling, YarnScaling
+
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN_KEYS = {
+    "llama.rope.scaling.type": "yarn",
+    "llama.rope.scaling.factor": 4.0,
+    "llama.rope.scaling.original_context_length": 64,
+}
+
+
+def exported(path: Path, keys: Mapping[str, Any], name: str = "Llama", **options: Any) -> Any:
+    """The small model that is written to `path` with `keys` in its metadata."""
+    model = small_model(name, **options)
+    export_gguf(model, path, extra_keys=keys)
+    return model
+
+
+def spec_with(path: Path, keys: Mapping[str, Any], name: str = "Llama") -> DecoderSpec:
+    options = GEMMA3 if name == "Gemma3" else {"num_hidden_layers": 1}
+    exported(path, keys, name, **options)
+    return load_model(ModelFiles("m", "gguf", path), "auto").spec
+
+
+@pytest.mark.parametrize(
+    ("rope", "keys"),
+    [
+        (
+            {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0},
+            {"llama.rope.scaling.factor": 4.0},
+        ),
+        (
+            {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0},
+            {"llama.rope.scale_linear": 4.0},
+        ),
+        (YARN, YARN_KEYS),
+        (
+            YARN | {"beta_fast": 16.0, "beta_slow": 2.0},
+            YARN_KEYS
+            | {"llama.rope.scaling.yarn_beta_fast": 16.0, "llama.rope.scaling.yarn_beta_slow": 2.0},
+        ),
+        (
+            YARN | {"attention_factor": 1.5 * (1 + 0.1 * math.log(4))},
+            YARN_KEYS | {"llama.rope.scaling.attn_factor": 1.5},
+        ),
+    ],
+    ids=["factor without type", "older name", "yarn", "yarn ramp", "yarn attention factor"],
+)
+def test_a_scaled_rope_gives_the_logits_of_transformers(
+    tmp_path: Path, rope: dict[str, Any], keys: dict[str, Any]
+) -> None:
+    model = exported(tmp_path / "m.gguf", keys, rope_parameters=rope)
+    torch.testing.assert_close(
+        logits_of(tmp_path / "m.gguf"), expected_logits(model, PROMPT), **TOLERANCE
+    )
+
+
+def test_a_type_of_none_turns_the_factor_off(tmp_path: Path) -> None:
+    keys = {"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}
+    assert spec_with(tmp_path / "m.gguf", keys).rope.scaling is None
+
+
+def test_a_factor_of_zero_is_none(tmp_path: Path) -> None:
+    assert spec_with(tmp_path / "m.gguf", {"llama.rope.scaling.factor": 0.0}).rope.scaling is None
+
+
+def test_the_original_context_of_yarn_is_the_files_own_where_it_names_none(tmp_path: Path) -> None:
+    keys = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 2.0}
+    spec = spec_with(tmp_path / "m.gguf", keys)
+    assert isinstance(spec.rope.scaling, YarnScaling)
+    assert spec.rope.scaling.original_context == spec.context_tokens
+
+
+@pytest.mark.parametrize("pattern", [3, [True, True, False] * 2 + [True], [1, 1, 0, 1, 1, 0, 1]])
+def test_the_file_says_which_layers_of_gemma_have_the_window(tmp_path: Path, pattern: Any) -> None:
+    types = ["full_attention" if i % 3 == 2 else "sliding_attention" for i in range(7)]
+    keys = {"gemma3.attention.sliding_window_pattern": pattern}
+    model = exported(tmp_path / "m.gguf", keys, "Gemma3", **GEMMA3 | {"layer_types": types})
+    torch.testing.assert_close(
+        logits_of(tmp_path / "m.gguf"), expected_logits(model, PROMPT), **TOLERANCE
+    )
+
+
+def test_scales_of_attention_and_embeddings_are_the_files(tmp_path: Path) -> None:
+    keys = {"llama.attention.scale": 0.25, "llama.embedding_scale": 12.0}
+    spec = spec_with(tmp_path / "m.gguf", keys)
+    assert (spec.attention_scale, spec.embedding_scale) == (0.25, 12.0)
+
+
+def test_a_base_of_its_own_for_windows_keeps_the_scaling(tmp_path: Path) -> None:
+    keys = {"llama.rope.freq_base_swa": 5000.0, "llama.rope.scaling.factor": 2.0}
+    local = spec_with(tmp_path / "m.gguf", keys).local_rope
+    assert local is not None
+    assert (local.theta, local.scaling) == (5000.0, LinearScaling(2.0))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("attn_logit_softcapping", 50.0),
+        ("final_logit_softcapping", 30.0),
+        ("logit_scale", 8.0),
+        ("residual_scale", 0.25),
+        ("attention.clamp_kqv", 8.0),
+        ("attention.max_alibi_bias", 8.0),
+        ("attention.temperature_length", 8192),
+        ("attention.shared_kv_layers", 2),
+        ("attention.key_length_swa", 8),
+        ("attention.sliding_window_pattern", [True, False, True]),
+        ("rope.dimension_count_swa", 8),
+        ("rope.scaling.alpha", 1000.0),
+        ("rope.scaling.attn_factor", 1.5),
+        ("rope.scaling.yarn_attn_factor", 1.5),
+        ("rope.scaling.yarn_ext_factor", 1.0),
+        ("rope.scaling.yarn_log_multiplier", 0.1),
+        ("rope.scaling.type", "longrope"),
+        ("rope.scaling.factor", -2.0),
+        ("use_parallel_residual", True),
+        ("swiglu_clamp_exp", [0.0, 7.0]),
+        ("nextn_predict_layers", 1),
+    ],
+)
+def test_what_nothing_computes_is_refused_by_its_key(tmp_path: Path, key: str, value: Any) -> None:
+    with pytest.raises(ModelError, match=rf"m\.gguf: llama\.{key} "):
+        spec_with(tmp_path / "m.gguf", {f"llama.{key}": value})
+
+
+def test_the_value_is_told_with_the_key(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"gemma3\.final_logit_softcapping 30\.0 is not supported"):
+        spec_with(tmp_path / "m.gguf", {"gemma3.final_logit_softcapping": 30.0}, "Gemma3")
+
+
+def test_values_that_ask_for_nothing_are_accepted(tmp_path: Path) -> None:
+    neutral = {
+        "attn_logit_softcapping": 0.0,
+        "final_logit_softcapping": 0.0,
+        "logit_scale": 1.0,
+        "residual_scale": 0.0,
+        "attention.causal": True,
+        "attention.scale": 0.0,
+        "attention.key_length_swa": 16,
+        "rope.scaling.attn_factor": 1.0,
+        "rope.scaling.finetuned": True,
+        "rope.scaling.yarn_ext_factor": -1.0,
+        "use_parallel_residual": False,
+        "swiglu_clamp_exp": [0.0, 0.0],
+        "a_key_of_no_influence": 5,
+    }
+    plain = spec_with(tmp_path / "a.gguf", {})
+    keys = {f"llama.{key}": value for key, value in neutral.items()}
+    assert spec_with(tmp_path / "b.gguf", keys) == plain
+
+
+def test_a_decoder_that_is_not_causal_embeds_and_writes_no_text(tmp_path: Path) -> None:
+    keys = {"llama.attention.causal": False, "llama.pooling_type": 1}
+    with pytest.raises(ModelError, match=r"attention\.causal.*embeddings and write no text"):
+        spec_with(tmp_path / "m.gguf", keys)
+    spec = load_embedder(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto").spec
+    assert isinstance(spec, DecoderSpec) and spec.bidirectional
+
+
+def test_windows_of_a_decoder_that_is_not_causal_are_refused(tmp_path: Path) -> None:
+    keys = {"llama.attention.causal": False, "llama.attention.sliding_window": 8}
+    with pytest.raises(ModelError, match="causal false is not supported beside a sliding window"):
+        spec_with(tmp_path / "m.gguf", keys)

@@ -1,0 +1,48 @@
+"""docs/configuration.md has every key of the settings file, as the options have it now."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from penstock.cli.reference import TABLES, with_tables
+from penstock.config import read_environment
+from penstock.config.absent import SANDBOX_KEYS
+from penstock.config.load import MODEL_KEYS, Document, load_serving, read_toml
+from penstock.config.settings import EngineSettings, ServerSettings, StoreSettings
+
+PATH = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"
+PAGE = PATH.read_text()
+
+
+def test_the_tables_are_those_of_the_options():
+    assert with_tables(PAGE) == PAGE, (
+        "run `python -m penstock.cli.reference docs/configuration.md`, which writes them anew"
+    )
+
+
+def test_every_setting_has_a_row():
+    documented = {option.field for _, options in TABLES for option in options}
+    settings = (EngineSettings, ServerSettings, StoreSettings)
+    fields = {name for kind in settings for name in kind.__struct_fields__}
+    assert fields - {"model", "store"} <= documented
+    assert all(f"| `{field}` |" in PAGE for field in documented)
+
+
+def test_the_keys_beside_the_tables_are_told():
+    models = PAGE.partition("## Models")[2].partition("## Tables")[0]
+    assert all(f"`{key}`" in models for key in (*MODEL_KEYS, "model", "default_model_id"))
+    sandbox = PAGE.partition("### `[sandbox]`")[2]
+    assert all(f"`{key}`" in sandbox for key in SANDBOX_KEYS)
+    tables = {"models", "engine", "server", "store", "sandbox"}
+    assert set(Document.__struct_fields__) == tables | {"model", "default_model_id"}
+    assert all(f"[{table}]" in PAGE for table in tables)
+
+
+def test_the_example_is_a_settings_file(tmp_path):
+    (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    file = tmp_path / "penstock.toml"
+    file.write_text(example)
+    assert read_toml(file).model == "owner/name"
+    settings = load_serving({}, {}, {}, file=file, environment=read_environment({}))
+    assert settings.models[0].engine.lora is not None
