@@ -147,7 +147,7 @@ def deviations(found: dict[str, Any]) -> list[str]:
     that is an upper bound exceeded, or less than `LEAST_USED` of it used. The slots of adapters are
     bounded alone: pages come as adapters do."""
     terms, taken = found["terms"], used(found)
-    rope = terms["rows"]  # its tables are made with the weights
+    rope = terms["rope"]  # its tables are made with the weights
     wrong = []
     for name, more in (("weights", rope), ("cache", 0)):
         slack = EXACT * terms[name] + SLACK_BYTES

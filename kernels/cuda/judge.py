@@ -1,5 +1,5 @@
-"""Tries kernels of the CUDA library on small cases and says a line of each: its name, and what is
-wrong with it.
+"""Says that it has started; then tries kernels of the CUDA library on small cases and says a line
+of each: its name, and what is wrong with it.
 
 Started by `cuda/trial.py`: python -m penstock.kernels.cuda.judge LIBRARY DEVICE NAMES WITHOUT,
 names separated by commas; those of WITHOUT are not used.
@@ -14,7 +14,7 @@ import torch
 
 from penstock.kernels.cuda import CudaOps, Declined, open_library
 from penstock.kernels.cuda.launcher import serve_installed
-from penstock.kernels.cuda.trial import LOST
+from penstock.kernels.cuda.trial import LOST, STARTED
 from penstock.kernels.draw import map_tensors
 from penstock.kernels.op import Inputs, Op
 from penstock.kernels.ops import all_ops
@@ -90,6 +90,7 @@ def main(library: str, device: str, names: str, without: str) -> None:
     if device.startswith("cuda"):
         serve_installed(device)
     ops = CudaOps(device, torch.bfloat16, opened, declined)
+    print(STARTED, flush=True)
     for name in names.split(","):
         print(name, complaint(name, ops), flush=True)
         if _lost(device):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from device_runtimes import rehearse
@@ -18,9 +19,10 @@ from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenRequest
 from penstock.models.sources import files_at
 from penstock.runtime import start_runtime
-from penstock.runtime.gpu import GpuRuntime
+from penstock.runtime.gpu import FREE, GpuRuntime
 from penstock.scheduler import Scheduler
 
+T = TypeVar("T")
 BLOCK, ROWS = 16, 6
 WAYS = {
     "batched": {},
@@ -101,6 +103,33 @@ def test_it_answers_as_the_reference_runtime(
     assert_same(
         generate(device, scheduler(**({"num_blocks": blocks} | WAYS[way])), requests), right
     )
+
+
+class ComputingCapturer:
+    """Computes while it captures, as a device does, which must leave no trace."""
+
+    def capture(self, compute: Callable[[], T]) -> Callable[[], T]:
+        compute()
+        return compute
+
+
+def test_an_idle_runtime_captures_what_steps_may_want(
+    folder: Path, right: Outcome, requests: list[Request]
+) -> None:
+    if INTERPRETED:
+        pytest.skip("the interpreter takes its time")
+    runtime = rehearse(folder, settings())
+    runtime._graphs._capturer = ComputingCapturer()
+    assert not runtime.prepare()  # nothing was wanted yet
+    runtime.warm(1)
+    blocks = runtime.info.cache_blocks
+    generate(runtime, scheduler(num_blocks=blocks), requests[:1])
+    while runtime.prepare():
+        pass
+    assert_same(generate(runtime, scheduler(num_blocks=blocks), requests), right)
+    for size in (1, 2, 4, 8):
+        assert (size, FREE) in runtime.captured
+    runtime.close()
 
 
 def test_steps_of_decodes_are_replayed_at_sizes_that_hold_them(device: GpuRuntime) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from small_llama import CONTEXT, VOCAB, write_small_llama
 
+from penstock.base.errors import Overloaded
 from penstock.config import EngineSettings
 from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
@@ -79,6 +81,20 @@ def test_max_seqs_are_computed_at_the_same_time(runtime: CpuRuntime) -> None:
         core.step()
         most = max(most, core.gauges().sequences_running)
     assert most == core.gauges().sequences_capacity == 2
+
+
+def test_max_queue_refuses_no_part_of_a_request_that_was_let_in(runtime: CpuRuntime) -> None:
+    core = EngineCore.over(runtime, settings("m", max_seqs=2, max_queue=1))
+    for place in range(8):
+        core.submit(msgspec.structs.replace(request(f"seq-{place}"), group="one"))
+        if place == 3:
+            core.step()
+    with pytest.raises(Overloaded):
+        core.submit(request("other"))
+    while core.has_work:
+        core.step()
+    assert core.gauges().completed_length == 8
+    core.submit(request("other"))
 
 
 def test_a_context_beyond_the_models_is_told(

@@ -80,6 +80,16 @@ def test_the_memory_of_the_host_is_in_the_formula(base: Path) -> None:
     runtime.close()
 
 
+@pytest.mark.parametrize("host_mib", [0, 2])
+def test_of_the_hosts_memory_an_engine_takes_what_is_not_of_the_device(
+    base: Path, host_mib: int
+) -> None:
+    """What other engines, of a CPU, have left of it must not shrink by the GPU's own."""
+    runtime = rehearse(base, settings("m", cache_mb=1, host_cache_mb=host_mib, lora=None))
+    assert runtime.info.memory_bytes == host_mib << 20
+    runtime.close()
+
+
 def test_on_a_cpu_it_is_refused(base: Path) -> None:
     with pytest.raises(ModelError, match="host_cache_mb is of a GPU"):
         start(base, host_cache_mb=64)

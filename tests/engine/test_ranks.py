@@ -173,6 +173,16 @@ def test_graphs_are_captured_as_on_one(ranked: LeadingRuntime, alone: GpuRuntime
     assert {(1, False), (1, True)} <= forms
 
 
+def test_idle_ranks_capture_the_same(ranked: LeadingRuntime, alone: GpuRuntime) -> None:
+    both(ranked, alone, requests()[:1])
+    wanted = {(size, form) for _, form in ranked.captured for size in alone._graphs.sizes}
+    while ranked.prepare():
+        pass
+    assert set(ranked.captured) == wanted
+    outcome, right = both(ranked, alone, requests()[:4])
+    assert_same(outcome, right)
+
+
 def test_a_slice_that_a_rank_refuses_refuses_the_adapter(
     ranked: LeadingRuntime, alone: GpuRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,21 @@ async def test_an_engine_whose_line_was_cut_off_is_replaced(kept: Kept) -> None:
     await kept.stop()
 
 
+async def test_a_restart_that_fails_again_and_again_is_logged_once(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "LAST_BACKOFF_S", 0.01)
+    await kept.start()
+    kept.says(READY[:-1])
+    kept.kill()
+    await kept.until_restarts(6)
+    for words in ("did not restart", "ended with status"):
+        assert len([line for line in caplog.messages if words in line]) == 1
+    kept.says(READY)
+    await kept.restarted.wait()
+    await kept.stop()
+
+
 async def test_an_engine_that_nobody_watches_any_more_is_stopped_all_the_same(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:

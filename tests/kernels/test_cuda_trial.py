@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,60 @@ def test_what_does_not_end_is_declined(wrong: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(trial, "KERNELS", ("prompt_attention",))
     monkeypatch.setattr(trial, "TIMEOUT_S", 2.0)
     assert trial.declined(wrong, "cpu") == {"prompt_attention": "it did not end within 2 s"}
+
+
+# Takes its time to start, and for each kernel, but less than a deadline for any of them.
+_SLOW_JUDGE = """#!{python}
+import sys, time
+time.sleep(0.6)
+print("a line of a library", flush=True)
+print("started", flush=True)
+for name in sys.argv[5].split(","):
+    time.sleep(0.6)
+    print(name, "", flush=True)
+"""
+
+
+def test_each_kernel_has_a_deadline_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = tmp_path / "judge"
+    judge.write_text(_SLOW_JUDGE.format(python=sys.executable))
+    judge.chmod(0o700)
+    library = tmp_path / "library.so"
+    library.write_bytes(b"")
+    monkeypatch.setattr(trial.sys, "executable", str(judge))
+    monkeypatch.setattr(trial, "TIMEOUT_S", 2.0)
+    assert trial.declined(library, "cpu", tmp_path / "kept") == {}
+    assert list((tmp_path / "kept").glob("*.json"))
+
+
+def test_no_kernel_is_blamed_for_a_process_that_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = tmp_path / "judge"
+    judge.write_text("#!/bin/sh\nexec sleep 60\n")
+    judge.chmod(0o700)
+    library = tmp_path / "library.so"
+    library.write_bytes(b"")
+    monkeypatch.setattr(trial.sys, "executable", str(judge))
+    monkeypatch.setattr(trial, "START_TIMEOUT_S", 0.2)
+    verdict = trial.declined(library, "cpu", tmp_path / "kept")
+    assert list(verdict) == list(trial.KERNELS)
+    assert all("not tried: no process for it started" in why for why in verdict.values())
+    assert not (tmp_path / "kept").exists()
+
+
+def test_when_the_trial_has_taken_too_long_the_rest_is_declined_for_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "KERNELS", ("rms_norm", "linear", "sample"))
+    monkeypatch.setattr(trial, "MOST_S", -1.0)
+    library = tmp_path / "library.so"
+    library.write_bytes(b"")
+    verdict = trial.declined(library, "cpu", tmp_path / "kept")
+    assert all("not tried: those before it took" in why for why in verdict.values())
+    assert not (tmp_path / "kept").exists()
 
 
 def test_what_takes_the_device_from_its_process_is_declined_alone(

@@ -92,6 +92,7 @@ class Admissions:
                 adapter=request.adapter,
                 adapter_slot=NO_ADAPTER if slot is None else slot,
                 held=held,
+                group=request.group,
             )
         except ServiceError:
             self._end(request.id)

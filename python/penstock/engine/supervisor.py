@@ -16,6 +16,7 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
+from penstock.engine.failures import FailureLog
 from penstock.engine.types import AdapterSource, EngineInfo
 
 log = logging.getLogger(__name__)
@@ -167,6 +168,7 @@ class EngineSupervisor:
 
     async def _watch(self) -> None:
         backoff_s = FIRST_BACKOFF_S
+        deaths, refusals = FailureLog(log), FailureLog(log)
         loop = asyncio.get_running_loop()
         while True:
             assert self._process is not None
@@ -174,13 +176,16 @@ class EngineSupervisor:
             code = await self._process.wait()
             if loop.time() - began > HEALTHY_AFTER_S:
                 backoff_s = FIRST_BACKOFF_S
-            log.error("the engine process ended with status %s; restart in %.2f s", code, backoff_s)
+                deaths.clear()
+                refusals.clear()
+            ended = f"the engine process ended with status {code}; restart in {backoff_s:.2f} s"
+            deaths.note(ended, loop.time())
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, LAST_BACKOFF_S)
             self.restarts += 1
             failure = await self._restart()
             if failure is not None:
-                log.error("the engine did not restart: %s", failure)
+                refusals.note(f"the engine did not restart: {failure}", loop.time())
             else:
                 self._restarted()
 

@@ -35,7 +35,9 @@ class TokenRequest(msgspec.Struct, frozen=True):
     to tell with the log-probability of each token of the prompt after the first; None to tell
     nothing of it, which reads prompts faster. `whole`: the caller looks at nothing before the last
     token, so that chunks may come joined. `adapter`: a generation, "" for the base model; one that
-    the engine does not have is refused with `adapter_not_found`.
+    the engine does not have is refused with `adapter_not_found`. `group`: the same for all
+    sequences of one client's request, unique to it: a queue that had room for the first takes the
+    others.
     """
 
     id: str
@@ -50,6 +52,7 @@ class TokenRequest(msgspec.Struct, frozen=True):
     whole: bool = False
     prompt_logprobs: int | None = None
     adapter: str = ""
+    group: str = ""
 
 
 class AdapterSource(msgspec.Struct, frozen=True):
@@ -122,7 +125,7 @@ class TokenChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class EngineInfo(msgspec.Struct, frozen=True):
     """What a caller must know of a loaded engine. `embedding_width`: numbers of an embedding, 0
-    where the model writes text instead. `memory_bytes`: the sum of its memory formula."""
+    where the model writes text instead. `memory_bytes`: of the host's memory, by its formula."""
 
     model_id: str
     context_tokens: int

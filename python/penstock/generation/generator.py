@@ -189,6 +189,7 @@ class Generator:
             top = 0  # answers are ranked by the logprobs of their tokens
         stop_ids = frozenset[int]() if request.ignore_eos else self._tokenizer.stop_ids
         numbered = seeds(request.sampling.seed, per_prompt * len(prompts))
+        group = new_id("group_")
         return [
             TokenRequest(
                 id=new_id("seq_"),
@@ -201,6 +202,7 @@ class Generator:
                 constraint=grammar,
                 whole=not request.streamed and not request.stop,
                 prompt_logprobs=request.top_logprobs if request.echo else None,
+                group=group,
             )
             for index, prompt in enumerate(prompts)
             for choice in range(per_prompt)

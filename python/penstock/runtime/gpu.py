@@ -195,8 +195,18 @@ class GpuRuntime:
         return self.collect()
 
     def prepare(self) -> bool:
-        """See `Runtime.prepare`: all memory is taken at the start."""
-        return False
+        """See `Runtime.prepare`: one more graph is captured, so that no step has to wait for it."""
+        missing = self.missing_graph()
+        if missing is None:
+            return False
+        size, form = missing
+        self.warm(size, form=form)
+        return True
+
+    def missing_graph(self) -> tuple[int, StepForm] | None:
+        """Size and form of the graph to be captured next; None where steps like those so far find
+        theirs."""
+        return self._graphs.missing()
 
     def close(self) -> None:
         """See `Runtime.close`."""

@@ -1,5 +1,7 @@
 """Graphs of the decode step: which size serves, when it is captured, and how.
 
+A size is captured when it is first wanted, or before, while there is nothing else to do.
+
 A step of R rows is replayed at the least captured size that holds it; chunks of nobody fill it up.
 Graphs share one pool of memory: the largest is captured first, so that the smaller ones fit into
 what it left.
@@ -123,6 +125,12 @@ class DecodeGraphs(Generic[T]):
                 self._graphs[wanted, form] = self._capturer.capture(
                     lambda wanted=wanted: self._compute(wanted, form)  # type: ignore[misc]
                 )
+
+    def missing(self) -> tuple[int, StepForm] | None:
+        """The largest size that was not captured yet of a form that was wanted before."""
+        forms = dict.fromkeys(form for _, form in self._graphs)
+        wanted = ((size, form) for form in forms for size in reversed(self.sizes))
+        return next((one for one in wanted if one not in self._graphs), None)
 
     def replay(self, size: int, form: StepForm) -> T:
         """The results of a step, in memory that the next step of this size and form writes to."""

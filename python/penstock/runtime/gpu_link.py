@@ -3,7 +3,8 @@ between.
 
 On a CUDA device the host's ends are pinned, copies are ordered by the current stream, and a ring of
 staging buffers lets the host write the next step while the last ones are still being copied. On
-"cpu", for rehearsals, a copy is done when it is asked for.
+"cpu", for rehearsals, a copy is done when it is asked for, so one buffer is all of the ring; and
+the host's end is no tensor, since who counts tensors wants to know what a device would hold.
 """
 
 from __future__ import annotations
@@ -39,10 +40,13 @@ class Link:
     def __init__(self, device: torch.device, num_words: int) -> None:
         self._cuda = device.type == "cuda"
         self.words = torch.zeros(num_words, dtype=torch.int32, device=device)
-        self._staging = [
-            torch.zeros(num_words, dtype=torch.int32, pin_memory=self._cuda) for _ in range(RING)
-        ]
-        self._written: list[npt.NDArray[np.int32]] = [part.numpy() for part in self._staging]
+        self._pinned: list[torch.Tensor] = []
+        self._written: list[npt.NDArray[np.int32]] = [np.zeros(num_words, np.int32)] * RING
+        if self._cuda:
+            self._pinned = [
+                torch.zeros(num_words, dtype=torch.int32, pin_memory=True) for _ in range(RING)
+            ]
+            self._written = [part.numpy() for part in self._pinned]
         self._copied: list[Any] = [None] * RING
         self._next = 0
 
@@ -57,7 +61,8 @@ class Link:
     def send(self, num_words: int) -> None:
         """Copy the first words of the staging buffer to `words`, after what the stream has to do
         so far."""
-        self.words[:num_words].copy_(self._staging[self._next][:num_words], non_blocking=True)
+        staged = self._pinned[self._next] if self._cuda else torch.from_numpy(self.staging())
+        self.words[:num_words].copy_(staged[:num_words], non_blocking=True)
         self._copied[self._next] = self._mark()
         self._next = (self._next + 1) % RING
 

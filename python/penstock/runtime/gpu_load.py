@@ -108,10 +108,11 @@ def plan_sizes(
     taken_bytes = weight_bytes(model, settings, ops)
     memory = plan_device_memory(model.spec, taken_bytes, settings, free_bytes, sizes)
     of_host = available_bytes()
-    if of_host is not None and settings.tensor_parallel * memory.host_bytes > of_host:
+    if of_host is not None and memory.host_total_bytes > of_host:
         raise ModelError(
-            f"host_cache_mb is {settings.host_cache_mb}; {of_host >> 20} MiB of the host's memory "
-            "are available"
+            f"host_cache_mb is {settings.host_cache_mb}, guesses take up to "
+            f"{memory.guess_bytes >> 20} MiB; {of_host >> 20} MiB of the host's memory are "
+            "available"
         )
     return memory
 
@@ -176,7 +177,7 @@ def place(
         cache_blocks=shape.blocks - 1,  # the last is written to by what only fills steps up
         block_tokens=shape.block_tokens,
         weight_bytes=memory.weight_bytes if settings.quantize else placed.weight_bytes,
-        memory_bytes=memory.total_bytes,
+        memory_bytes=memory.host_total_bytes,
         overlaps=True,
         host_blocks=memory.host_blocks,
         most_saves=memory.most_saves,

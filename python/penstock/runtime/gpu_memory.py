@@ -1,7 +1,7 @@
 """The closed formula of an engine's memory on a GPU, computed before anything large is allocated.
 
-weights + cache + work of a step + graphs + rows + fixed. What is not taken by the rest is cache,
-unless a size is asked for. Nothing is tried out: no profiling run, so a start costs no step.
+weights + cache + work of a step + graphs + rows + rope + fixed. What is not taken by the rest is
+cache, unless a size is asked for. Nothing is tried out: no profiling run, so a start costs no step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from penstock.config import EngineSettings
 from penstock.models.low_rank import linear_sizes
 from penstock.models.spec import DecoderSpec
 from penstock.runtime.adapters import SLOTS_AN_ADAPTER
-from penstock.runtime.memory import MIB, CacheShape, inner_bytes, lora_bytes
+from penstock.runtime.gpu_rows import rows_bytes
+from penstock.runtime.gpu_upload import most_words
+from penstock.runtime.memory import MIB, CacheShape, guess_bytes, inner_bytes, lora_bytes
 from penstock.scheduler import MAX_DRAFT, step_token_budget
 
 SHARE = 0.92
@@ -47,13 +49,15 @@ class DevicePlan:
     longest sequence; `cache` has one block more than sequences may have. `adapter_bytes`: what
     adapters in use at the same time may take, beside the tables of their slots. `host_blocks`:
     blocks of the host's memory, to which a step saves up to `most_saves`. `devices`: how many take
-    as much each, of which all of this is one's."""
+    as much each, of which all of this is one's. `guess_bytes`: what speculation remembers of rows,
+    on the host, once for all devices."""
 
     weight_bytes: int
     cache: CacheShape
     work_bytes: int
     graph_bytes: int
     row_bytes: int
+    rope_bytes: int
     context_tokens: int
     step_tokens: int
     adapter_bytes: int = 0
@@ -61,6 +65,7 @@ class DevicePlan:
     host_blocks: int = 0
     most_saves: int = 0
     devices: int = 1
+    guess_bytes: int = 0
 
     @property
     def block_bytes(self) -> int:
@@ -68,8 +73,13 @@ class DevicePlan:
 
     @property
     def host_bytes(self) -> int:
-        """Of the host's memory."""
+        """Of the host's memory, for the blocks of one device."""
         return self.host_blocks * self.block_bytes
+
+    @property
+    def host_total_bytes(self) -> int:
+        """Of the host's memory, for all devices."""
+        return self.devices * self.host_bytes + self.guess_bytes
 
     @property
     def aside_bytes(self) -> int:
@@ -87,6 +97,7 @@ class DevicePlan:
             "work": self.work_bytes,
             "graphs": self.graph_bytes,
             "rows": self.row_bytes,
+            "rope": self.rope_bytes,
             "aside": self.aside_bytes,
             "fixed": FIXED_BYTES,
         }
@@ -110,6 +121,8 @@ class DevicePlan:
             aside = f"{_mib(self.aside_bytes)} to and from the host + "
             of_host = _mib(self.devices * self.host_bytes)
             host = f", and {of_host} MiB of the host ({self.host_blocks} blocks)"
+        if self.guess_bytes:
+            host += f", and {_mib(self.guess_bytes)} MiB of the host (guesses)"
         if self.adapter_bytes:
             adapters = f"{_mib(self.adapter_bytes)} adapters + {_mib(self.slot_bytes)} slots + "
         return (
@@ -117,6 +130,7 @@ class DevicePlan:
             f"{_mib(cache.size_bytes)} cache ({shape}) + "
             f"{_mib(self.work_bytes)} work ({self.step_tokens} tokens a step) + "
             f"{_mib(self.graph_bytes)} graphs + {_mib(self.row_bytes)} rows + "
+            f"{_mib(self.rope_bytes)} rope + "
             f"{aside}{_mib(FIXED_BYTES)} fixed = {_mib(self.total_bytes)} MiB {where}{host}"
         )
 
@@ -163,7 +177,16 @@ def plan_device_memory(
             "max_seqs or token_budget needs less"
         )
     context = min(wanted_context, (plan.cache.blocks - 1) * settings.block_tokens)
-    return replace(plan, context_tokens=context)
+    sized = _sized(spec, weight_bytes, settings, plan.cache, context, graph_sizes)
+    return replace(
+        sized,
+        adapter_bytes=plan.adapter_bytes,
+        slot_bytes=plan.slot_bytes,
+        host_blocks=host_blocks,
+        most_saves=most_saves,
+        devices=plan.devices,
+        guess_bytes=guess_bytes(settings, context),
+    )
 
 
 def cache_item_bytes(settings: EngineSettings) -> int:
@@ -199,17 +222,32 @@ def _sized(
     graphs += _gathered_bytes(spec, settings, largest, largest, item)
     variants = VARIANTS if settings.lora is None else 2 * VARIANTS
     graphs += variants * (logits + GRAPH_BYTES * len(graph_sizes))
-    max_blocks = -(-context // settings.block_tokens)
-    rows = 4 * (3 * (largest + 1) * max_blocks + 8 * step_tokens) + 4 * context * spec.rope.rotated
     return DevicePlan(
         weight_bytes=weight_bytes,
         cache=cache,
         work_bytes=work,
         graph_bytes=graphs,
-        row_bytes=rows,
+        row_bytes=_row_bytes(settings, largest, step_tokens, context),
+        rope_bytes=rope_bytes(spec, context),
         context_tokens=context,
         step_tokens=step_tokens,
     )
+
+
+def _row_bytes(settings: EngineSettings, largest: int, step_tokens: int, context: int) -> int:
+    """Of the table of rows, of the inputs of a step and of what the host sends for one."""
+    seqs, blocks = settings.max_seqs, -(-context // settings.block_tokens)
+    slots = 0 if settings.lora is None else SLOTS_AN_ADAPTER * settings.lora.max_adapters
+    words = most_words(seqs, largest, step_tokens, blocks, slots)
+    places = max(largest, seqs + MAX_DRAFT)
+    return 4 * words + rows_bytes(seqs, blocks, largest, max(step_tokens, largest), places)
+
+
+def rope_bytes(spec: DecoderSpec, context_tokens: int) -> int:
+    """Of the tables that rotate queries and keys, float32: that of the model, that of its layers
+    with a window where it is another, and two columns for layers that have none."""
+    local = 0 if spec.local_rope is None else spec.local_rope.rotated
+    return 4 * context_tokens * (spec.rope.rotated + local + 2)
 
 
 def _host_blocks(settings: EngineSettings, block_bytes: int) -> tuple[int, int]:

@@ -16,6 +16,15 @@ from penstock.runtime.gpu_upload import Packed
 Slots: TypeAlias = "StepSlots[torch.Tensor]"
 
 
+def rows_bytes(
+    max_seqs: int, max_blocks: int, max_chunks: int, step_tokens: int, max_places: int
+) -> int:
+    """What `DeviceRows` of these sizes take, beside the words of the link."""
+    state = (max_seqs + 1) * 4 * (6 + 2 + max_blocks)
+    chunks = 4 * (2 * max_chunks + 1 + max_chunks * max_blocks)
+    return state + chunks + 4 * 3 * step_tokens + max_places * 4 * (5 + 4)
+
+
 class DeviceRows:
     """Rows of `max_seqs` sequences with up to `max_blocks` blocks, and the one that fills steps up,
     whose only token is written to `scratch_block`. Steps have up to `max_chunks` chunks,
@@ -42,12 +51,6 @@ class DeviceRows:
         self._state.known[max_seqs] = 1
         self._state.tables[max_seqs] = scratch_block
         self._slots = _new_slots(max_chunks, step_tokens, max_places, max_blocks, device)
-
-    @property
-    def size_bytes(self) -> int:
-        state, slots = self._state, self._slots
-        tables = state.tables.nbytes + slots.inputs.block_tables.nbytes
-        return int(tables + self._link.words.nbytes + 3 * slots.inputs.tokens.nbytes)
 
     def update(self, packed: Packed) -> None:
         """Send a step's words and take in the changes among them."""

@@ -49,6 +49,18 @@ def is_decode(plan: StepPlan) -> bool:
     )
 
 
+def most_words(
+    max_seqs: int, max_chunks: int, step_tokens: int, max_blocks: int, num_slots: int
+) -> int:
+    """Words of the largest step: see `StepPacker`."""
+    most_tokens = max(step_tokens, max_chunks)
+    places = min(most_tokens, max_chunks + max_seqs + MAX_DRAFT)
+    chunks = GroupWords(min(max_chunks, num_slots), max_chunks, most_tokens, places).end
+    updates = max_seqs * UPDATE_WORDS
+    runs = (2 * max_seqs + MAX_DRAFT) * RUN_WORDS
+    return chunks + updates + runs + max_seqs * max_blocks + step_tokens
+
+
 class StepPacker:
     """Packs steps over `rows`. `max_chunks`: the most of a step, with what fills it up; there are
     `num_slots` slots for adapters."""
@@ -75,12 +87,7 @@ class StepPacker:
         self._decode[:, 2] = 1
         self._decode[:, 3] = self._decode[:, 4] = np.arange(max_chunks)
         self._decode[:, 6] = -1
-        most_tokens = max(step_tokens, max_chunks)
-        places = min(most_tokens, max_chunks + max_seqs + MAX_DRAFT)
-        chunks = self._group_words(max_chunks, most_tokens, places).end
-        updates = max_seqs * UPDATE_WORDS
-        runs = (2 * max_seqs + MAX_DRAFT) * RUN_WORDS
-        self.most_words = chunks + updates + runs + max_seqs * max_blocks + step_tokens
+        self.most_words = most_words(max_seqs, max_chunks, step_tokens, max_blocks, num_slots)
 
     def pack(self, plan: StepPlan, words: Ints, fill_up_to: int = 0) -> Packed:
         """Pack a step into `words`. The table of rows has taken the plan in. A step of decodes gets

@@ -15,7 +15,7 @@ from penstock.scheduler.types import StepPlan, StepResult
 class RuntimeInfo(msgspec.Struct, frozen=True):
     """What a loaded model turned out to be. `context_tokens`: most tokens of a sequence;
     `cache_blocks` blocks of `block_tokens` tokens hold the keys and values; `weight_bytes` as
-    packed or, where that is unknown, as read; `memory_bytes`: the sum of the memory formula.
+    packed or, where that is unknown, as read; `memory_bytes`: of the host's memory, by the formula.
     `overlaps`: it computes while the host does other things, so that a second step may be submitted
     before the first is collected. `host_blocks`: of the host, for prefixes that the cache has no
     room for any more, of which a step saves up to `most_saves`."""
@@ -69,8 +69,8 @@ class Runtime(Protocol):
         """What the oldest step that was submitted drew, once it is there."""
 
     def prepare(self) -> bool:
-        """A few milliseconds of work that later steps need not do then, for when there is nothing
-        else to do. False: there was none."""
+        """A short piece of work that later steps need not do then, for when there is nothing else
+        to do. False: there was none."""
 
     def close(self) -> None:
         """Give memory and threads back; nothing else is called after it."""

@@ -104,8 +104,13 @@ class LeadingRuntime:
         return self.collect()
 
     def prepare(self) -> bool:
-        """See `Runtime.prepare`: all memory is taken at the start."""
-        return False
+        """See `GpuRuntime.prepare`; every rank captures the same."""
+        missing = self._own.missing_graph()
+        if missing is None:
+            return False
+        size, form = missing
+        self.warm(size, form=form)
+        return True
 
     def close(self) -> None:
         """See `Runtime.close`. No process, socket or file of the ranks is left."""

@@ -15,7 +15,7 @@ from collections import deque
 from itertools import groupby
 from operator import attrgetter
 
-from penstock.base.errors import ContextLengthExceeded, InvalidRequest, Overloaded
+from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.dialog import Sampling
 from penstock.scheduler.ahead import draft_ahead
 from penstock.scheduler.cache import BlockCache
@@ -25,6 +25,7 @@ from penstock.scheduler.guide import Guide
 from penstock.scheduler.harvest import Harvest
 from penstock.scheduler.host_tier import HostTier
 from penstock.scheduler.pace import StepPace
+from penstock.scheduler.queue_bound import QueueBound
 from penstock.scheduler.sequence import FinishReason, Progress, Sequence
 from penstock.scheduler.speculation import INDEXED_A_ROW, MAX_DRAFT, Speculation
 from penstock.scheduler.types import NO_ADAPTER, Admit, AppendBlocks, StepPlan, StepResult
@@ -42,11 +43,11 @@ class Scheduler:
     the host looks at what it drew may have a second one: `plan_ahead`, before the `commit` of the
     first.
 
-    `num_blocks` blocks of `block_tokens` tokens; `max_seqs` rows; at most `max_queue` requests
-    wait; no sequence has more than `context_tokens` tokens; no step more than
-    `step_token_budget(...)`. `no_kv_cache`: every step recomputes the whole context of each
-    sequence in it. `speculation`: guess tokens where it pays. `tier`: the host's part of the cache,
-    None without one. `secret` keys the prefix hash; None draws one.
+    `num_blocks` blocks of `block_tokens` tokens; `max_seqs` rows; a request is taken while fewer
+    than `max_queue` wait for which there is no row; no sequence has more than `context_tokens`
+    tokens; no step more than `step_token_budget(...)`. `no_kv_cache`: every step recomputes the
+    whole context of each sequence in it. `speculation`: guess tokens where it pays. `tier`: the
+    host's part of the cache, None without one. `secret` keys the prefix hash; None draws one.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Scheduler:
         self._budget = step_token_budget(token_budget, context_tokens, no_kv_cache=no_kv_cache)
         self._context_tokens = context_tokens
         self._max_seqs = max_seqs
-        self._max_queue = max_queue
+        self._bound = QueueBound(max_queue)
         self._keeps_cache = not no_kv_cache
         self._speculates = speculation and not no_kv_cache
         self._pace = StepPace(min_share=block_tokens)
@@ -114,10 +115,12 @@ class Scheduler:
         adapter: str = "",
         adapter_slot: int = NO_ADAPTER,
         held: bool = False,
+        group: str = "",
     ) -> None:
         """Queue a request under an `id` that is not in use. A `guide` that is not made yet, and the
         slot of an `adapter` (a generation, "" for none) that is not in memory yet, are given to
-        `release`; until then the request is `held` and others pass it.
+        `release`; until then the request is `held` and others pass it. While one of a `group` is
+        unfinished, the queue is never too full for the others of it.
 
         With a `max_tokens` of 0 the prompt is computed and nothing drawn. Raises InvalidRequest for
         an empty prompt or max_tokens < 0, ContextLengthExceeded for a sequence that could never
@@ -126,11 +129,7 @@ class Scheduler:
         assert id not in self._sequences, f"request {id} is already here"
         known_limit = self._checked_limit(len(token_ids), max_tokens)
         queued = len(self._waiting) + len(self._held)
-        if queued >= self._max_queue:
-            raise Overloaded(
-                f"{queued} requests are waiting already; try again later",
-                retry_after_s=1,
-            )
+        self._bound.check(group, queued, len(self._free_rows))
         sequence = Sequence(
             id,
             token_ids,
@@ -142,8 +141,10 @@ class Scheduler:
             cache_salt,
             prompt_logprobs,
             adapter,
+            group,
         )
         self._sequences[id] = sequence
+        self._bound.enter(group)
         if held:
             self._held[id] = sequence
         else:
@@ -162,6 +163,7 @@ class Scheduler:
         sequence = self._sequences.pop(id, None)
         if sequence is None:
             return False
+        self._bound.leave(sequence.group)
         self._harvest.completed[reason] += 1
         if self._held.pop(id, None) is not None:
             return True
@@ -234,6 +236,7 @@ class Scheduler:
                 if not self._harvest.take(sequence, chunk, own, scores, progress):
                     continue
                 del self._sequences[sequence.id]
+                self._bound.leave(sequence.group)
             sequence.aborted = self._flies(sequence)  # the next step still writes to its blocks
             if not sequence.aborted:
                 self._vacate(sequence)

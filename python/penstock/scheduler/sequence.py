@@ -47,7 +47,7 @@ class Sequence:
     to one who asked for that (`prompt_logprobs`) and was not told yet. `adapter`: the generation
     that it computes with, from the runtime's slot `adapter_slot` on as soon as it is queued.
     `restored_by`: the step that brings blocks of it back from the host, 0 when they are known, or
-    awaited, to be there.
+    awaited, to be there. `group`: of the requests that are admitted together, "" for none.
     """
 
     __slots__ = (
@@ -58,6 +58,7 @@ class Sequence:
         "cached_tokens",
         "computed",
         "decoding",
+        "group",
         "guide",
         "id",
         "keys",
@@ -92,8 +93,10 @@ class Sequence:
         salt: bytes,
         prompt_logprobs: int | None = None,
         adapter: str = "",
+        group: str = "",
     ) -> None:
         self.id = id
+        self.group = group
         self.adapter = adapter
         self.adapter_slot = NO_ADAPTER
         self.tokens = array("i", token_ids)

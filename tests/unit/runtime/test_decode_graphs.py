@@ -73,6 +73,23 @@ def test_steps_with_adapters_have_graphs_of_their_own_when_there_are_some() -> N
     assert recorder.graphs.replay(24, ADAPTED) == (24, ADAPTED)
 
 
+def test_what_is_missing_is_the_largest_of_the_forms_that_were_wanted() -> None:
+    graphs = Recorder().graphs
+    assert graphs.missing() is None
+    graphs.make(8, FREE)
+    graphs.make(1, STEERED)
+    found = []
+    while (missing := graphs.missing()) is not None:
+        graphs.make(*missing)
+        found.append(missing)
+    sizes = (24, 16, 12, 8, 4, 2, 1)
+    assert found == [
+        *((size, FREE) for size in sizes[1:] if size != 8),
+        *((size, STEERED) for size in sizes[1:-1]),
+    ]
+    assert not any(form.adapted for _, form in graphs.captured)
+
+
 def test_a_replay_gives_the_results_of_its_own_capture() -> None:
     recorder = Recorder()
     recorder.graphs.make(4, FREE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
 from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_memory import DevicePlan, plan_device_memory
 from penstock.runtime.load import weight_bytes
-from penstock.scheduler import MAX_DRAFT
+from penstock.scheduler import INDEX_BYTES, MAX_DRAFT
 
 GIB = 1 << 30
 LLAMA_8B = DecoderSpec(
@@ -93,6 +94,24 @@ def test_a_context_is_clamped_to_what_the_cache_holds() -> None:
     long = msgspec.structs.replace(SETTINGS, context_tokens=None, max_seqs=8)
     found = plan(long, 26 * GIB)
     assert found.context_tokens == (found.cache.blocks - 1) * 16 < 131072
+
+
+def test_of_a_context_that_is_clamped_every_term_is_that_of_what_is_left() -> None:
+    long = msgspec.structs.replace(SETTINGS, context_tokens=None, max_seqs=8)
+    clamped = plan(long, 26 * GIB)
+    asked = msgspec.structs.replace(long, context_tokens=clamped.context_tokens)
+    assert replace(plan(asked, 26 * GIB), cache=clamped.cache) == clamped
+
+
+def test_guesses_take_memory_of_the_host() -> None:
+    found = plan(msgspec.structs.replace(SETTINGS, speculation=True))
+    assert found.guess_bytes == 256 * 4096 * INDEX_BYTES
+    assert found.formula().endswith("of the device, and 144 MiB of the host (guesses)")
+    assert found.total_bytes == plan().total_bytes
+    assert "guesses" not in plan().formula()
+    # of a divided model rank 0 alone guesses
+    both = msgspec.structs.replace(SETTINGS, speculation=True, tensor_parallel=2)
+    assert plan(both).guess_bytes == found.guess_bytes
 
 
 def test_of_a_divided_model_the_numbers_are_of_each_device() -> None:

@@ -49,7 +49,7 @@ PLAN = StepPlan(
     restores=(CopyBlock(1, 2),),
     awaits=6,
 )
-MEMORY = DevicePlan(1, CacheShape(1, 2, 3, 4, 5, 6), 1, 2, 3, 4, 5, host_blocks=3, devices=2)
+MEMORY = DevicePlan(1, CacheShape(1, 2, 3, 4, 5, 6), 1, 2, 3, 4, 5, 6, host_blocks=3, devices=2)
 
 
 @pytest.fixture

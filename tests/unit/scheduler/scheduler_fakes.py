@@ -296,6 +296,7 @@ class Harness:
         guide: ScriptedGuide | None = None,
         held: bool = False,
         prompt_logprobs: int | None = None,
+        group: str = "",
     ) -> None:
         self.scheduler.submit(
             id,
@@ -308,6 +309,7 @@ class Harness:
             guide=guide,
             held=held,
             prompt_logprobs=prompt_logprobs,
+            group=group,
         )
         self.answers[id] = []
         self.scores[id] = []

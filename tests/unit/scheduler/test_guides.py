@@ -96,8 +96,9 @@ def test_a_held_request_waits_and_others_pass_it() -> None:
 
 
 def test_a_held_request_counts_in_the_queue() -> None:
-    harness = Harness(max_queue=1)
+    harness = Harness(max_queue=1, max_seqs=1)
     harness.submit("held", PROMPT, held=True)
+    harness.submit("next", PROMPT, held=True)
     with pytest.raises(Overloaded):
         harness.submit("other", PROMPT)
 

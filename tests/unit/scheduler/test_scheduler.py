@@ -261,8 +261,8 @@ def test_what_never_fits_is_refused() -> None:
 
 
 def test_a_full_queue_refuses_with_a_time_to_come_back() -> None:
-    harness = Harness(max_queue=2)
-    harness.submit("a", [1])
+    harness = Harness(max_queue=1, max_seqs=1)
+    harness.submit("a", [1], max_tokens=1)
     harness.submit("b", [2])
     with pytest.raises(Overloaded) as refused:
         harness.submit("c", [3])
@@ -271,6 +271,44 @@ def test_a_full_queue_refuses_with_a_time_to_come_back() -> None:
     harness.submit("c", [3])
     harness.run()
     assert len(harness.finishes) == 3
+
+
+def test_those_whose_rows_are_free_do_not_count_in_the_queue() -> None:
+    harness = Harness(max_queue=2, max_seqs=4)
+    for place in range(6):
+        harness.submit(str(place), [place])
+    with pytest.raises(Overloaded):
+        harness.submit("one too many", [7])
+    harness.run()
+    assert len(harness.finishes) == 6
+
+
+def test_a_queue_with_room_for_the_first_of_a_group_takes_it_whole() -> None:
+    harness = Harness(max_queue=1, max_seqs=2)
+    for place in range(4):
+        harness.submit(f"a{place}", [place], group="a")
+    harness.step()
+    for place in range(4, 20):
+        harness.submit(f"a{place}", [place], group="a")
+    with pytest.raises(Overloaded):
+        harness.submit("b", [1], group="b")
+    with pytest.raises(Overloaded):
+        harness.submit("c", [1])
+    harness.scheduler.abort("a19")
+    harness.run()
+    assert len(harness.finishes) == 19
+
+
+def test_a_group_that_is_over_opens_the_queue_to_nobody() -> None:
+    harness = Harness(max_queue=1, max_seqs=1)
+    harness.submit("a", [1], group="a", max_tokens=1)
+    harness.submit("aborted", [1], group="a")
+    harness.scheduler.abort("aborted")
+    harness.run()
+    harness.submit("b", [1])
+    harness.submit("c", [1])
+    with pytest.raises(Overloaded):
+        harness.submit("d", [1], group="a")
 
 
 def test_without_a_cache_every_step_computes_whole_contexts() -> None:

@@ -21,7 +21,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         block_tokens=st.integers(1, 4),
         max_seqs=st.integers(1, 4),
         token_budget=st.integers(1, 12),
-        max_queue=st.integers(2, 8),
+        max_queue=st.integers(1, 8),
         prefix_caching=st.booleans(),
         no_kv_cache=st.sampled_from([False, False, False, True]),
         speculation=st.booleans(),
@@ -44,6 +44,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.in_flight: list[tuple[StepPlan, StepResult]] = []
         self.count = 0
         self.held: dict[str, ScriptedGuide] = {}
+        self.groups: dict[str, str] = {}
         self.arrivals: list[str] = []
 
     @rule(
@@ -56,6 +57,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         opening=st.none() | st.lists(st.integers(0, 49), max_size=4),
         held=st.booleans(),
         prompt_logprobs=st.none() | st.just(0),
+        group=st.sampled_from(["", "", "a", "b"]),
     )
     def submit(
         self,
@@ -68,23 +70,29 @@ class SchedulerMachine(RuleBasedStateMachine):
         opening: list[int] | None,
         held: bool,
         prompt_logprobs: int | None,
+        group: str,
     ) -> None:
         prompt, id = stem[:cut] + tail, f"r{self.count}"
         self.count += 1
         harness = self.harness
-        waiting = harness.scheduler.gauges().sequences_waiting
+        gauges = harness.scheduler.gauges()
+        free_rows = gauges.sequences_capacity - gauges.sequences_running
+        left_over = gauges.sequences_waiting - free_rows
+        over = self.aborted | harness.finishes.keys()
+        joins = any(name == group != "" and id not in over for id, name in self.groups.items())
         try:
             held &= opening is not None
             guides = [None if opening is None else ScriptedGuide(tuple(opening)) for _ in range(2)]
             guide = None if held else guides[0]
-            harness.submit(id, prompt, max_tokens, stops, salt, guide, held, prompt_logprobs)
+            harness.submit(id, prompt, max_tokens, stops, salt, guide, held, prompt_logprobs, group)
         except ContextLengthExceeded:
             assert len(prompt) > harness.context_tokens - min(max_tokens, 1)
             return
         except Overloaded:
-            assert waiting >= harness.max_queue
+            assert left_over >= harness.max_queue and not joins
             return
-        assert waiting < harness.max_queue
+        assert left_over < harness.max_queue or joins
+        self.groups[id] = group
         room = harness.context_tokens - len(prompt)
         self.expected[id] = answer_alone(
             prompt, min(max_tokens, room), stops, guides[1], harness.vocab
