@@ -9,6 +9,8 @@ from __future__ import annotations
 import codecs
 import mimetypes
 import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -24,9 +26,13 @@ if TYPE_CHECKING:
 
 MAX_FILES: Final = 64
 """In one request: each is read, and perhaps fetched, before the answer can begin."""
+MAX_FETCHED_BYTES: Final = 128 * 1024 * 1024
+"""Of all the files that one request has fetched: it is itself no longer than their addresses."""
 MAX_PREVIEW_CHARS: Final = 4096
 MAX_REQUEST_CHARS: Final = 32768
 LONGEST_CHAR_BYTES: Final = 4
+# Tells a preview of a file, and whether there is more of it.
+HEAD_BYTES: Final = (MAX_PREVIEW_CHARS + 2) * LONGEST_CHAR_BYTES
 TEXT_TYPE: Final = "text/plain"
 BINARY_TYPE: Final = "application/octet-stream"
 PURPOSE: Final = "user_data"
@@ -45,7 +51,7 @@ class FileStore(Protocol):
 
     async def get(self, id: str) -> StoredFile | None: ...
 
-    async def read(self, id: str) -> bytes: ...
+    async def open(self, id: str) -> AsyncGenerator[bytes, None]: ...
 
 
 class UrlFetcher(Protocol):
@@ -92,6 +98,7 @@ class Attachments:
             return await self._of_stored(part.file_id, where, budget)
         if part.url is not None:
             fetched = await self._fetcher.fetch(part.url, field=where)
+            budget.count_fetched(len(fetched.data), where)
             name, data = part.name or fetched.name, fetched.data
             mime_type = part.mime_type or fetched.mime_type
         else:
@@ -112,14 +119,24 @@ class Attachments:
                 code="file_not_found",
             )
         known = _Known(stored.name, stored.mime_type, stored.size_bytes)
-        beginning = None if stored.elided else text_of(await self._files.read(file_id))
+        beginning = None if stored.elided else text_of(await self._beginning(file_id))
         return budget.show(known, beginning)
+
+    async def _beginning(self, file_id: str) -> bytes:
+        """Of a stored file, as much as `text_of` looks at, and more where there is more."""
+        head = bytearray()
+        async with aclosing(await self._files.open(file_id)) as pieces:
+            async for piece in pieces:
+                head += piece
+                if len(head) > HEAD_BYTES:
+                    break
+        return bytes(head)
 
 
 def text_of(data: bytes) -> str | None:
     """The beginning of UTF-8 text, at most one character more than a preview; None for what is
     binary as far as that."""
-    head = data[: (MAX_PREVIEW_CHARS + 2) * LONGEST_CHAR_BYTES]
+    head = data[:HEAD_BYTES]
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     try:
         text = decoder.decode(head, final=len(head) == len(data))
@@ -172,15 +189,25 @@ class _Stored:
 
 @dataclass(slots=True)
 class _Budget:
-    """What the previews of one request may still take."""
+    """What the files of one request have taken, and what their previews may still take."""
 
     left_chars: int = MAX_REQUEST_CHARS
     num_files: int = 0
+    fetched_bytes: int = 0
 
     def count_file(self, where: str) -> None:
         self.num_files += 1
         if self.num_files > MAX_FILES:
             raise InvalidRequest(f"a request may have at most {MAX_FILES} files", field="messages")
+
+    def count_fetched(self, size_bytes: int, where: str) -> None:
+        self.fetched_bytes += size_bytes
+        if self.fetched_bytes > MAX_FETCHED_BYTES:
+            raise InvalidRequest(
+                f"the files that a request has fetched may have at most {MAX_FETCHED_BYTES} bytes",
+                field=where,
+                code="url_too_large",
+            )
 
     def show(self, known: _Known, beginning: str | None) -> Text:
         """The text in place of a file. It has no id in it, so that a conversation whose client

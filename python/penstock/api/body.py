@@ -14,6 +14,9 @@ from penstock.base.errors import Overloaded, PayloadTooLarge
 
 # All bodies that are being received may hold this many times the limit of one of them.
 BUDGET_BODIES = 8
+# A body up to this share of the limit is taken whatever the others hold: a few clients who send
+# large ones slowly shut nobody else out.
+SMALL_BODY_SHARE = 256
 
 
 class BodyReader:
@@ -33,17 +36,23 @@ class BodyReader:
 
     async def kept(self, record: RequestRecord, receive: Receive) -> AsyncGenerator[bytes, None]:
         """The body as it arrives, for who keeps all of it: counted until the generator is closed.
-        Raises what `stream` does, and Overloaded if too many are being received."""
+        Raises what `stream` does, and Overloaded for one that is not small if too many are being
+        received."""
         held_bytes = 0
         try:
             async for chunk in self.stream(record, receive):
                 held_bytes += len(chunk)
                 self._held_bytes += len(chunk)
-                if self._held_bytes > BUDGET_BODIES * self._limit_bytes:
+                if self._is_over_budget(held_bytes):
                     raise Overloaded("too many large requests are being received")
                 yield chunk
         finally:
             self._held_bytes -= held_bytes
+
+    def _is_over_budget(self, body_bytes: int) -> bool:
+        """Whether a body of which so much has come is one too many."""
+        small = body_bytes <= self._limit_bytes // SMALL_BODY_SHARE
+        return not small and self._held_bytes > BUDGET_BODIES * self._limit_bytes
 
     async def stream(self, record: RequestRecord, receive: Receive) -> AsyncIterator[bytes]:
         """The body as it arrives. Raises PayloadTooLarge as soon as it is known to be too large,

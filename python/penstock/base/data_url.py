@@ -9,22 +9,40 @@ from urllib.parse import unquote_to_bytes
 
 SCHEME: Final = "data:"
 URL_SAFE: Final = str.maketrans("-_", "+/")
+MAX_HEAD_CHARS: Final = 4096
+PIECE_CHARS: Final = 64 * 1024
+ESCAPE_CHARS: Final = len("%41")
 
 
 def decode_data_url(url: str) -> tuple[bytes, str | None]:
     """(content, media type or None where the URL names none). Raises ValueError."""
     if url[: len(SCHEME)].lower() != SCHEME:
         raise ValueError("not a data: URL")
-    head, comma, data = url[len(SCHEME) :].partition(",")
-    if not comma:
-        raise ValueError("a data: URL has a comma before its content")
-    kind, *parameters = head.split(";")
+    comma = url.find(",", 0, len(SCHEME) + MAX_HEAD_CHARS)
+    if comma < 0:
+        raise ValueError("a data: URL has a media type, a comma and its content")
+    data = url[comma + 1 :]
+    kind, *parameters = url[len(SCHEME) : comma].split(";")
     if parameters and parameters[-1].strip().lower() == "base64":
-        text = unquote_to_bytes(data).decode("ascii") if "%" in data else data
+        text = _unquoted(data).decode("ascii") if "%" in data else data
         content = decode_base64(text)
     else:
-        content = unquote_to_bytes(data)
+        content = _unquoted(data)
     return content, kind.strip().lower() or None
+
+
+def _unquoted(text: str) -> bytes:
+    """`unquote_to_bytes`, which makes an object of every escape, on one piece after the other; no
+    piece ends within an escape."""
+    content = bytearray()
+    start = 0
+    while start < len(text):
+        end = start + PIECE_CHARS
+        cut = text.find("%", end - ESCAPE_CHARS + 1, end)
+        end = end if cut < 0 or end >= len(text) else cut
+        content += unquote_to_bytes(text[start:end])
+        start = end
+    return bytes(content)
 
 
 def decode_base64(text: str) -> bytes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
 
 import httpcore
 
@@ -19,14 +20,30 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """Host and port -> its addresses, in the order in which they are to be tried. Raises OSError."""
 
 
+RESOLVERS: Final = 16
+"""Names that are looked up at once: one whose servers are silent takes a thread for many seconds,
+also when nobody waits for it any more."""
+
+
 class ForbiddenAddress(Exception):
     """A name has an address that nothing is fetched from."""
 
 
-async def resolve_by_system(host: str, port: int) -> Sequence[str]:
-    """As this machine resolves names."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+class SystemResolver:
+    """Resolves names as this machine does, in threads of its own: nothing else waits for those
+    whose names clients choose."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(RESOLVERS, "penstock-resolve")
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        """See Resolve."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, _addresses_of, host, port)
+
+
+def _addresses_of(host: str, port: int) -> Sequence[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 

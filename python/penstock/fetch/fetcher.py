@@ -14,12 +14,13 @@ import httpcore
 import httpx
 
 from penstock.base.data_url import SCHEME, decode_data_url
+from penstock.base.errors import Overloaded
 from penstock.fetch.addresses import AllowList
 from penstock.fetch.connecting import (
     CheckedBackend,
     ForbiddenAddress,
     Resolve,
-    resolve_by_system,
+    SystemResolver,
 )
 from penstock.fetch.errors import UrlForbidden, UrlTooLarge, UrlUnreachable
 
@@ -41,9 +42,11 @@ def public_certificates() -> ssl.SSLContext:
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """`timeout_s`: of a whole fetch with its redirects."""
+    """`timeout_s`: of a whole fetch with its redirects. `max_held_bytes`: of all the bodies that
+    are being received at once."""
 
     max_bytes: int = 64 * 1024 * 1024
+    max_held_bytes: int = 512 * 1024 * 1024
     max_redirects: int = 3
     timeout_s: float = 30.0
 
@@ -60,28 +63,30 @@ class Fetched:
 class Fetcher:
     """Fetches for clients. Nothing is kept between two fetches: no connection, name or cookie.
 
-    `resolve`: how names become addresses. `tls`: makes the context of https, with the first fetch:
-    reading the certificates takes its time.
+    `resolve`: how names become addresses; None: as this machine does. `tls`: makes the context of
+    https, with the first fetch: reading the certificates takes its time.
     """
 
     def __init__(
         self,
         allow: AllowList,
         limits: FetchLimits = FetchLimits(),
-        resolve: Resolve = resolve_by_system,
+        resolve: Resolve | None = None,
         tls: Callable[[], ssl.SSLContext] = public_certificates,
     ) -> None:
         self._allow = allow
         self._limits = limits
-        self._resolve = resolve
+        self._resolve = resolve or SystemResolver()
         self._make_tls = tls
         self._tls: ssl.SSLContext | None = None
+        self._held_bytes = 0
 
     async def fetch(self, url: str, *, field: str) -> Fetched:
         """What an http(s) or data: URL holds. `field`: the request's field that has it, for errors.
-        Raises UrlForbidden, UrlUnreachable, UrlTooLarge."""
+        Raises UrlForbidden, UrlUnreachable, UrlTooLarge, and Overloaded where too much is being
+        received."""
         if url[: len(SCHEME)].lower() == SCHEME:
-            return self._decoded(url, field)
+            return await asyncio.to_thread(self._decoded, url, field)  # it may be long
         try:
             return await asyncio.wait_for(self._follow(url, field), self._limits.timeout_s)
         except asyncio.TimeoutError:
@@ -155,13 +160,22 @@ class Fetcher:
             raise self._too_large(field)
         chunks: list[bytes] = []
         size = 0
-        async with aclosing(answer.aiter_stream()) as stream:  # type: ignore[type-var]
-            async for chunk in stream:
-                size += len(chunk)
-                if size > self._limits.max_bytes:
-                    raise self._too_large(field)
-                chunks.append(chunk)
-        return b"".join(chunks)
+        try:
+            async with aclosing(answer.aiter_stream()) as stream:  # type: ignore[type-var]
+                async for chunk in stream:
+                    size += len(chunk)
+                    self._held_bytes += len(chunk)
+                    self._check_size(size, field)
+                    chunks.append(chunk)
+            return b"".join(chunks)
+        finally:
+            self._held_bytes -= size
+
+    def _check_size(self, size: int, field: str) -> None:
+        if size > self._limits.max_bytes:
+            raise self._too_large(field)
+        if self._held_bytes > self._limits.max_held_bytes:
+            raise Overloaded("too many large files are being fetched", field=field)
 
     def _too_large(self, field: str) -> UrlTooLarge:
         most = self._limits.max_bytes
@@ -182,9 +196,10 @@ def _parsed(text: str, field: str, base: httpx.URL | None = None) -> httpx.URL:
     """An absolute http(s) URL without credentials. Raises UrlForbidden."""
     try:
         url = httpx.URL(text) if base is None else base.join(text)
+        host = url.host  # decoded here, where it may be an international name that is none
     except (httpx.InvalidURL, ValueError, TypeError):
         raise UrlForbidden("not a valid URL", field=field) from None
-    if url.scheme not in ("http", "https") or not url.host:
+    if url.scheme not in ("http", "https") or not host:
         raise UrlForbidden("only http: and https: URLs are fetched", field=field)
     if url.port is not None and not 1 <= url.port <= MAX_PORT:
         raise UrlForbidden("not a valid URL", field=field)

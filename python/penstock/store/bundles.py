@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import stat
+import struct
 import unicodedata
 import zipfile
 import zlib
@@ -20,6 +21,7 @@ MAX_PATH_CHARS: Final = 512
 MAX_PART_BYTES: Final = 200
 MAX_DESCRIPTION_CHARS: Final = 1024
 MAX_MANIFEST_BYTES: Final = 1024 * 1024
+MAX_HEAD_LINES: Final = 1000
 MANIFEST: Final = "SKILL.md"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # What archivers add by themselves.
@@ -29,6 +31,16 @@ ZIP_MARK: Final = b"PK"
 METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 ENCRYPTED: Final = 0x1
 READ_BYTES: Final = 256 * 1024
+# Of the archive's list of entries, which is read as a whole, before any of them can be looked at.
+MAX_DIRECTORY_BYTES: Final = 2 * MAX_FILES * 1024
+# The record at the end of an archive: its mark, four counts, the directory's size and place, the
+# length of a comment.
+END_RECORD: Final = struct.Struct("<4s4H2LH")
+END_MARK: Final = b"PK\5\6"
+MAX_COMMENT_BYTES: Final = 1 << 16
+# Before the end record of an archive in the Zip64 form, which only needs it beyond 4 GiB.
+LOCATOR_MARK: Final = b"PK\6\7"
+LOCATOR_BYTES: Final = 20
 
 
 def read_bundle(uploads: Iterable[tuple[str, bytes]]) -> SkillBundle:
@@ -50,16 +62,17 @@ def read_bundle(uploads: Iterable[tuple[str, bytes]]) -> SkillBundle:
 def read_manifest(data: bytes) -> tuple[str, str]:
     """(name, description) of a SKILL.md. Its head is read line by line; an indented line goes on
     the one before it."""
-    fields: dict[str, str] = {}
+    fields: dict[str, list[str]] = {}
     key = ""
     for line in _head_lines(data):
         if line[:1] in (" ", "\t") and key:
-            fields[key] = f"{fields[key]} {line.strip()}".strip()
+            fields[key].append(line.strip())
         elif ":" in line and line[:1] != "#":
             key, _, value = line.partition(":")
             key = key.strip()
-            fields[key] = value.strip()
-    name, description = (_scalar(fields.get(wanted, "")) for wanted in ("name", "description"))
+            fields[key] = [value.strip()]
+    told = {key: " ".join(filter(None, lines)) for key, lines in fields.items()}
+    name, description = (_scalar(told.get(wanted, "")) for wanted in ("name", "description"))
     if not NAME.fullmatch(name):
         raise refused(
             f"{MANIFEST}: `name` must be 1 to 64 letters, digits, '.', '_' or '-', "
@@ -76,10 +89,13 @@ def refused(why: str) -> InvalidRequest:
 
 
 def _unzip(archive: bytes) -> Iterator[tuple[str, bytes]]:
+    _check_directory(archive)
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as packed:
             if len(packed.infolist()) > 2 * MAX_FILES:
                 raise refused(f"the archive has more than {MAX_FILES} files")
+            if sum(entry.compress_size for entry in packed.infolist()) > len(archive):
+                raise refused("the archive's entries overlap")
             left = MAX_BYTES
             for entry in packed.infolist():
                 _check_entry(entry)
@@ -90,6 +106,21 @@ def _unzip(archive: bytes) -> Iterator[tuple[str, bytes]]:
                 yield entry.filename, data
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError):
         raise refused("the archive is damaged") from None
+
+
+def _check_directory(archive: bytes) -> None:
+    """Bound the list of entries by what the end record says of it. The record is looked for where
+    `zipfile` looks: without a comment at the very end, else the last mark that is near enough."""
+    at = len(archive) - END_RECORD.size
+    if archive[at : at + 4] != END_MARK or archive[-2:] != b"\0\0":
+        at = archive.rfind(END_MARK, max(0, at - MAX_COMMENT_BYTES))
+    if not 0 <= at <= len(archive) - END_RECORD.size:
+        raise refused("the archive is damaged")
+    size_bytes = END_RECORD.unpack_from(archive, at)[5]
+    if size_bytes > MAX_DIRECTORY_BYTES:
+        raise refused(f"the archive's list of files has more than {MAX_DIRECTORY_BYTES} bytes")
+    if archive[max(0, at - LOCATOR_BYTES) :].startswith(LOCATOR_MARK):
+        raise refused("the archive has the Zip64 form, which no skill needs")
 
 
 def _check_entry(entry: zipfile.ZipInfo) -> None:
@@ -178,6 +209,8 @@ def _head_lines(data: bytes) -> list[str]:
     for index, line in enumerate(lines[1:], 1):
         if line.strip() == "---":
             return lines[1:index]
+        if index > MAX_HEAD_LINES:
+            raise refused(f"the head of {MANIFEST} has more than {MAX_HEAD_LINES} lines")
     raise refused(f"the head of {MANIFEST} has no end: a line of ---")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from stores import opened, sqlite_settings
 from tiny_text import IM_END, tiny_template, tiny_tokenizer
 
 from penstock.agent import AgentLoop
+from penstock.agent import attachments as agent_attachments
 from penstock.agent.attachments import Attachments, text_of
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
@@ -96,6 +98,30 @@ async def test_a_file_is_named_as_the_client_wrote_it(attachments: Attachments) 
     with pytest.raises(ServiceError) as caught:
         await attachments.attach(named)
     assert caught.value.field == "input[3].content[1]"
+
+
+async def test_only_the_beginning_of_a_stored_file_is_read(
+    attachments: Attachments, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = b"#" * 4_000_000
+    stored = await store.files.create(NewFile(name="x.txt", data=data, source=FileSource("shell")))
+    read = 0
+    opened_by_store = store.files.open
+
+    async def counted(id: str) -> AsyncGenerator[bytes, None]:
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            nonlocal read
+            async with aclosing(await opened_by_store(id)) as inner:
+                async for piece in inner:
+                    read += len(piece)
+                    yield piece
+
+        return pieces()
+
+    monkeypatch.setattr(store.files, "open", counted)
+    (text,) = await shown(attachments, File(file_id=stored.id))
+    assert text.count("#") == 4096 and text.endswith("[the rest is not shown]")
+    assert 0 < read < len(data) // 4
 
 
 async def test_unknown_and_deleted_ids_are_not_found(
@@ -192,6 +218,18 @@ async def test_file_by_address_is_fetched_stored_and_shown(
         (text,) = await shown(attachments, File(url=f"http://127.0.0.1:{port}/d/a.txt"))
     assert text == "[File a.txt: text/plain, 5 bytes]\nhello\n[end of file]"
     assert [file.name for file in await store.files.list()] == ["a.txt"]
+
+
+async def test_the_files_that_a_request_has_fetched_are_bounded_together(
+    attachments: Attachments, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_attachments, "MAX_FETCHED_BYTES", 100)
+    async with await serve_once(b"x" * 40) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/a.txt"
+        assert len(await shown(attachments, *[File(url=url)] * 2)) == 2
+        with pytest.raises(ServiceError) as caught:
+            await attachments.attach(asking(*[File(url=url)] * 3))
+    assert caught.value.code == "url_too_large" and caught.value.field == "messages[0]"
 
 
 async def test_addresses_inside_are_refused(store: Store) -> None:

@@ -13,7 +13,7 @@ import orjson
 import pytest
 from http_serving import CREATED, MODEL, frames_of, serving, spoken
 
-from penstock.api.body import BUDGET_BODIES
+from penstock.api.body import BUDGET_BODIES, SMALL_BODY_SHARE
 from penstock.api.routes.reading import THREAD_BODY_BYTES
 from penstock.base.errors import EngineFault, InvalidRequest, Overloaded, Unavailable
 from penstock.config import ServerSettings
@@ -292,12 +292,36 @@ async def test_bodies_in_flight_share_a_budget(path):
             writers.append(writer)
         held = SMALL.body_limit_bytes * BUDGET_BODIES - BUDGET_BODIES
         await server.until(lambda: server.services.bodies._held_bytes == held)
-        refused = await server.http.post(CHAT, json=HELLO)
+        large = HELLO | {"x": "x" * (SMALL.body_limit_bytes // SMALL_BODY_SHARE)}
+        refused = await server.http.post(CHAT, json=large)
         assert refused.status_code == 429 and "retry-after" in refused.headers
+        assert (await server.http.post(CHAT, json=HELLO)).status_code == 200  # it is small
         for writer in writers:
             writer.close()
         await server.until(lambda: server.services.bodies._held_bytes == 0)
-        assert (await server.http.post(CHAT, json=HELLO)).status_code == 200
+        assert (await server.http.post(CHAT, json=large)).status_code == 200
+
+
+@pytest.mark.parametrize("connection", [b"close", b"keep-alive"])
+async def test_stream_to_an_http_1_0_client_is_ended_by_the_connection(connection):
+    body = json.dumps(HELLO | {"stream": True}).encode()
+    head = b"POST %b HTTP/1.0\r\nconnection: %b\r\ncontent-length: %d\r\n\r\n"
+    async with serving(spoken("Hel", "lo")) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
+        writer.write(head % (CHAT.encode(), connection, len(body)) + body)
+        told, _, frames = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+    assert b"transfer-encoding" not in told and b"connection: close" in told
+    assert frames.startswith(b"data: {") and frames.endswith(b"}\n\ndata: [DONE]\n\n")
+
+
+async def test_answer_to_an_http_1_0_client_has_its_length():
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
+        writer.write(b"GET /v1/models HTTP/1.0\r\n\r\n")
+        told, _, answer = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+    assert b"content-length: %d" % len(answer) in told and json.loads(answer)["data"]
 
 
 async def test_head_over_its_limit_and_garbage_are_refused():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -34,6 +35,27 @@ def test_data_urls(url: str, expected: tuple[bytes, str | None]) -> None:
 def test_broken_data_urls_are_refused(url: str) -> None:
     with pytest.raises(ValueError):
         decode_data_url(url)
+
+
+@pytest.mark.parametrize("lead", range(4))
+def test_long_escaped_content_takes_memory_of_its_own_size(lead: int) -> None:
+    escaped = "data:," + "x" * lead + "%41%C3%A9" * 100_000
+    tracemalloc.start()
+    content, _ = decode_data_url(escaped)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert content == b"x" * lead + "Aé".encode() * 100_000
+    assert peak_bytes < 8 * len(escaped)
+
+
+def test_a_head_without_an_end_costs_nothing() -> None:
+    endless = "data:" + ";" * 5_000_000 + ",x"
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="comma"):
+        decode_data_url(endless)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 100_000
 
 
 @given(st.binary(max_size=100))

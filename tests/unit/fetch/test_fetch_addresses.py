@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 import pytest
 
-from penstock.fetch import AllowList
+from penstock.fetch import AllowList, addresses
+from penstock.fetch.addresses import is_own_address
 
 PUBLIC = [
     "8.8.8.8",
@@ -22,7 +25,11 @@ FORBIDDEN = [
     "192.168.1.1",
     "100.64.0.1",
     "169.254.169.254",
+    "168.63.129.16",
     "192.0.0.1",
+    "192.0.0.9",
+    "192.0.0.192",
+    "192.88.99.1",
     "192.0.2.1",
     "198.18.0.1",
     "224.0.0.1",
@@ -37,8 +44,12 @@ FORBIDDEN = [
     "::ffff:169.254.169.254",
     "64:ff9b::7f00:1",
     "64:ff9b::a00:1",
+    "64:ff9b::a83f:8110",
+    "::ffff:168.63.129.16",
     "64:ff9b:1::1",
     "2001:db8::1",
+    "3fff::1",
+    "5f00::1",
     "2002:7f00:1::",
     "2002:808:808::",
     "2002:a00:1::",
@@ -63,6 +74,22 @@ def test_public_addresses_are_allowed(address: str) -> None:
 @pytest.mark.parametrize("address", FORBIDDEN)
 def test_addresses_that_only_this_machine_reaches_are_not(address: str) -> None:
     assert not AllowList().allows(address)
+
+
+def test_addresses_of_this_machines_interfaces_are_known() -> None:
+    assert is_own_address(ip_address("127.0.0.1"))
+    assert not is_own_address(ip_address("8.8.8.8"))
+    assert not is_own_address(ip_address("2606:4700::1111"))
+
+
+def test_public_address_of_this_machine_is_not_allowed_but_by_an_operator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(addresses, "is_own_address", lambda own: str(own) == "8.8.8.8")
+    assert not AllowList().allows("8.8.8.8")
+    assert not AllowList().allows("::ffff:8.8.8.8")
+    assert AllowList().allows("8.8.4.4")
+    assert AllowList(["8.8.8.8"]).allows("8.8.8.8")
 
 
 def test_an_operator_allows_networks_and_single_addresses() -> None:

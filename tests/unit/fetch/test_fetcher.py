@@ -4,7 +4,9 @@ what a DNS server would say."""
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,7 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 import trustme
 
-from penstock.base.errors import ServiceError
+from penstock.base.errors import Overloaded, ServiceError
 from penstock.fetch import AllowList, Fetched, Fetcher, FetchLimits
 
 LOOPBACK = ["127.0.0.1", "::1"]
@@ -202,6 +204,8 @@ async def test_there_are_at_most_three_redirects() -> None:
         "http://[::1",
         "http://user:secret@files.example/",
         "http://files.example:99999/",
+        "http://xn--/",
+        "http://xn--zz/",
         "",
     ],
 )
@@ -229,6 +233,29 @@ async def test_body_without_an_end_is_cut_off_at_the_bound() -> None:
     async with origin(flood) as web:
         assert (await refused(web.url(), max_bytes=100_000)).code == "url_too_large"
     assert sent < 64 * 1024 * 1024
+
+
+async def test_bodies_that_are_received_at_once_are_bounded_together() -> None:
+    waiting, leave = asyncio.Event(), asyncio.Event()
+
+    async def half(writer: asyncio.StreamWriter) -> None:
+        writer.write(OK + b"content-length: 1000\r\n\r\n" + b"x" * 600)
+        await writer.drain()
+        waiting.set()
+        await leave.wait()
+        writer.write(b"x" * 400)
+
+    fetcher = Fetcher(AllowList(LOOPBACK), FetchLimits(max_held_bytes=1100))
+    async with origin(half, content(b"x" * 600)) as web:
+        first = asyncio.create_task(fetcher.fetch(web.url(), field="f"))
+        await waiting.wait()
+        while fetcher._held_bytes < 600:
+            await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await fetcher.fetch(web.url(), field="f")
+        leave.set()
+        assert len((await first).data) == 1000
+        assert len((await fetcher.fetch(web.url(), field="f")).data) == 600
 
 
 async def test_slow_drip_ends_with_the_time() -> None:
@@ -280,6 +307,26 @@ async def test_closed_port_and_unknown_name_are_unreachable() -> None:
     with pytest.raises(ServiceError) as caught:
         await Fetcher(AllowList(), resolve=nowhere).fetch("http://x.example/", field="f")
     assert caught.value.code == "url_unreachable" and "secret" not in caught.value.message
+
+
+async def test_nothing_else_waits_for_names_whose_servers_are_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answered = threading.Event()
+
+    def silent(*_: object, **__: object) -> list[object]:
+        answered.wait()
+        raise OSError
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    fetcher = Fetcher(AllowList(), FetchLimits(timeout_s=0.1))
+    try:
+        fetches = [fetcher.fetch(f"http://n{n}.example/", field="f") for n in range(64)]
+        errors = await asyncio.gather(*fetches, return_exceptions=True)
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 20) == "free"
+    finally:
+        answered.set()
+    assert {getattr(error, "code", None) for error in errors} == {"url_unreachable"}
 
 
 async def test_next_address_is_tried_where_one_does_not_answer() -> None:

@@ -157,6 +157,63 @@ def test_archive_that_lies_about_its_size_is_refused() -> None:
     assert "damaged" in why_refused(("z", honest.replace(size, lie)))
 
 
+def directory_entry(name: bytes, extra: bytes = b"", size: int = 0, at: int = 0) -> bytes:
+    """One entry of an archive's list, of a deflated file of `size` bytes packed."""
+    head = struct.pack("<4s6H3L", b"PK\1\2", 20, 20, 0, 8, 0, 33, 0, size, 0)
+    return head + struct.pack("<5H2L", len(name), len(extra), 0, 0, 0, 0, at) + name + extra
+
+
+def archive_of(body: bytes, *entries: bytes) -> bytes:
+    """An archive with these entries in its list, whatever its body is."""
+    listed = b"".join(entries)
+    end = ("<4s4H2LH", b"PK\5\6", 0, 0, len(entries), len(entries), len(listed), len(body), 0)
+    return body + listed + struct.pack(*end)
+
+
+def test_archive_with_an_endless_list_of_files_is_refused_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(zipfile, "ZipFile")
+    listed = [directory_entry(b"a", extra=b"\x77\x77\0\0" * 16_000)] * 20
+    archive = archive_of(b"", *listed)
+    assert "list of files has more than" in why_refused(("x", archive))
+    assert "list of files has more than" in why_refused(("x", archive[:-2] + b"\3\0abc"))
+
+
+def test_zip64_archive_is_refused() -> None:
+    """Its own end record would say how long the list of files is."""
+    whole = zipped(("SKILL.md", HEAD))
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, 0, 1)
+    assert "Zip64" in why_refused(("x", whole[:-22] + locator + whole[-22:]))
+
+
+def overlapping(*names: bytes) -> bytes:
+    """An archive in which each file holds the head of the next one in a stored block: all of them
+    unpack the same rest."""
+    stream = b"\0\0\0\xff\xff" * 1000 + b"\1\0\0\xff\xff"
+    found: list[tuple[bytes, int, int]] = []
+    body = b""
+    for name in reversed(names):
+        head = struct.pack("<4s5H3L2H", b"PK\3\4", 20, 0, 8, 0, 33, 0, len(stream), 0, 1, 0)
+        body = head + name + stream
+        found.append((name, len(stream), len(body)))
+        quoted = len(head + name)
+        stream = struct.pack("<BHH", 0, quoted, quoted ^ 0xFFFF) + body
+    listed = [directory_entry(n, size=size, at=len(body) - end) for n, size, end in found]
+    return archive_of(body, *listed)
+
+
+def test_archive_whose_files_share_bytes_is_refused() -> None:
+    assert "overlap" in why_refused(("x", overlapping(b"1", b"2", b"3")))
+
+
+def test_manifest_with_an_endless_head_is_refused() -> None:
+    head = b"---\nname: a\ndescription: b\n"
+    assert read_manifest(head + b" a\n" * 500 + b"---\n")[1].endswith("a a a")
+    with pytest.raises(InvalidRequest, match="more than 1000 lines"):
+        read_manifest(head + b" a\n" * 200_000 + b"---\n")
+
+
 def test_encrypted_and_oddly_packed_archives_are_refused() -> None:
     plain = bytearray(zipped(("a/SKILL.md", HEAD)))
     plain[plain.index(b"PK\x01\x02") + 8] |= 1

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import binascii
 import re
-from base64 import b64decode
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.api.codecs.fields import Fields, decode_object
+from penstock.base.data_url import SCHEME, decode_base64, decode_data_url
 from penstock.base.ids import new_id
 from penstock.dialog import (
     Audio,
@@ -32,7 +31,6 @@ MAX_ROUND: Final = 2**31 - 1
 # Of a file whose export does not tell who made it.
 IMPORT_TOOL: Final = "session_import"
 FILE_ID: Final = re.compile(r"file[-_][A-Za-z0-9_-]{1,100}")
-DATA_URL: Final = re.compile(r"data:([^;,]{0,200})(?:;[^,;]{0,200})*;base64,", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ def _part(part: Fields) -> Part:
 def _media(source: Fields) -> tuple[str | None, bytes | None, str | None]:
     """(url, data, MIME type), one of the first two."""
     url = source.required_string("url")
-    if not url.startswith("data:"):
+    if url[: len(SCHEME)].lower() != SCHEME:
         return url, None, None
     mime_type, data = _data(source, "url", url)
     return None, data, mime_type
@@ -158,11 +156,12 @@ def _file(source: Fields) -> File:
 
 def _data(fields: Fields, key: str, text: str) -> tuple[str | None, bytes]:
     """(MIME type, bytes) of a data URL, or of plain base64."""
-    match = DATA_URL.match(text)
-    mime_type = (match.group(1) or None) if match else None
     try:
-        return mime_type, b64decode(text[match.end() if match else 0 :], validate=True)
-    except (binascii.Error, ValueError):
+        if text[: len(SCHEME)].lower() != SCHEME:
+            return None, decode_base64(text)
+        data, mime_type = decode_data_url(text)
+        return mime_type, data
+    except ValueError:
         fields.refuse(key, "must be base64, or a data URL of it")
 
 
