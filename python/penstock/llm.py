@@ -271,7 +271,7 @@ class LLM:
         return self._host.adapters
 
     async def _answer_all(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
-        widest = max((request.n for request in requests), default=1)
+        widest = max((request.num_sequences for request in requests), default=1)
         # Twice what runs at once keeps the engine busy and its queue short.
         slots = asyncio.Semaphore(max(1, 2 * self._host.max_seqs // max(1, widest)))
 

@@ -181,3 +181,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     def num_choices(self) -> int:
         """How many answers the client gets."""
         return self.n * max(1, len(self.prompts))
+
+    @property
+    def num_sequences(self) -> int:
+        """How many answers the engine computes for them."""
+        return (self.best_of or self.n) * max(1, len(self.prompts))

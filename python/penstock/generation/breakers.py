@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Final
 
+from penstock.base.errors import InvalidRequest
 from penstock.text import Tokenizer
 
 MAX_TAIL_TOKENS: Final = 20
+MAX_SEQUENCES: Final = 200_000
 _CACHED_STRINGS: Final = 256
 _ANCHOR: Final = "\n"
+_BETWEEN: Final = b"\xff"  # is in no UTF-8
 
 
 class Breakers:
@@ -25,38 +30,46 @@ class Breakers:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._texts: list[tuple[int, bytes]] = []
-        self._by_last: dict[int, list[tuple[int, bytes]]] = {}
-        self._sequences_of = lru_cache(maxsize=_CACHED_STRINGS)(self._find)
+        self._places_of = lru_cache(maxsize=_CACHED_STRINGS)(self._find)
 
     def sequences(self, strings: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        """The token sequences of all `strings`, each once. The first call for a string walks the
-        vocabulary: some milliseconds, and some tens of them for the first string of all."""
-        found = dict.fromkeys(each for text in strings for each in self._sequences_of(text))
-        return tuple(found)
+        """The token sequences of all `strings`, each once. The first call of all reads the
+        vocabulary, which takes some tens of milliseconds; a new string takes one or two.
 
-    def _find(self, text: str) -> tuple[tuple[int, ...], ...]:
-        self._index()
+        Raises InvalidRequest where there are more than `MAX_SEQUENCES`."""
+        places: list[_Places] = []
+        for text in strings:
+            places.append(self._places_of(text))
+            if sum(each.count for each in places) > MAX_SEQUENCES:
+                raise InvalidRequest(
+                    "dry_sequence_breakers occur in too many ways in the model's tokens; send"
+                    " fewer, or shorter ones",
+                    field="dry_sequence_breakers",
+                )
+        return tuple(dict.fromkeys(one for each in places for one in self._spelled(each)))
+
+    def _spelled(self, places: _Places) -> Iterator[tuple[int, ...]]:
+        yield from ((token,) for token in places.whole)
+        ends = self._vocabulary.by_end
+        for heads, tail in places.cut:
+            yield from ((ends[h], *tail) for h in heads if ends[h] not in places.whole)
+
+    def _find(self, text: str) -> _Places:
         wanted = text.encode("utf-8", "replace")
-        whole = [(token,) for token, has in self._texts if wanted in has]
-        covered = {token for (token,) in whole}
-        return (
-            *whole,
-            *((token, *tail) for token, tail in self._split(wanted) if token not in covered),
-        )
+        return _Places(self._vocabulary.with_text(wanted), tuple(self._cuts(wanted)))
 
-    def _split(self, wanted: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
+    def _cuts(self, wanted: bytes) -> Iterator[tuple[range, tuple[int, ...]]]:
         """Tokens that end with a proper prefix of `wanted`, and the tokens of the rest."""
-        for length in range(1, len(wanted)):
-            prefix = wanted[:length]
-            heads = [t for t, has in self._by_last.get(prefix[-1], ()) if has.endswith(prefix)]
+        vocabulary = self._vocabulary
+        for length in range(1, min(len(wanted), vocabulary.longest + 1)):
+            heads = vocabulary.ending_with(wanted[:length])
             if not heads:
                 continue
             try:
                 tail = self._tail(wanted[length:].decode())
             except UnicodeDecodeError:  # cut within a character: no text begins there
                 continue
-            yield from ((token, tail) for token in heads)
+            yield heads, tail
 
     def _tail(self, text: str) -> tuple[int, ...]:
         """The tokens of a text that does not begin the sequence."""
@@ -68,19 +81,55 @@ class Breakers:
             done += tokenizer.token_bytes(ids.pop(0))
         return tuple(ids[:MAX_TAIL_TOKENS])
 
-    def _index(self) -> None:
-        """The text of every token, once; two threads that come first at once do it twice."""
-        if self._texts:
-            return
+    @cached_property
+    def _vocabulary(self) -> _Vocabulary:
+        """Two threads that come first at once make it twice."""
         tokenizer = self._tokenizer
-        texts = [
-            (token, tokenizer.token_bytes(token))
-            for token in range(tokenizer.vocab_size)
-            if token not in tokenizer.control_ids
-        ]
-        by_last: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
-        for token, text in texts:
-            if text:
-                by_last[text[-1]].append((token, text))
-        self._by_last = by_last
-        self._texts = texts
+        return _Vocabulary(
+            {
+                token: tokenizer.token_bytes(token)
+                for token in range(tokenizer.vocab_size)
+                if token not in tokenizer.control_ids
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where one string occurs. `whole`: tokens that contain it, in order; `cut`: tokens that end
+    with its beginning, as places in `_Vocabulary.by_end`, and the tokens of its rest."""
+
+    whole: dict[int, None]
+    cut: tuple[tuple[range, tuple[int, ...]], ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.whole) + sum(len(heads) for heads, _ in self.cut)
+
+
+class _Vocabulary:
+    """The texts of tokens, to be searched. `by_end`: the tokens in the order of their texts read
+    backwards, so that those with the same end stand together; `longest`: bytes of one at most."""
+
+    def __init__(self, texts: dict[int, bytes]) -> None:
+        ends = sorted((text[::-1], token) for token, text in texts.items() if text)
+        self.by_end = [token for _, token in ends]
+        self.longest = max((len(end) for end, _ in ends), default=0)
+        self._ends = [end for end, _ in ends]
+        self._tokens = list(texts)
+        self._joined = _BETWEEN.join(texts.values())
+        self._starts = [0]
+        for text in texts.values():
+            self._starts.append(self._starts[-1] + len(text) + len(_BETWEEN))
+
+    def with_text(self, wanted: bytes) -> dict[int, None]:
+        """The tokens that contain a text in UTF-8, in order."""
+        found = re.finditer(re.escape(wanted), self._joined)
+        starts, tokens = self._starts, self._tokens
+        return dict.fromkeys(tokens[bisect_right(starts, match.start()) - 1] for match in found)
+
+    def ending_with(self, wanted: bytes) -> range:
+        """The tokens that end with a text in UTF-8, as places in `by_end`."""
+        end = wanted[::-1]
+        last = end + b"\xff" * self.longest
+        return range(bisect_left(self._ends, end), bisect_right(self._ends, last))

@@ -33,7 +33,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
 }
 MAX_BIAS: Final = 100.0
 MAX_BREAKERS: Final = 64
-MAX_BREAKER_CHARS: Final = 256
+MAX_BREAKER_CHARS: Final = 40
 
 
 def check_request(request: GenerateRequest) -> None:

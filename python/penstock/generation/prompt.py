@@ -78,7 +78,8 @@ class PromptBuilder:
         vocab_size: int,
         echo: str,
     ) -> Prompt:
-        """Text before and after a gap. Of what is too long, the start of the first is dropped."""
+        """Text before and after a gap, after what stands before any text. Of what is too long, the
+        start of the first is dropped."""
         marks = self._fill_in
         if marks is None:
             raise InvalidRequest(
@@ -95,12 +96,13 @@ class PromptBuilder:
             before = self._tokenizer.encode(given)
         else:
             before = _checked_ids(given, vocab_size)
-        ids = marks.tokens(before, after)
+        start = self._tokenizer.before
+        ids = [*start, *marks.tokens(before, after)]
         if not fit.fits(ids):
             excess = len(ids) - fit.room
             if not fit.truncate or excess > len(before):
                 raise fit.exceeded(ids)
-            ids = marks.tokens(before[excess:], after)
+            ids = [*start, *marks.tokens(before[excess:], after)]
         return _prompt(request, fit, ids, marks.stop_ids, echo)
 
     def _of_text(self, text: str, fit: _Fit) -> list[int]:

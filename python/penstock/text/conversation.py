@@ -20,8 +20,8 @@ def template_messages(
     """One dictionary a message; one a result where a message carries several tool results.
 
     Text parts are joined by a newline. `content` is always a string. Arguments of tool calls are
-    decoded where they are a JSON object, as templates write them with `tojson`. The role
-    "developer" becomes "system" unless the template knows it.
+    objects; what a model wrote instead of one is the value of "arguments". The role "developer"
+    becomes "system" unless the template knows it.
     """
     return [entry for message in messages for entry in _entries(message, knows_developer)]
 
@@ -74,15 +74,22 @@ def _entry(message: Message, knows_developer: bool) -> TemplateMessage:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    arguments: Any = call.arguments
-    try:
-        decoded = msgspec.json.decode(call.arguments)
-        if isinstance(decoded, dict):
-            arguments = decoded
-    except msgspec.DecodeError:
-        pass  # what the model wrote is shown to it as it is
     return {
         "type": "function",
         "id": call.id,
-        "function": {"name": call.name, "arguments": arguments},
+        "function": {"name": call.name, "arguments": _arguments(call.arguments)},
     }
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    """Of no arguments, and of what a model wrote that is no JSON object, the object that shows it:
+    many templates walk through its keys."""
+    if not text.strip():
+        return {}
+    try:
+        decoded = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        decoded = text
+    if decoded is None:
+        return {}
+    return decoded if isinstance(decoded, dict) else {"arguments": decoded}

@@ -88,7 +88,7 @@ class Tokenizer:
     ) -> None:
         self._backend = backend
         self._byte_level = byte_level
-        self._before = list(before)
+        self.before = list(before)
         self._after = list(after)
         self.space_prefix = space_prefix
         self.bos_id = bos_id
@@ -118,7 +118,7 @@ class Tokenizer:
         for a raw prompt; a rendered chat writes its own.
         """
         ids = self._encode(text)
-        return [*self._before, *ids, *self._after] if add_special else ids
+        return [*self.before, *ids, *self._after] if add_special else ids
 
     def encode_pieces(self, pieces: Iterable[str]) -> list[int]:
         """Token ids of a text given in pieces; no control token reaches across two of them."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-from tiny_text import tiny_tokenizer
+import random
 
+import pytest
+from tiny_text import tiny_data, tiny_tokenizer
+
+from penstock.base.errors import InvalidRequest
 from penstock.dialog import Sampling
 from penstock.generation.breakers import Breakers
 from penstock.generation.sampling import DRY_BREAKERS, resolve_sampling
@@ -40,6 +43,55 @@ def test_control_tokens_are_no_text(breakers: Breakers) -> None:
 
 def test_texts_that_share_a_sequence_give_it_once(breakers: Breakers) -> None:
     assert breakers.sequences(("ing", "in")).count((ING,)) == 1
+
+
+def test_as_many_as_there_are_in_a_large_vocabulary_by_plain_search() -> None:
+    draw = random.Random(5)
+    words = sorted({"".join(draw.choices("aab ", k=draw.randint(2, 7))) for _ in range(3000)})
+    plain = tiny_data()
+    tokenizer = tiny_tokenizer(
+        tokens=[*plain.tokens, *(word.replace(" ", "Ġ") for word in words)],
+        token_types=[*plain.token_types, *[1] * len(words)],
+    )
+    breakers = Breakers(tokenizer)
+    texts = {
+        token: tokenizer.token_bytes(token)
+        for token in range(tokenizer.vocab_size)
+        if token not in tokenizer.control_ids
+    }
+    for text in ("a", "ab", " b", "aa aab", "baab ba ab"):
+        wanted = text.encode()
+        whole = {(token,) for token, has in texts.items() if wanted in has}
+        cut = {
+            (token, *tokenizer.encode(text[length:]))
+            for token, has in texts.items()
+            for length in range(1, len(text))
+            if has.endswith(wanted[:length]) and (token,) not in whole
+        }
+        assert set(breakers.sequences((text,))) == whole | cut
+
+
+def test_more_than_an_engine_should_look_for_are_refused(
+    breakers: Breakers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.generation.breakers.MAX_SEQUENCES", 5)
+    assert len(breakers.sequences(("h",))) == 4
+    with pytest.raises(InvalidRequest, match="too many ways") as refusal:
+        breakers.sequences(("h", "the"))
+    assert refusal.value.field == "dry_sequence_breakers"
+
+
+def test_a_long_string_costs_no_search_for_each_of_its_beginnings(
+    breakers: Breakers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None longer than the longest token is looked for."""
+    looked: list[bytes] = []
+    monkeypatch.setattr(
+        "penstock.generation.breakers._Vocabulary.ending_with",
+        lambda _, wanted: looked.append(wanted) or range(0),
+    )
+    breakers.sequences(("x" * 40,))
+    assert looked == [b"x", b"xx", b"xxx"]
 
 
 def spaced() -> Tokenizer:

@@ -125,11 +125,30 @@ def test_messages_become_plain_dictionaries() -> None:
     ]
 
 
-def test_arguments_that_are_no_object_stay_as_the_model_wrote_them() -> None:
-    for written in ("{bad", "[1]", ""):
-        message = Message("assistant", (ToolCall("c", "f", written),))
-        call = template_messages([message])[0]["tool_calls"][0]
-        assert call["function"]["arguments"] == written
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("", {}),
+        (" ", {}),
+        ("null", {}),
+        ("{bad", {"arguments": "{bad"}),
+        ("[1]", {"arguments": [1]}),
+        ('"{}"', {"arguments": "{}"}),
+    ],
+)
+def test_templates_get_an_object_whatever_a_model_wrote_as_arguments(
+    written: str, shown: dict[str, object]
+) -> None:
+    message = Message("assistant", (ToolCall("c", "f", written),))
+    call = template_messages([message])[0]["tool_calls"][0]
+    assert call["function"]["arguments"] == shown
+    walking = (
+        "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.name }}"
+        "{% for k, v in c.function.arguments | items %} {{ k }}={{ v }}{% endfor %}"
+        "{% endfor %}{% endfor %}"
+    )
+    text = " ".join(["f", *(f"{key}={value}" for key, value in shown.items())])
+    assert ChatTemplate(walking).render([message]) == text
 
 
 def test_developer_is_system_unless_the_template_knows_it() -> None:
