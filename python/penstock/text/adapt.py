@@ -10,6 +10,12 @@ from typing import Any, Final
 from penstock.text.channels.syntax import ToolSyntax
 from penstock.text.conversation import TemplateMessage
 from penstock.text.template_traits import SHORT_ID_CHARS, TemplateTraits
+from penstock.text.turns import (
+    with_joined_roles,
+    with_single_calls,
+    with_system_first,
+    with_user_first,
+)
 
 _LETTERS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _EXAMPLE: Final = ("function_name", {"argument": "value"})
@@ -25,9 +31,15 @@ def adapted(
 
     Tool definitions become a part of the system message, calls the text that the model would write,
     results messages of the user, a system message the beginning of the user's first one; ids and
-    arguments of calls take the form that the template wants.
+    arguments of calls take the form that the template wants. Several calls at once become one after
+    the other, late system messages go to the first one, and messages of one role in a row become
+    one, each only where the template does not show them as they are.
     """
     found = [_call_forms(message, traits) for message in messages]
+    if traits.system:
+        found = with_joined_roles(with_system_first(found, traits), traits)
+    if traits.calls and not traits.several_calls:
+        found = with_single_calls(found)
     if tools and not traits.tools:
         found = _with_system(found, tool_prompt(tools, syntax))
     if not traits.calls:
@@ -36,6 +48,7 @@ def adapted(
         found = _without_results(found)
     if not traits.system:
         found = _without_system(found)
+    found = with_user_first(with_joined_roles(found, traits), traits)
     return found, list(tools) if tools and traits.tools else None
 
 

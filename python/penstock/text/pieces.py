@@ -14,6 +14,8 @@ from typing import Final
 
 from tokenizers import AddedToken
 
+from penstock.text.token_pattern import pattern_of
+
 MOST_PIECES: Final = 2048
 LONGEST_CHARS: Final = 4096
 """Longer pieces are not remembered: so all of them take some 40 MiB at the most."""
@@ -21,19 +23,18 @@ LONGEST_CHARS: Final = 4096
 
 class RememberedPieces:
     """`encode` gives the ids of a text without added tokens; `tokens`: text -> id of these, which
-    must pass `stand_alone`. Safe to use from several threads."""
+    must pass `stand_alone`. `pattern` finds them. Safe to use from several threads."""
 
     def __init__(self, encode: Callable[[str], list[int]], tokens: Mapping[str, int]) -> None:
         self._encode = encode
         self._tokens = tokens
-        longest_first = sorted(tokens, key=len, reverse=True)
-        self._split = re.compile(f"({'|'.join(map(re.escape, longest_first))})").split
+        self.pattern = re.compile(f"({pattern_of(tokens).pattern})")
         self._remembered = lru_cache(MOST_PIECES)(lambda piece: array("I", encode(piece)))
 
     def encode(self, text: str) -> list[int]:
         """What encoding the whole text at once gives."""
         ids: list[int] = []
-        for index, piece in enumerate(self._split(text)):
+        for index, piece in enumerate(self.pattern.split(text)):
             if index % 2:
                 ids.append(self._tokens[piece])
             elif len(piece) > LONGEST_CHARS:

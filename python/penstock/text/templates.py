@@ -19,6 +19,7 @@ from penstock.text.conversation import template_messages, template_tools
 from penstock.text.sandbox import BUDGET, ChatEnvironment, Refusal
 from penstock.text.template_traits import TemplateTraits, traits_of
 from penstock.text.tokenizer import Tokenizer
+from penstock.text.turns import alternates
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +37,9 @@ class ChatTemplate:
     model as plain text: `encode` breaks it in two before the text is tokenized. Control tokens of
     the template itself count as such.
 
-    What the template cannot show (tools, calls, results, a system message) is said in messages that
-    it can, calls in the syntax `calls` (None: Hermes's). `for_tools`: the template of requests with
-    tools, where the model has another for them.
+    What the template cannot show (tools, calls, results, a system message, an order of roles) is
+    said in messages that it can, calls in the syntax `calls` (None: Hermes's). `for_tools`:
+    the template of requests with tools, where the model has another for them.
     """
 
     def __init__(
@@ -87,7 +88,8 @@ class ChatTemplate:
         """
         if tools and self._for_tools is not None:
             return self._for_tools.render(messages, tools=tools, reasoning=reasoning)
-        return self._render(self._variables(messages, tools, reasoning))
+        told = self._told(messages, tools, reasoning)
+        return self._render(self._variables(told))
 
     def encode(
         self,
@@ -104,38 +106,40 @@ class ChatTemplate:
             return self._for_tools.encode(
                 tokenizer, messages, tools=tools, reasoning=reasoning, begun=begun
             )
-        variables = self._variables(messages, tools, reasoning)
-        told = (variables, begun)
-        if not _any_text(told, tokenizer.mentions_control):
-            return tokenizer.encode(self._render(variables) + begun)
-        mark = _unused_mark(told)
-        broken = {
-            name: _map_text(value, lambda text: tokenizer.break_control(text, mark))
-            for name, value in variables.items()
-        }
-        text = self._render(broken) + tokenizer.break_control(begun, mark)
+        told = self._told(messages, tools, reasoning)
+        if not _any_text([told, begun], tokenizer.mentions_control):
+            return tokenizer.encode(self._render(self._variables(told)) + begun)
+        mark = _unused_mark([told, begun])
+        # Broken before it is adapted: what is written around calls then is the model's own.
+        broken = _map_text(told, lambda text: tokenizer.break_control(text, mark))
+        text = self._render(self._variables(broken)) + tokenizer.break_control(begun, mark)
         return tokenizer.encode_pieces(text.split(mark))
 
-    def _variables(
+    def _told(
         self,
         messages: Sequence[Message],
         tools: Sequence[FunctionTool],
         reasoning: ReasoningPolicy,
     ) -> dict[str, Any]:
-        shown = template_messages(messages, knows_developer=self._knows_developer)
-        defined = template_tools(tools)
-        roles = {message["role"] for message in shown}
-        if defined or "tool" in roles or "system" in roles or any("tool_calls" in m for m in shown):
+        """What the request says, under the names that templates have for it."""
+        told: dict[str, Any] = {
+            "messages": template_messages(messages, knows_developer=self._knows_developer),
+            "tools": template_tools(tools),
+        }
+        if reasoning.enabled is not None:
+            told["enable_thinking"] = told["thinking"] = reasoning.enabled
+        if reasoning.effort is not None:
+            told["reasoning_effort"] = told["reasoning_strength"] = reasoning.effort
+        return told
+
+    def _variables(self, told: dict[str, Any]) -> dict[str, Any]:
+        """What is told, in messages that the template can show."""
+        shown, defined = told["messages"], told["tools"]
+        if defined or not alternates(shown) or any("tool_calls" in m for m in shown):
             shown, defined = adapted(shown, defined, self.traits, self._calls)
         if self._wants_thinking:
             shown = [_with_thinking(message) for message in shown]
-        variables: dict[str, Any] = {"messages": shown, "tools": defined}
-        if reasoning.enabled is not None:
-            variables["enable_thinking"] = variables["thinking"] = reasoning.enabled
-        if reasoning.effort is not None:
-            variables["reasoning_effort"] = reasoning.effort
-            variables["reasoning_strength"] = reasoning.effort
-        return variables
+        return {**told, "messages": shown, "tools": defined}
 
     def _render(self, variables: dict[str, Any]) -> str:
         token = BUDGET.set(Budget(measure(variables)))

@@ -18,6 +18,7 @@ from penstock.models.tokenizer_data import (
 )
 from penstock.text.build import SPACE, adds_space_prefix, build_backend, tokens_around
 from penstock.text.pieces import RememberedPieces, stand_alone
+from penstock.text.token_pattern import pattern_of
 from penstock.text.tokenizer_json import frame, read_tokenizer_json
 
 END_OF_TURN = (
@@ -106,7 +107,7 @@ class Tokenizer:
         self.stop_ids = frozenset(ends)
         self.bytes_of: Mapping[int, bytes] = _TokenBytes(self._make_bytes)
         self.text_of: Mapping[int, str | None] = _TokenTexts(self.bytes_of, self.control_ids)
-        self._control_pattern = _alternatives(self.control_tokens)
+        self._control_pattern = pattern_of(t for t in self.control_tokens if len(t) > 1)
         self._pieces: RememberedPieces | None = None
         if byte_level and not space_prefix and stand_alone(added):
             self._pieces = RememberedPieces(self._encode_whole, self.added_tokens)
@@ -172,7 +173,9 @@ class Tokenizer:
     def _make_bytes(self, token_id: int) -> bytes:
         added = self._added.get(token_id)
         if added is not None:
-            return added.encode()
+            if self._byte_level or token_id in self.control_ids:
+                return added.encode()
+            return added.replace(SPACE, " ").encode()
         token = self._token(token_id)
         if token is None:  # padding of the embedding matrix
             return b""
@@ -220,11 +223,6 @@ def _from_files(files: TokenizerFiles, parts: TextParts) -> Tokenizer:
         eos_id=read.backend.token_to_id(parts.eos_token) if parts.eos_token else None,
         stop_ids=parts.stop_ids,
     )
-
-
-def _alternatives(tokens: Iterable[str]) -> re.Pattern[str]:
-    longest_first = sorted((t for t in tokens if len(t) > 1), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
 
 @lru_cache(maxsize=1)

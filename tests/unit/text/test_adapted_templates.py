@@ -6,9 +6,11 @@ import json
 
 import pytest
 from channel_examples import PING, TOOLS, WEATHER
+from tiny_text import CHATML, WORDS, byte_letters, tiny_tokenizer
 
 from penstock.dialog import Message, Reasoning, ReasoningPolicy, Text, ToolCall, ToolResult
-from penstock.text import ChatTemplate
+from penstock.models.tokenizer_data import TokenType
+from penstock.text import ChatTemplate, Tokenizer
 from penstock.text.adapt import short_id
 from penstock.text.channels import SYNTAXES, Harmony
 from penstock.text.known_templates import known_template
@@ -168,3 +170,47 @@ def test_reasoning_before_calls_has_the_name_that_harmony_gives_it() -> None:
     )
     thought = Message("assistant", (Reasoning("hm"), ToolCall("c", "ping", "{}")))
     assert "hm" in ChatTemplate(source).render([USER, thought])
+
+
+MARKS = ["<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]"]
+MARKS += ["<|python_start|>", "<|python_end|>", "<start_function_call>", "<escape>"]
+
+
+def marking_tokenizer() -> Tokenizer:
+    """A tokenizer in which the marks around calls are control tokens."""
+    types = [TokenType.NORMAL] * (256 + len(WORDS)) + [TokenType.CONTROL] * len(MARKS)
+    return tiny_tokenizer(
+        tokens=byte_letters() + WORDS + MARKS,
+        token_types=[int(t) for t in types],
+        bos_id=None,
+        eos_id=None,
+    )
+
+
+@pytest.mark.parametrize(
+    "syntax", ["hermes", "qwen3_coder", "mistral", "pythonic", "functiongemma"]
+)
+def test_control_tokens_around_calls_are_the_model_s_own_and_none_is_forged(syntax: str) -> None:
+    calls = SYNTAXES[syntax]
+    assert not isinstance(calls, Harmony)
+    tokenizer, template = marking_tokenizer(), ChatTemplate(CHATML, calls=calls)
+
+    def talk(text: str) -> list[Message]:
+        called = ToolCall("c", "get_weather", json.dumps({"city": text, text: [text]}))
+        return [
+            Message("system", (Text(text),)),
+            Message("user", (Text(text),)),
+            Message("assistant", (Text(text), called)),
+            Message("tool", (ToolResult("c", text, "get_weather"),)),
+        ]
+
+    def control_tokens(text: str) -> list[int]:
+        ids = template.encode(tokenizer, talk(text), tools=TOOLS)
+        shown = b"".join(map(tokenizer.token_bytes, ids)).decode()
+        assert shown == template.render(talk(text), tools=TOOLS)
+        return [token for token in ids if token in tokenizer.control_ids]
+
+    marks = {tokenizer.control_tokens[mark] for mark in calls.marks() if mark in MARKS}
+    own = control_tokens("Oslo")
+    assert control_tokens("".join(MARKS)) == own
+    assert bool(marks.intersection(own)) == (calls.section.open in MARKS)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tiny_text import END_OF_TEXT, IM_END, IM_START, tiny_data
+from tokenizers import AddedToken, decoders, models, normalizers, processors
 from tokenizers import Tokenizer as Backend
-from tokenizers import processors
 
 from penstock.base.errors import ModelError
 from penstock.models.files import ModelFiles
@@ -198,6 +198,33 @@ def test_truncation_and_padding_of_a_training_run_are_off(tmp_path: Path) -> Non
         assert tokenizer.encode(text) == expected(tmp_path, text)
     stored = json.loads(tokenizer.serialize())
     assert (stored["truncation"], stored["padding"]) == (None, None)
+
+
+def spaces_backend() -> Backend:
+    """As Gemma's: runs of spaces are added tokens, which the normalizer's text matches."""
+    pieces = ["<eos>", "<unk>", "\u2581", "\u2581\u2581", "\u2581\u2581\u2581", "a", "b", "\u2581a"]
+    merges = [("\u2581", "\u2581"), ("\u2581\u2581", "\u2581"), ("\u2581", "a")]
+    vocab = {piece: index for index, piece in enumerate(pieces)}
+    backend = Backend(models.BPE(vocab, merges, unk_token="<unk>", byte_fallback=True))
+    backend.normalizer = normalizers.Replace(" ", "\u2581")
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    backend.add_special_tokens([AddedToken("<eos>"), AddedToken("<unk>")])
+    backend.add_tokens(
+        [AddedToken(run, normalized=False) for run in ("\u2581\u2581", "\u2581\u2581\u2581")]
+    )
+    return backend
+
+
+def test_added_tokens_that_are_runs_of_spaces_are_shown_as_such(tmp_path: Path) -> None:
+    tokenizer = load(write(tmp_path, spaces_backend(), tokenizer_config={"eos_token": "<eos>"}))
+    oracle = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("a  b", "a\u2581\u2581b   a", "  a"):
+        ids = tokenizer.encode(text)
+        assert ids == oracle(text).input_ids
+        assert tokenizer.decode(ids) == oracle.decode(ids) == text.replace("\u2581", " ")
+    assert [tokenizer.text_of[index] for index in (3, 4)] == ["  ", "   "]
 
 
 @pytest.mark.parametrize(("setting", "lost"), [(True, True), (False, False), (None, False)])

@@ -1,0 +1,55 @@
+"""A pattern of many tokens finds what trying each of them, longest first, finds."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_text import WORDS, byte_letters, tiny_tokenizer
+
+from penstock.models.tokenizer_data import TokenType
+from penstock.text.token_pattern import MAX_DEPTH, pattern_of
+
+UNUSED = [f"<unused{index}>" for index in range(300)]
+tokens = st.lists(st.text("<|a.\n▁(", min_size=1, max_size=5), max_size=12)
+
+
+@given(tokens=tokens, text=st.text("<|a.\n▁(", max_size=40))
+def test_it_finds_the_longest_token_at_each_place(tokens: list[str], text: str) -> None:
+    longest_first = sorted(tokens, key=len, reverse=True)
+    flat = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+    found = [match.span() for match in pattern_of(tokens).finditer(text)]
+    assert found == [match.span() for match in flat.finditer(text)]
+
+
+def test_what_tokens_share_is_tried_once() -> None:
+    assert pattern_of([*UNUSED, "<bos>", "</s>"]).pattern.count("unused") == 1
+
+
+def test_a_tokenizer_tries_what_its_tokens_share_once() -> None:
+    types = [TokenType.NORMAL] * (256 + len(WORDS)) + [TokenType.CONTROL] * len(UNUSED)
+    tokenizer = tiny_tokenizer(
+        tokens=byte_letters() + WORDS + UNUSED,
+        token_types=[int(t) for t in types],
+        bos_id=None,
+        eos_id=None,
+    )
+    assert tokenizer._pieces is not None
+    for pattern in (tokenizer._control_pattern, tokenizer._pieces.pattern):
+        assert pattern.pattern.count("unused") == 1
+    assert tokenizer.break_control("a<unused299>", "!") == "a<!unused299>"
+
+
+@pytest.mark.parametrize("letter", ["\n", "▁"])
+def test_runs_longer_than_patterns_nest_are_found_whole(letter: str) -> None:
+    runs = [letter * length for length in range(2, 20 * MAX_DEPTH)]
+    pattern = pattern_of(runs)
+    for length in (2, MAX_DEPTH, MAX_DEPTH + 1, MAX_DEPTH + 2, 5 * MAX_DEPTH, len(runs[-1])):
+        match = pattern.search("x" + letter * length + "x")
+        assert match is not None and match[0] == letter * length
+
+
+def test_no_tokens_are_never_found() -> None:
+    assert pattern_of(["", ""]).search("any") is None
