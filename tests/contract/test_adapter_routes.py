@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 from http_serving import MODEL, Serving, frames_of, serving
 from lora_folders import write_adapter
@@ -19,6 +22,7 @@ from tiny_text import tiny_template, tiny_tokenizer
 
 from penstock.adapters.live import LiveAdapters
 from penstock.agent import AgentLoop
+from penstock.api.routes.reading import THREAD_BODY_BYTES
 from penstock.config import LoraSettings, ServerSettings
 from penstock.engine.adapter_host import AdapterHost, LoadOrder
 from penstock.generation import Generator
@@ -98,6 +102,22 @@ def refusal(answer: httpx.Response) -> tuple[int, str]:
     kind = "server_error" if answer.status_code >= 500 else "invalid_request_error"
     assert error["type"] == kind
     return answer.status_code, error["code"]
+
+
+@pytest.mark.parametrize("path", [LOAD, UNLOAD])
+async def test_large_bodies_are_decoded_in_threads(
+    world: World, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+
+    def loads(body: bytes) -> Any:
+        threads.add(threading.current_thread())
+        return orjson.loads(body)
+
+    watched = SimpleNamespace(loads=loads, JSONDecodeError=orjson.JSONDecodeError)
+    monkeypatch.setattr("penstock.api.codecs.fields.orjson", watched)
+    await world.post(path, lora_name="x" * THREAD_BODY_BYTES)
+    assert threads and threading.current_thread() not in threads
 
 
 async def test_load_answers_with_the_fields_of_the_specification(world: World) -> None:

@@ -8,6 +8,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+import penstock.api.paths  # noqa: F401 - the convertor that paths below name
 from penstock.api.codecs.chat import ChatDialect
 from penstock.api.codecs.completions import CompletionsDialect
 from penstock.api.codecs.messages import MessagesDialect
@@ -149,7 +150,7 @@ def _stored(services: Services) -> list[Route]:
         _route("/v1/files/{file_id}", GET=GetFile(services), DELETE=DeleteFile(services)),
         _route("/v1/files/{file_id}/content", GET=content),
         _route(
-            "/v1/sessions/{session_id}",
+            "/v1/sessions/{session_id:any}",
             GET=ExportSession(services),
             PUT=ImportSession(services),
             DELETE=DeleteSession(services),

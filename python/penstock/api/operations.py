@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Literal
 
+import penstock.api.paths  # noqa: F401 - the convertor that paths below name
 from penstock.api.wire.adapters import (
     LoadLoraAdapterRequest,
     LoraAdapterList,
@@ -291,20 +292,20 @@ OPERATIONS: Final = (
         errors=STORE_ERRORS,
     ),
     Operation(
-        *("GET", "/v1/sessions/{session_id}", "exportSession", "Sessions"),
+        *("GET", "/v1/sessions/{session_id:any}", "exportSession", "Sessions"),
         "Export a session",
         answer=SerializedSession,
         errors=STORE_ERRORS,
     ),
     Operation(
-        *("PUT", "/v1/sessions/{session_id}", "importSession", "Sessions"),
+        *("PUT", "/v1/sessions/{session_id:any}", "importSession", "Sessions"),
         "Import a session, in place of one with this id",
         request=ImportedSession,
         media=None,
         errors=STORE_ERRORS,
     ),
     Operation(
-        *("DELETE", "/v1/sessions/{session_id}", "deleteSession", "Sessions"),
+        *("DELETE", "/v1/sessions/{session_id:any}", "deleteSession", "Sessions"),
         "Delete a session, if there is one",
         media=None,
         errors=STORE_ERRORS,

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from httptools import HttpParserError, HttpParserUpgrade
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import Message, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from penstock._native import Gate
 from penstock.api.codecs.dialect import Around
@@ -74,6 +75,25 @@ class DirectConnection:
             self._flow.resume_reading()  # or nothing would tell
             if self._cycle.disconnected:
                 self._protocol.loop.call_soon(call)
+
+
+class _CloseDelimited:
+    """ASGI's `send` to an HTTP/1.0 client, who knows no chunked coding: where nothing tells the
+    length of an answer, the end of the connection is its end (RFC 9112, 6.3)."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._send: Send = cycle.send  # type: ignore[assignment]
+        self._sized = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._sized = any(name.lower() == b"content-length" for name, _ in message["headers"])
+            if not self._sized:
+                self._cycle.chunked_encoding = False
+        elif message["type"] == "http.response.body" and not self._sized:
+            self._cycle.expected_content_length = len(message.get("body", b""))
+        await self._send(message)
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -145,6 +165,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._clear_deadline()
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            send: Any = _CloseDelimited(self.cycle)
+            self.cycle.send = send  # type: ignore[method-assign]
         self.scope["state"]["connection"] = DirectConnection(self)
 
     def on_message_complete(self) -> None:

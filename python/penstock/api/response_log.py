@@ -85,18 +85,25 @@ async def replayed(
     """The frames from the event with the number `wanted` on, as they are written down; nothing
     (`b""`) while nothing new is. Where the owner died before the last one, it is made from the
     stored resource, with a number that the reader has not seen; where the response is deleted
-    meanwhile, the stream ends. `is_written`: this process still writes the stream down."""
+    meanwhile, the stream ends; while the store cannot be read, it waits. `is_written`: this
+    process still writes the stream down."""
     number = 0
     ended_s: float | None = None
     while True:
-        for chunk in await events.read(id, number):
+        try:
+            chunks, stored = await events.read(id, number), await get(id)
+        except ServiceError as error:
+            log.warning("stream of response %s: %s", id, error.message)
+            yield b""
+            await asyncio.sleep(RETRY_INTERVAL_S)
+            continue
+        for chunk in chunks:
             number = chunk.following
             frames = _from(chunk, wanted)
             if frames:
                 yield frames
             if chunk.frames.endswith(DONE):
                 return
-        stored = await get(id)
         if stored is None:
             yield DONE
             return

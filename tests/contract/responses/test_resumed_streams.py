@@ -116,6 +116,24 @@ async def test_a_reader_that_stops_reading_is_dropped():
         writer.transport.abort()
 
 
+async def test_a_store_that_fails_for_a_while_does_not_break_a_replay_off(monkeypatch):
+    async with answering() as server:
+        events = await stream(server, **STREAMED)
+        id = events[0]["response"]["id"]
+        await get(server, id)
+        stored = server.services.store.response_events
+        read, failures = stored.read, iter([False, True])  # the first read is the route's own
+
+        async def read_or_fail(*args: Any) -> Any:
+            if next(failures, False):
+                raise Unavailable("the store cannot be read")
+            return await read(*args)
+
+        monkeypatch.setattr(stored, "read", read_or_fail)
+        assert await again(server, id) == events
+        assert next(failures, None) is None
+
+
 async def test_the_official_client_resumes():
     async with answering() as server:
         client = server.openai.responses

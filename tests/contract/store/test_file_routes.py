@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import quote
@@ -10,8 +11,11 @@ import httpx
 import openai
 import pytest
 from http_serving import Serving, serving
+from starlette.types import Message
 from stores import MovableClock, opened, store_settings
 
+from penstock.api.errors import ClientGone
+from penstock.api.routes.files import FileContent
 from penstock.config import ServerSettings
 from penstock.store import FileSource, NewFile
 
@@ -270,3 +274,25 @@ async def test_client_that_reads_nothing_of_a_download_is_dropped() -> None:
             with pytest.raises(httpx.TransportError):
                 await server.until(lambda: not server.server.server_state.connections)
                 await answer.aread()
+
+
+async def test_end_of_a_download_waits_no_longer_than_its_pieces() -> None:
+    dropped = asyncio.Event()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            await dropped.wait()
+            await asyncio.Event().wait()
+
+    async with serving(settings=ServerSettings(stall_timeout_s=0.05)) as server:
+        _, made = await upload(
+            server, multipart(("purpose", None, b"user_data"), ("file", "a.bin", b"x"))
+        )
+        scope = {"path_params": {"file_id": made["id"]}, "state": {"abort": dropped.set}}
+        with pytest.raises(ClientGone):
+            await asyncio.wait_for(FileContent(server.services)(scope, server_receive, send), 5)
+    assert dropped.is_set()
+
+
+async def server_receive() -> Message:
+    raise AssertionError("a download reads no body")

@@ -79,6 +79,21 @@ async def test_unknown_session_is_404_and_delete_is_always_200(server: Serving) 
         assert (await server.http.delete(f"/v1/sessions/{path}")).status_code == 200
 
 
+@pytest.mark.parametrize("id", ["a/b", "/", "a/../b", "ä ?#%2F", "100%", "s/"])
+async def test_session_of_any_accepted_id_is_reached(server: Serving, id: str) -> None:
+    url = f"/v1/sessions/{quote(id, safe='')}"
+    assert (await put(server, id, SESSION)).status_code == 200
+    assert (await server.http.get(url)).json() == SESSION
+    assert (await server.http.delete(url)).status_code == 200
+    assert (await server.http.get(url)).json()["error"]["code"] == "session_not_found"
+
+
+async def test_line_end_is_part_of_a_session_id(server: Serving) -> None:
+    await put(server, "s", SESSION)
+    assert (await server.http.delete("/v1/sessions/s%0A")).status_code == 200
+    assert (await server.http.get("/v1/sessions/s")).json() == SESSION
+
+
 async def test_files_of_a_session_go_with_it(server: Serving) -> None:
     store = server.services.store
     for name, data in (("a.txt", b"hi"), ("b.bin", b"\xff\x00")):

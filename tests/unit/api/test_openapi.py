@@ -76,6 +76,14 @@ async def test_explorer_is_served_whole_from_this_server():
         assert (await server.http.get("/docs/..%2f__init__.py")).status_code == 404
 
 
+async def test_explorer_is_found_with_a_slash_at_its_end():
+    async with serving() as server:
+        answer = await server.http.get("/docs/")
+        page = await server.http.get("/docs/", follow_redirects=True)
+    assert (answer.status_code, answer.headers["location"]) == (307, "../docs")
+    assert page.url.path == "/docs" and page.status_code == 200
+
+
 async def test_official_client_meets_the_described_answers():
     async with (
         serving() as server,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
@@ -11,6 +12,7 @@ from penstock.adapters.registry import LoadedAdapter
 from penstock.api.codecs.adapters import decode_load, decode_unload
 from penstock.api.record import UNKNOWN_MODEL, RequestRecord, current_record
 from penstock.api.routes.answers import query_of, send_value
+from penstock.api.routes.reading import decoded_by
 from penstock.api.served_model import ServedModel
 from penstock.api.services import Services
 from penstock.base.errors import PayloadTooLarge
@@ -45,7 +47,8 @@ class LoadAdapter:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services, record = self._services, _record(scope)
-        asked = decode_load(await _body(services, record, receive), _content_type(scope))
+        decode = partial(decode_load, content_type=_content_type(scope))
+        asked = await decoded_by(decode, await _body(services, record, receive))
         _enter(services, record, asked.model)
         order = LoadOrder(asked.name, asked.path, replace=asked.replace, expected=asked.expected)
         adapter = await services.control.load_adapter(record.model, order)
@@ -60,7 +63,8 @@ class UnloadAdapter:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services, record = self._services, _record(scope)
-        asked = decode_unload(await _body(services, record, receive), _content_type(scope))
+        decode = partial(decode_unload, content_type=_content_type(scope))
+        asked = await decoded_by(decode, await _body(services, record, receive))
         _enter(services, record, asked.model)
         removed = await services.control.unload_adapter(record.model, asked.name, asked.expected)
         await send_value(adapter_object(removed, source=True), send)

@@ -73,10 +73,14 @@ class Docs:
 
 
 class DocsAsset:
-    """GET /docs/...: a file of the explorer, from the installed package."""
+    """GET /docs/...: a file of the explorer, from the installed package. `/docs/` itself leads to
+    the page."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name: str = scope["path_params"]["asset"]
+        if not name:
+            await _redirect(send, b"../docs")
+            return
         kind = ASSETS.get(name)
         if kind is None:
             raise NotFound("there is no such file of the explorer", code="route_not_found")
@@ -98,6 +102,12 @@ def _document() -> bytes:
     from penstock.api.openapi import build_document
 
     return msgspec.json.encode(build_document())
+
+
+async def _redirect(send: Send, location: bytes) -> None:
+    headers = [(b"location", location), (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": 307, "headers": headers})
+    await send({"type": "http.response.body"})
 
 
 def _asset(name: str) -> tuple[bytes, bytes]:

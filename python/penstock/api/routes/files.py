@@ -123,7 +123,7 @@ class FileContent:
             async for piece in pieces:
                 part = send({"type": "http.response.body", "body": piece, "more_body": True})
                 await self._within_stall(part, scope)
-        await send({"type": "http.response.body"})
+        await self._within_stall(send({"type": "http.response.body"}), scope)
 
     async def _within_stall(self, sending: Awaitable[None], scope: Scope) -> None:
         """Send, unless the client reads nothing for too long: it is dropped then."""
