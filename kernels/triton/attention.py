@@ -145,9 +145,16 @@ def long_chunks(
     q_heads, kv_heads, dim = heads
     shared = q_heads // kv_heads
     tokens, rows = q.shape[0], inputs.context_lens.shape[0]
-    block_m = max(64 if tokens < 64 * rows or dim > 128 else 128, power_of_two(shared))
-    tile_tokens = block_m // shared
     scaled = cache.key_scales is not None
+    if (q if scaled else cache.keys).dtype == torch.float32:
+        # No tensor cores: small tiles, or registers run out.
+        block_m, warps = max(16, power_of_two(shared)), 8
+        block_n = max(16, 512 // block_m)
+    else:
+        block_m = max(64 if tokens < 64 * rows or dim > 128 else 128, power_of_two(shared))
+        block_n = 64 if dim <= 128 else 32
+        warps = 4 if block_m == 64 and dim <= 128 else 8
+    tile_tokens = block_m // shared
     launch(
         attention_kernel,
         (tokens // tile_tokens + rows, kv_heads),
@@ -158,7 +165,7 @@ def long_chunks(
         *(rows, inputs.block_tables.shape[1]),
         *(part.stride(0) // ALIGNED_ELEMENTS for part in (cache.keys, cache.values)),
         *(scale / math.log(2), window, shorter, 0 if bias is None else bias.shape[1] // 2),
-        num_warps=4 if block_m == 64 and dim <= 128 else 8,
+        num_warps=warps,
         num_stages=2,
         Q_HEADS=q_heads,
         KV_HEADS=kv_heads,
@@ -166,7 +173,7 @@ def long_chunks(
         BLOCK_TOKENS=cache.values.shape[2],
         TOKENS=tile_tokens,
         BLOCK_M=block_m,
-        BLOCK_N=64 if dim <= 128 else 32,
+        BLOCK_N=block_n,
         BLOCK_D=power_of_two(dim),
         BOTH=both,
         SCALED=int(scaled),

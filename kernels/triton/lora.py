@@ -2,11 +2,15 @@
 
 The grids are sized by what the slots can hold, and a program finds its rows and its factors through
 tables on the device: a captured launch serves whatever is installed later. Programs past the rows
-or the rank at hand end at once. Sums have one order whatever the segment.
+or the rank at hand end at once.
+
+The columns of x are summed in parts, and then these, in order: one order, whatever the segment. Few
+rows have a program for each part, or a handful of multiprocessors would do all of the work.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,15 +25,16 @@ from penstock.kernels.triton.launch import ceil_div, in_units, launch, why_not
 
 _BLOCK_ROWS = 16
 _BLOCK_RANK = 16
-_BLOCK_DEPTH = 64
-_BLOCK_OUT = 64
+_BLOCK_OUT = 128
+_PARTS = 8
+_FEW_ROWS = 256
 _FEW_GROUPS = 32  # lanes of a warp
 _ALIGNED_ITEMS = 16
 
 
 class TritonAdapter:
     """One piece of host memory for all factors, and the bytes at which those of each slice begin:
-    a [R, K] and b [N, R] over powers of two whose product is `scale` [slices, max_rank]. For a GPU
+    a [R, K] and b [R, N] over powers of two whose product is `scale` [slices, max_rank]. For a GPU
     it is pinned, so that a copy of it makes nobody wait."""
 
     def __init__(
@@ -46,7 +51,7 @@ class TritonAdapter:
                 continue
             a_unit, b_unit = _units(one.a, dtype), _units(one.b.T, dtype)
             scale[index, : ranks[index]] = a_unit * b_unit
-            for which, part in enumerate((one.a / a_unit[:, None], one.b / b_unit)):
+            for which, part in enumerate((one.a / a_unit[:, None], (one.b / b_unit).T)):
                 places[index, which] = taken
                 parts.append(np.pad(part.reshape(-1), (0, -part.size % _ALIGNED_ITEMS)))
                 taken += parts[-1].size
@@ -92,7 +97,11 @@ class TritonSlots:
         self.places = torch.zeros((*shape, 2), dtype=torch.int64, device=device)
         self.ranks = torch.zeros(shape, dtype=torch.int32, device=device)
         self.scale = torch.ones((*shape, sizes.max_rank), dtype=torch.float32, device=device)
-        self.shapes = [_shape_of(rows, device) for _, rows in sizes.linears]
+        self.out_units = [in_units(math.gcd(*rows), _ALIGNED_ITEMS)[1] for _, rows in sizes.linears]
+        self.shapes = [
+            _shape_of(rows, unit, device)
+            for (_, rows), unit in zip(sizes.linears, self.out_units, strict=True)
+        ]
         self.first_slices = np.cumsum([0, *(len(rows) for _, rows in sizes.linears)]).tolist()
         self._held: list[torch.Tensor | None] = [None] * sizes.capacity
 
@@ -112,109 +121,136 @@ class TritonSlots:
         self._held[slot] = None
 
 
-def _shape_of(rows: tuple[int, ...], device: str) -> torch.Tensor:
-    """Of each slice its outputs, and its first output column: [slices, 2] int32."""
+def _shape_of(rows: tuple[int, ...], unit: int, device: str) -> torch.Tensor:
+    """Of each slice its outputs, and its first output column, in units: [slices, 2] int32."""
     columns = np.cumsum([0, *rows[:-1]])
-    return torch.tensor(np.stack([rows, columns], axis=1), dtype=torch.int32, device=device)
+    shapes = np.stack([rows, columns], axis=1) // unit
+    return torch.tensor(shapes, dtype=torch.int32, device=device)
 
 
 @triton.jit
 def _segment(
-    starts, slots, ranks, block, groups, num_slices, piece,
+    starts, slots, order, ranks, block, groups, num_slices, piece,
     MOST_GROUPS: tl.constexpr, BLOCK_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The rows of `block` in the list of blocks of all groups: where they begin and end in the
-    order, their slot's entry in the tables and its rank. Past the last block they are empty."""
+    """The rows of `block` in the list of blocks of all groups: their places in the order, which of
+    these there are, the rows, their slot's entry in the tables and its rank. Past the last block
+    there are none, and the rank is 0."""
     group = tl.arange(0, MOST_GROUPS)
-    begin = tl.load(starts + group, mask=group < groups, other=0)
-    end = tl.load(starts + group + 1, mask=group < groups, other=0)
+    known = group < groups
+    begin = tl.load(starts + group, mask=known, other=0)
+    end = tl.load(starts + group + 1, mask=known, other=0)
+    slot = tl.load(slots + group, mask=known, other=0)
     blocks = (end - begin + BLOCK_ROWS - 1) // BLOCK_ROWS
     last = tl.cumsum(blocks, 0)
     mine = (last > block) & (last - blocks <= block)
     first = tl.sum(tl.where(mine, begin + (block - (last - blocks)) * BLOCK_ROWS, 0), 0)
     stop = tl.sum(tl.where(mine, end, 0), 0)
-    slot = tl.sum(tl.where(mine, tl.load(slots + group, mask=mine, other=0), 0), 0)
-    entry = slot.to(tl.int64) * num_slices + piece
+    entry = tl.sum(tl.where(mine, slot, 0), 0).to(tl.int64) * num_slices + piece
     rank = tl.load(ranks + entry, mask=stop > first, other=0)
-    return first, stop, entry, rank
+    place = first + tl.arange(0, BLOCK_ROWS)
+    here = place < stop
+    row = tl.load(order + place, mask=here, other=0).to(tl.int64)
+    return place.to(tl.int64), here, row, entry, rank
 
 
-_SIZES = ["groups", "num_slices", "first_slice", "inner_columns", "max_rank"]
+@triton.jit
+def _factor(places, index, HALF: tl.constexpr):
+    """The factor whose address is at `index`: each begins at a multiple of 16 bytes."""
+    address = tl.load(places + index)
+    if HALF:
+        factor = address.to(tl.pointer_type(tl.float16))
+    else:
+        factor = address.to(tl.pointer_type(tl.float32))
+    return tl.multiple_of(factor, 16)
 
 
-@triton.jit(do_not_specialize=[*_SIZES, "units"])
+_SIZES = ["groups", "num_slices", "first_slice", "max_rank", "rows", "units"]
+
+
+@triton.jit(do_not_specialize=_SIZES)
 def lora_shrink_kernel(
     inner, x, order, starts, slots, places, ranks, scale,
-    groups, num_slices, first_slice, inner_columns, max_rank, units,
-    UNIT: tl.constexpr, HALF: tl.constexpr, MOST_GROUPS: tl.constexpr,
+    groups, num_slices, first_slice, max_rank, rows, units,
+    UNIT: tl.constexpr, HALF: tl.constexpr, MOST_GROUPS: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_RANK: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """inner = scale * (x @ a^T), of `units * UNIT` columns of x."""
+    """inner = scale * (x @ a^T), of `units * UNIT` columns of x in PARTS parts. inner: [parts that
+    have programs of their own, rows, slices, ranks in whole blocks]."""
+    # TF32 holds 16-bit floats exactly.
+    EXACT: tl.constexpr = HALF and x.dtype.element_ty != tl.float32
+    PRECISION: tl.constexpr = "tf32" if EXACT else "ieee"
     width = units * UNIT
     piece = tl.program_id(1)
-    first, stop, entry, rank = _segment(
-        starts, slots, ranks, tl.program_id(0), groups, num_slices, first_slice + piece,
+    place, here, row, entry, rank = _segment(
+        starts, slots, order, ranks, tl.program_id(0), groups, num_slices, first_slice + piece,
         MOST_GROUPS, BLOCK_ROWS,
     )  # fmt: skip
-    r = tl.program_id(2) * BLOCK_RANK + tl.arange(0, BLOCK_RANK)
-    if tl.program_id(2) * BLOCK_RANK < rank:
-        place = first + tl.arange(0, BLOCK_ROWS)
-        here = place < stop
-        row = tl.load(order + place, mask=here, other=0).to(tl.int64)
-        if HALF:
-            a = tl.load(places + entry * 2).to(tl.pointer_type(tl.float16))
-        else:
-            a = tl.load(places + entry * 2).to(tl.pointer_type(tl.float32))
+    a = _factor(places, 2 * entry, HALF)
+    rank_blocks = tl.cdiv(max_rank, BLOCK_RANK)
+    block, program = tl.program_id(2) % rank_blocks, tl.program_id(2) // rank_blocks
+    r = block * BLOCK_RANK + tl.arange(0, BLOCK_RANK)
+    if block * BLOCK_RANK < rank:
+        depth = tl.cdiv(width, PARTS * BLOCK_K) * BLOCK_K
+        own = PARTS * rank_blocks // tl.num_programs(2) * depth
         total = tl.zeros((BLOCK_ROWS, BLOCK_RANK), dtype=tl.float32)
-        for start in range(0, width, BLOCK_K):
+        part = tl.zeros((BLOCK_ROWS, BLOCK_RANK), dtype=tl.float32)
+        for start in range(program * own, tl.minimum((program + 1) * own, width), BLOCK_K):
             k = start + tl.arange(0, BLOCK_K)
             inside = (k < width)[None, :]
             from_x, from_a = x + row[:, None] * width, a + r[:, None] * width
             left = tl.load(from_x + k[None, :], mask=here[:, None] & inside, other=0)
             right = tl.load(from_a + k[None, :], mask=(r < rank)[:, None] & inside, other=0)
             left, right = left.to(tl.float32), right.to(tl.float32)
-            total = tl.dot(left, tl.trans(right), total, input_precision="ieee")
+            part = tl.dot(left, tl.trans(right), part, input_precision=PRECISION)
+            whole = (start + BLOCK_K) % depth == 0
+            total = tl.where(whole, total + part, total)
+            part = tl.where(whole, 0.0, part)
         unit = tl.load(scale + entry * max_rank + r, mask=r < rank, other=0)
-        to = inner + place[:, None].to(tl.int64) * inner_columns + piece * max_rank + r[None, :]
-        tl.store(to, total * unit[None, :], mask=here[:, None] & (r < rank)[None, :])
+        result = tl.where((r < rank)[None, :], (total + part) * unit[None, :], 0.0)
+        to = (program * rows + place) * tl.num_programs(1) + piece
+        to = inner + to[:, None] * (rank_blocks * BLOCK_RANK) + r[None, :]
+        tl.store(to, result, mask=here[:, None])
 
 
-@triton.jit(do_not_specialize=[*_SIZES, "columns"])
+@triton.jit(do_not_specialize=_SIZES)
 def lora_expand_kernel(
     y, inner, order, starts, slots, places, ranks, shapes,
-    groups, num_slices, first_slice, inner_columns, max_rank, columns,
-    HALF: tl.constexpr, MOST_GROUPS: tl.constexpr,
+    groups, num_slices, first_slice, max_rank, rows, units,
+    UNIT: tl.constexpr, HALF: tl.constexpr, MOST_GROUPS: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_RANK: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """y += inner @ b^T, where the slice of y lies."""
+    """y += inner @ b^T, where the slice of y lies. PARTS: that inner has. y has `units * UNIT`
+    columns."""
+    # Three products of TF32 differ from one of float32 in its last bit or two.
+    PRECISION: tl.constexpr = "tf32x3" if HALF else "ieee"
     piece = tl.program_id(1)
-    first, stop, entry, rank = _segment(
-        starts, slots, ranks, tl.program_id(0), groups, num_slices, first_slice + piece,
+    width = tl.load(shapes + piece * 2) * UNIT
+    column = tl.load(shapes + piece * 2 + 1) * UNIT
+    place, here, row, entry, rank = _segment(
+        starts, slots, order, ranks, tl.program_id(0), groups, num_slices, first_slice + piece,
         MOST_GROUPS, BLOCK_ROWS,
     )  # fmt: skip
-    width = tl.load(shapes + piece * 2)
+    b = _factor(places, 2 * entry + 1, HALF)
     n = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
     if (rank > 0) & (tl.program_id(2) * BLOCK_N < width):
-        place = first + tl.arange(0, BLOCK_ROWS)
-        here = place < stop
-        row = tl.load(order + place, mask=here, other=0).to(tl.int64)
-        if HALF:
-            b = tl.load(places + entry * 2 + 1).to(tl.pointer_type(tl.float16))
-        else:
-            b = tl.load(places + entry * 2 + 1).to(tl.pointer_type(tl.float32))
+        to = y + row[:, None] * (units * UNIT) + (column + n)[None, :]
+        inside = here[:, None] & (n < width)[None, :]
+        before = tl.load(to, mask=inside, other=0).to(tl.float32)
+        ranks_held = tl.cdiv(max_rank, BLOCK_RANK) * BLOCK_RANK
+        from_inner = inner + ((place * tl.num_programs(1) + piece) * ranks_held)[:, None]
+        part_items = tl.num_programs(1) * ranks_held * rows.to(tl.int64)
         total = tl.zeros((BLOCK_ROWS, BLOCK_N), dtype=tl.float32)
         for start in range(0, rank, BLOCK_RANK):
             r = start + tl.arange(0, BLOCK_RANK)
-            known = (r < rank)[None, :]
-            from_inner = inner + place[:, None].to(tl.int64) * inner_columns + piece * max_rank
-            left = tl.load(from_inner + r[None, :], mask=here[:, None] & known, other=0)
-            from_b = b + n[:, None] * rank
-            right = tl.load(from_b + r[None, :], mask=(n < width)[:, None] & known, other=0)
-            total = tl.dot(left, tl.trans(right.to(tl.float32)), total, input_precision="ieee")
-        column = tl.load(shapes + piece * 2 + 1) + n
-        to = y + row[:, None] * columns + column[None, :]
-        inside = here[:, None] & (n < width)[None, :]
-        before = tl.load(to, mask=inside, other=0).to(tl.float32)
+            left = tl.load(from_inner + r[None, :], mask=here[:, None], other=0)
+            for part in tl.static_range(1, PARTS):
+                more = from_inner + part * part_items + r[None, :]
+                left += tl.load(more, mask=here[:, None], other=0)
+            known = (r < rank)[:, None] & (n < width)[None, :]
+            from_b = b + r.to(tl.int64)[:, None] * width
+            right = tl.load(from_b + n[None, :], mask=known, other=0).to(tl.float32)
+            total = tl.dot(left, right, total, input_precision=PRECISION)
         tl.store(to, before + total, mask=inside)
 
 
@@ -228,30 +264,35 @@ def lora(
     """See `Ops.lora`. `x` and `y` are contiguous."""
     width, pieces = slots.sizes.linears[linear]
     groups, max_rank = len(rows.slots), slots.sizes.max_rank
-    inner = torch.empty(len(x), len(pieces) * max_rank, dtype=torch.float32, device=x.device)
+    rank_blocks = ceil_div(max_rank, _BLOCK_RANK)
+    parts = _PARTS if len(x) <= _FEW_ROWS else 1
+    columns = len(pieces) * rank_blocks * _BLOCK_RANK
+    inner = torch.empty(parts, len(x), columns, dtype=torch.float32, device=x.device)
     # Each group may leave one block that is not full.
     blocks = ceil_div(len(x), _BLOCK_ROWS) + groups
-    half = slots.factor_dtype == torch.float16
     where = (rows.order, rows.starts, rows.slots, slots.places, slots.ranks)
-    counts = (groups, slots.ranks.shape[1], slots.first_slices[linear], inner.shape[1], max_rank)
+    counts = (groups, slots.ranks.shape[1], slots.first_slices[linear], max_rank, len(x))
     units, unit = in_units(width)
+    single = x.dtype == torch.float32  # no tensor cores: small tiles
     constants = {
-        "HALF": half,
+        "HALF": slots.factor_dtype == torch.float16,
         "MOST_GROUPS": _most_groups(groups),
         "BLOCK_ROWS": _BLOCK_ROWS,
         "BLOCK_RANK": _BLOCK_RANK,
     }
     launch(
         lora_shrink_kernel,
-        (blocks, len(pieces), ceil_div(max_rank, _BLOCK_RANK)),
+        (blocks, len(pieces), parts * rank_blocks),
         inner, x, *where, slots.scale, *counts, units,
-        UNIT=unit, BLOCK_K=_BLOCK_DEPTH, **constants,
+        num_stages=3 if single else 4, UNIT=unit, PARTS=_PARTS, BLOCK_K=64 if single else 128,
+        **constants,
     )  # fmt: skip
+    out_unit = slots.out_units[linear]
     launch(
         lora_expand_kernel,
         (blocks, len(pieces), ceil_div(max(pieces), _BLOCK_OUT)),
-        y, inner, *where, slots.shapes[linear], *counts, y.shape[1],
-        BLOCK_N=_BLOCK_OUT, **constants,
+        y, inner, *where, slots.shapes[linear], *counts, y.shape[1] // out_unit,
+        num_stages=2, UNIT=out_unit, PARTS=parts, BLOCK_N=_BLOCK_OUT, **constants,
     )  # fmt: skip
     return y
 
