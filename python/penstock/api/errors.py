@@ -9,10 +9,13 @@ from typing import Final
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from penstock.agent.loop import failure
 from penstock.api.codecs.envelope import error_body
 from penstock.api.codecs.messages.encode import error_body as message_error_body
+from penstock.api.codecs.names import FieldNames
 from penstock.api.record import CLIENT_CLOSED_STATUS, RequestRecord, current_record
 from penstock.base.errors import NotFound, ServiceError, Unavailable
+from penstock.dialog.fold import FailedRun
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +76,13 @@ class Errors:
             await _answer(ServiceError("internal error"), record, send)
 
 
+def in_words_of_client(error: ServiceError, names: FieldNames) -> ServiceError:
+    """The error, which names its field as the client wrote it."""
+    event = failure(error)
+    told = names.in_failure(event)
+    return error if told is event else FailedRun(told)
+
+
 async def _answer(
     error: ServiceError,
     record: RequestRecord,
@@ -80,6 +90,7 @@ async def _answer(
     headers: object = None,
 ) -> None:
     record.outcome = "error"
+    error = in_words_of_client(error, record.names)
     if not record.status:  # the head is not out
         await _send_error(error, record, send, headers)
     elif record.encoder is not None:

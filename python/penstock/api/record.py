@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from penstock.api.codecs.dialect import Around, StreamEncoder
+from penstock.api.codecs.names import FieldNames
 
 if TYPE_CHECKING:
     from penstock._native import Gate
@@ -55,7 +56,7 @@ class RequestRecord:
 
     `connection` None: all goes through the middlewares. `entered`: counted as in flight, once the
     model is known. `encoder`: set when the head of an event stream is out, so that an error can
-    still be told in the stream's own form.
+    still be told in the stream's own form. `names`: how the client wrote its fields.
     """
 
     id: str
@@ -71,6 +72,7 @@ class RequestRecord:
     entered: bool = False
     housekeeping: bool = False
     encoder: StreamEncoder | None = None
+    names: FieldNames = field(default_factory=FieldNames)
     streaming: bool = False
     body_bytes: int = 0
     first_token_s: float | None = None

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.agent.loop import failure
 from penstock.api.acceptance import accepted
-from penstock.api.codecs.responses import TERMINAL, Resource, in_own_words, settled
+from penstock.api.codecs.responses import TERMINAL, Resource, settled
+from penstock.api.errors import in_words_of_client
 from penstock.api.response_log import StreamLog, replayed
 from penstock.api.response_rows import ResponseRow
 from penstock.base.errors import ServiceError, Unavailable
@@ -75,13 +76,14 @@ class ResponseRuns:
         self, events: AsyncGenerator[Event, None], resource: Resource, row: ResponseRow | None
     ) -> AsyncGenerator[Event, None]:
         """The events of a run, with the resource fed by them, and its row written before the event
-        that it tells of goes out. Closed early, the response is cancelled, unless it
-        has ended."""
+        that it tells of goes out. Errors name fields as the client wrote them. Closed early, the
+        response is cancelled, unless it has ended."""
+        names = resource.identity.names
         try:
             async with aclosing(accepted(events)) as run:
                 async for event in run:
                     if isinstance(event, RunFailed):
-                        event = in_own_words(event)
+                        event = names.in_failure(event)
                     resource.add(event)
                     if row is not None:
                         await self._write(row, event)
@@ -95,8 +97,9 @@ class ResponseRuns:
                 resource.cancel()
             raise
         except ServiceError as error:
-            resource.fail(error)
-            raise
+            told = in_words_of_client(error, names)
+            resource.fail(told)
+            raise told from error.__cause__
         except Exception:
             resource.fail(ServiceError("internal error"))
             raise

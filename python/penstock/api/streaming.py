@@ -193,6 +193,7 @@ class EventStream:
             self._record.outcome = "error"
             if self._record.encoder is None:
                 raise FailedRun(event)
+            event = self._record.names.in_failure(event)
         await self._send_frames(self._encoder.encode(event), more=False)
 
     async def _send_frames(self, frames: bytes, *, more: bool = True) -> None:

@@ -34,19 +34,20 @@ class Breakers:
 
     def sequences(self, strings: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """The token sequences of all `strings`, each once. The first call of all reads the
-        vocabulary, which takes some tens of milliseconds; a new string takes one or two.
+        vocabulary, which takes up to a second for a large one; a new string takes a few
+        milliseconds.
 
         Raises InvalidRequest where there are more than `MAX_SEQUENCES`."""
-        places: list[_Places] = []
+        found: dict[tuple[int, ...], None] = {}
         for text in strings:
-            places.append(self._places_of(text))
-            if sum(each.count for each in places) > MAX_SEQUENCES:
+            found.update(dict.fromkeys(self._spelled(self._places_of(text))))
+            if len(found) > MAX_SEQUENCES:
                 raise InvalidRequest(
                     "dry_sequence_breakers occur in too many ways in the model's tokens; send"
                     " fewer, or shorter ones",
                     field="dry_sequence_breakers",
                 )
-        return tuple(dict.fromkeys(one for each in places for one in self._spelled(each)))
+        return tuple(found)
 
     def _spelled(self, places: _Places) -> Iterator[tuple[int, ...]]:
         yield from ((token,) for token in places.whole)
@@ -101,10 +102,6 @@ class _Places:
 
     whole: dict[int, None]
     cut: tuple[tuple[range, tuple[int, ...]], ...]
-
-    @property
-    def count(self) -> int:
-        return len(self.whole) + sum(len(heads) for heads, _ in self.cut)
 
 
 class _Vocabulary:

@@ -161,7 +161,12 @@ async def test_a_streamed_one_that_is_cancelled_ends_its_stream():
                     id = "resp_" + text.split("resp_")[1][:32]
                     cancelled = (await server.http.post(f"{URL}/{id}/cancel")).json()
     events = events_of(text)
-    assert events[0]["response"]["status"] == "queued"
+    begin = [(event["type"], event["response"]["status"]) for event in events[:3]]
+    assert begin == [
+        ("response.created", "queued"),
+        ("response.queued", "queued"),
+        ("response.in_progress", "in_progress"),
+    ]
     assert events[-1]["type"] == "response.incomplete"
     assert events[-1]["response"] == cancelled and cancelled["status"] == "cancelled"
 

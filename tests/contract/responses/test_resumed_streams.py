@@ -190,11 +190,11 @@ async def test_what_a_dead_process_streamed_has_failed(monkeypatch):
         await store.responses.create(begun)
         whole = (await stream(server, **STREAMED))[0]["response"]["id"]
         head = (await store.response_events.read(whole, 0))[0]
-        assert (head.first, head.following) == (0, 2)
+        assert (head.first, head.following) == (0, 3)
         await store.response_events.append(begun.id, head)
         clock.now += 60
         *_, last = await again(server, begun.id)
-    assert last["type"] == "response.failed" and last["sequence_number"] == 2
+    assert last["type"] == "response.failed" and last["sequence_number"] == 3
     assert last["response"]["error"]["code"] == "unavailable"
 
 

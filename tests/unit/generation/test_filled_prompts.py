@@ -39,3 +39,8 @@ def test_it_counts_among_what_must_fit() -> None:
     ids = built(request, add_bos=True)
     assert ids[:2] == (END_OF_TEXT, PREFIX)
     assert len(ids) < 100
+
+
+def test_a_request_computes_best_of_answers_for_each_prompt() -> None:
+    assert GenerateRequest(prompt="a", n=2).num_sequences == 2
+    assert GenerateRequest(prompts=("a", "b", "c"), n=1, best_of=4).num_sequences == 12

@@ -451,6 +451,7 @@ class TestEnds:
         ("dry_allowed_length", {"sampling": Sampling(dry_allowed_length=-1)}),
         ("dry_sequence_breakers", {"sampling": Sampling(dry_sequence_breakers=("x",) * 65)}),
         ("dry_sequence_breakers[1]", {"sampling": Sampling(dry_sequence_breakers=("x", ""))}),
+        ("dry_sequence_breakers[0]", {"sampling": Sampling(dry_sequence_breakers=("x" * 41,))}),
         ("logit_bias", {"sampling": Sampling(logit_bias={49152: 1.0})}),
         ("logit_bias", {"sampling": Sampling(logit_bias={-1: 1.0})}),
         ("logit_bias", {"sampling": Sampling(logit_bias={1: 100.5})}),

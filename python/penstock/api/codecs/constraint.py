@@ -8,26 +8,33 @@ from typing import Any, Final
 import orjson
 
 from penstock.api.codecs.fields import Fields, depth_of
+from penstock.api.codecs.names import FieldNames
 from penstock.dialog import Constraint
 
 MAX_SCHEMA_DEPTH: Final = 64
 GRAMMAR_KINDS: Final = ("regex", "json_schema", "lark", "llguidance")
 
 
-def decode_constraint(fields: Fields) -> Constraint | None:
+def decode_constraint(fields: Fields, names: FieldNames) -> Constraint | None:
     """At most one of the two fields may ask for something."""
     wanted = {"response_format": _response_format(fields), "grammar": _grammar(fields)}
-    return _only_one(fields, wanted)
+    return _only_one(fields, wanted, names)
 
 
-def decode_text_constraint(fields: Fields) -> Constraint | None:
+def decode_text_constraint(fields: Fields, names: FieldNames) -> Constraint | None:
     """As `decode_constraint`, for a dialect that has `text.format` too."""
     wanted = {
         "response_format": _response_format(fields),
         "text.format": _text_format(fields),
         "grammar": _grammar(fields),
     }
-    return _only_one(fields, wanted)
+    return _only_one(fields, wanted, names)
+
+
+def note_constraint(names: FieldNames, written: str) -> None:
+    """`written`: where the client wrote what binds its answer, which errors name by its kind."""
+    names.note("response_format", written)
+    names.note("grammar", written)
 
 
 def schema_text(fields: Fields, key: str) -> str:
@@ -47,11 +54,16 @@ def check_depth(fields: Fields, key: str, value: Any) -> None:
         fields.refuse(key, f"is nested too deeply; at most {MAX_SCHEMA_DEPTH} levels")
 
 
-def _only_one(fields: Fields, wanted: Mapping[str, Constraint | None]) -> Constraint | None:
+def _only_one(
+    fields: Fields, wanted: Mapping[str, Constraint | None], names: FieldNames
+) -> Constraint | None:
     given = [key for key, constraint in wanted.items() if constraint is not None]
     if len(given) > 1:
         fields.refuse(given[-1], f"cannot be used together with `{given[0]}`")
-    return wanted[given[0]] if given else None
+    if not given:
+        return None
+    note_constraint(names, given[0])
+    return wanted[given[0]]
 
 
 def _response_format(fields: Fields) -> Constraint | None:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from penstock.api.codecs.names import FieldNames
 from penstock.base.errors import ServiceError
 from penstock.dialog import Event, GenerateRequest
 from penstock.dialog.fold import Answer
@@ -14,11 +15,12 @@ from penstock.dialog.fold import Answer
 
 class Decoded(msgspec.Struct, frozen=True):
     """A body understood: what to generate, and how to answer. `writer`: who writes the answer,
-    where it is not the dialect itself."""
+    where it is not the dialect itself. `names`: how the client wrote its fields."""
 
     request: GenerateRequest
     stream: bool = False
     writer: AnswerWriter | None = None
+    names: FieldNames = msgspec.field(default_factory=FieldNames)
 
 
 class AnswerIdentity(msgspec.Struct, frozen=True):

@@ -9,24 +9,29 @@ from typing import Final, Literal
 from penstock.api.codecs.constraint import check_depth
 from penstock.api.codecs.fields import Fields, one_of, shown
 from penstock.api.codecs.hosted import hosted_kind
+from penstock.api.codecs.names import FieldNames
 from penstock.dialog import FunctionTool, HostedTool, ToolPolicy
 
 MAX_TOOLS: Final = 1024
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
-def decode_functions(fields: Fields, hosted: Sequence[str]) -> tuple[FunctionTool, ...]:
+def decode_functions(
+    fields: Fields, hosted: Sequence[str], names: FieldNames
+) -> tuple[FunctionTool, ...]:
     """The functions of `tools`, in order. `hosted`: the other kinds that the dialect has, which
     are left to `hosted.decode_hosted_tools`; what is none of them is refused."""
     if fields.get("tools") is None:
         return ()
-    tools = tuple(
-        _tool(entry, hosted)
-        for entry in fields.objects("tools")
-        if hosted_kind(entry.required_string("type")) not in hosted
-    )
+    tools: list[FunctionTool] = []
+    for entry in fields.objects("tools"):
+        if hosted_kind(entry.required_string("type")) in hosted:
+            continue
+        function = _function(entry, hosted)
+        names.note_schema(len(tools), function.name_of("parameters"))
+        tools.append(decode_function(function))
     check_functions(fields, tools)
-    return tools
+    return tuple(tools)
 
 
 def check_functions(fields: Fields, tools: Sequence[FunctionTool], key: str = "tools") -> None:
@@ -70,14 +75,15 @@ def decode_tool_choice(
     return ToolPolicy("required", (_function_name(choice, tools),))
 
 
-def _tool(entry: Fields, hosted: Sequence[str]) -> FunctionTool:
+def _function(entry: Fields, hosted: Sequence[str]) -> Fields:
+    """The object that describes the function of an entry of `tools`."""
     kind = entry.required_string("type")
     if kind.startswith("web_search"):
         entry.refuse("type", "does not take web search; use `web_search_options`")
     if kind != "function":
         wanted = one_of(("function", *hosted))
         entry.refuse("type", f"must be {wanted}, not {shown(kind)}", code="unsupported_value")
-    return decode_function(entry.object("function") or entry)
+    return entry.object("function") or entry
 
 
 def decode_function(function: Fields) -> FunctionTool:

@@ -51,6 +51,8 @@ class RequestReader(Generic[Asked]):
         record.route, record.model = scope["route"].path, UNKNOWN_MODEL
         body = await services.bodies.read(record, receive)
         decoded = await self._decode(body, record)
+        if not isinstance(decoded, DecodedEmbedding):
+            record.names = decoded.names
         selection = services.models.select(decoded.request.model)
         record.model = selection.model
         record.streaming = decoded.stream

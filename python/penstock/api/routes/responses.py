@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.envelope import KEEP_ALIVE
+from penstock.api.codecs.names import FieldNames
 from penstock.api.codecs.responses import (
     RESPONSE_PREFIX,
     TERMINAL,
@@ -71,7 +72,9 @@ class CreateResponse:
             asked.request.model or record.model,
             asked.echoed,
             asked.background,
+            asked.names,
         )
+        record.names = FieldNames()  # those who follow the run know them
         resource = Resource(identity)
         row = self._runs.row(resource, turn, asked.previous_id) if asked.store else None
         stream = self._stream(record, resource, scope, send)

@@ -25,6 +25,10 @@ class ResponseCreated(_Lifecycle, tag="response.created", kw_only=True):
     """The first one."""
 
 
+class ResponseQueued(_Lifecycle, tag="response.queued", kw_only=True):
+    """The second one of a response that is made in the background."""
+
+
 class ResponseInProgress(_Lifecycle, tag="response.in_progress", kw_only=True):
     """The work has begun."""
 
@@ -135,6 +139,7 @@ class ResponseErrorEvent(_Event, tag="error", kw_only=True):
 
 ResponseStreamEvent = (
     ResponseCreated
+    | ResponseQueued
     | ResponseInProgress
     | ResponseCompleted
     | ResponseIncomplete

@@ -17,6 +17,7 @@ from penstock.api.codecs.extensions import (
 )
 from penstock.api.codecs.fields import Fields, decode_object
 from penstock.api.codecs.hosted import decode_hosted_tools, decode_search_options
+from penstock.api.codecs.names import FieldNames
 from penstock.api.codecs.reasoning import decode_reasoning
 from penstock.api.codecs.sampling import (
     MAX_N,
@@ -46,10 +47,12 @@ def decode(body: bytes) -> Decoded:
     """Raises InvalidRequest naming the field that is wrong."""
     fields = decode_object(body)
     stream = fields.boolean("stream") or False
-    legacy = decode_legacy_functions(fields)
-    tools = legacy or decode_functions(fields, HOSTED)
+    names = FieldNames()
+    legacy = decode_legacy_functions(fields, names)
+    tools = legacy or decode_functions(fields, HOSTED, names)
     hosted = _hosted(fields)
     messages, prompt = decode_messages(fields)
+    names.note("prompt", "messages")  # which may be a text
     request = GenerateRequest(
         model=fields.string("model") or None,
         adapter=decode_adapter(fields),
@@ -66,7 +69,7 @@ def decode(body: bytes) -> Decoded:
             else decode_tool_choice(fields, tools, hosted)
         ),
         sampling=decode_sampling(fields),
-        constraint=decode_constraint(fields),
+        constraint=decode_constraint(fields, names),
         limits=decode_run_limits(fields),
         reasoning=decode_reasoning(fields),
         stop=decode_stop(fields),
@@ -74,7 +77,7 @@ def decode(body: bytes) -> Decoded:
         top_logprobs=_top_logprobs(fields),
         ignore_eos=fields.boolean("ignore_eos") or False,
     )
-    return Decoded(request, stream, FUNCTION_CALLS if legacy else None)
+    return Decoded(request, stream, FUNCTION_CALLS if legacy else None, names)
 
 
 def _hosted(fields: Fields) -> tuple[HostedTool, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from penstock.api.codecs.fields import Fields, shown
+from penstock.api.codecs.names import FieldNames
 from penstock.api.codecs.tools import check_functions, decode_function
 from penstock.dialog import FunctionTool, ToolPolicy
 
 
-def decode_legacy_functions(fields: Fields) -> tuple[FunctionTool, ...]:
+def decode_legacy_functions(fields: Fields, names: FieldNames) -> tuple[FunctionTool, ...]:
     """The functions of the old form; none where it is not used."""
     if fields.get("functions") is None:
         return ()
@@ -15,6 +16,11 @@ def decode_legacy_functions(fields: Fields) -> tuple[FunctionTool, ...]:
     if functions and fields.get("tools"):
         fields.refuse("functions", "cannot be used together with `tools`")
     check_functions(fields, functions, "functions")
+    if functions:
+        names.note("tools", "functions")
+        names.note("tool_choice", "function_call")
+    for index in range(len(functions)):
+        names.note_schema(index, f"functions[{index}].parameters")
     return functions
 
 

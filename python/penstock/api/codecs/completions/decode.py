@@ -8,6 +8,7 @@ from penstock.api.codecs.constraint import decode_constraint
 from penstock.api.codecs.dialect import Decoded
 from penstock.api.codecs.fields import Fields, decode_object
 from penstock.api.codecs.inputs import decode_inputs
+from penstock.api.codecs.names import FieldNames
 from penstock.api.codecs.sampling import (
     MAX_N,
     MAX_TOP_LOGPROBS,
@@ -37,6 +38,8 @@ def decode(body: bytes) -> Decoded:
     fields = decode_object(body)
     n = fields.integer("n", 1, MAX_N) or 1
     stream = fields.boolean("stream") or False
+    names = FieldNames()
+    names.note("top_logprobs", "logprobs")
     top_logprobs = fields.integer("logprobs", 0, MAX_TOP_LOGPROBS)
     echo = fields.boolean("echo") or False
     # An empty text may be meant: a model with a BOS token can begin with it.
@@ -48,7 +51,7 @@ def decode(body: bytes) -> Decoded:
         prompts=prompts if len(prompts) > 1 else (),
         suffix=fields.string("suffix") or None,
         sampling=decode_sampling(fields),
-        constraint=decode_constraint(fields),
+        constraint=decode_constraint(fields, names),
         limits=decode_limits(fields, least_tokens=0 if echo else 1),
         stop=decode_stop(fields),
         n=n,
@@ -57,7 +60,7 @@ def decode(body: bytes) -> Decoded:
         ignore_eos=fields.boolean("ignore_eos") or False,
         echo=echo,
     )
-    return Decoded(request, stream)
+    return Decoded(request, stream, names=names)
 
 
 def _best_of(fields: Fields, n: int, stream: bool) -> int | None:

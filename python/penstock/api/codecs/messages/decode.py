@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.api.codecs.constraint import decode_constraint, schema_text
+from penstock.api.codecs.constraint import decode_constraint, note_constraint, schema_text
 from penstock.api.codecs.dialect import Decoded
 from penstock.api.codecs.extensions import (
     decode_permissions,
@@ -15,6 +15,7 @@ from penstock.api.codecs.extensions import (
 from penstock.api.codecs.fields import Fields, decode_object
 from penstock.api.codecs.messages.blocks import decode_messages, decode_system, split_begun
 from penstock.api.codecs.messages.tools import decode_hosted, decode_tool_choice, decode_tools
+from penstock.api.codecs.names import FieldNames
 from penstock.api.codecs.places import Places
 from penstock.api.codecs.reasoning import decode_effort, decode_reasoning
 from penstock.api.codecs.sampling import (
@@ -40,7 +41,9 @@ def decode(body: bytes) -> Decoded:
     """Raises InvalidRequest naming the field that is wrong."""
     fields = decode_object(body)
     stream = fields.boolean("stream") or False
-    tools, hosted = decode_tools(fields)
+    names = FieldNames()
+    names.note("stop", "stop_sequences")
+    tools, hosted = decode_tools(fields, names)
     _check_logprobs(fields)
     places = Places()
     messages, begun = split_begun(fields, decode_messages(fields, places))
@@ -57,13 +60,13 @@ def decode(body: bytes) -> Decoded:
         session=decode_session(fields),
         tool_policy=decode_tool_choice(fields, tools),
         sampling=decode_sampling(fields),
-        constraint=_constraint(fields),
+        constraint=_constraint(fields, names),
         limits=decode_run_limits(fields),
         reasoning=_reasoning(fields, begun),
         stop=fields.strings("stop_sequences", MAX_STOP_STRINGS) or (),
         ignore_eos=fields.boolean("ignore_eos") or False,
     )
-    return Decoded(request, stream)
+    return Decoded(request, stream, names=names)
 
 
 def _check_logprobs(fields: Fields) -> None:
@@ -91,9 +94,9 @@ def _reasoning(fields: Fields, begun: str) -> ReasoningPolicy:
     return ReasoningPolicy(policy.enabled, effort)  # says how hard to think, not whether
 
 
-def _constraint(fields: Fields) -> Constraint | None:
+def _constraint(fields: Fields, names: FieldNames) -> Constraint | None:
     """`output_config.format`, or one of the service's own fields."""
-    own = decode_constraint(fields)
+    own = decode_constraint(fields, names)
     config = fields.object("output_config")
     wanted = config.object("format") if config is not None else None
     if config is None or wanted is None:
@@ -102,4 +105,5 @@ def _constraint(fields: Fields) -> Constraint | None:
         config.refuse("format", "cannot be used together with `grammar` or `response_format`")
     wanted.required_string("type")
     wanted.choice("type", ("json_schema",))
+    note_constraint(names, "output_config.format")
     return Constraint("json_schema", schema_text(wanted, "schema"))

@@ -12,6 +12,7 @@ from penstock.api.codecs.hosted import (
     decode_search_options,
     decode_skill_version,
 )
+from penstock.api.codecs.names import FieldNames
 from penstock.api.codecs.tools import check_functions, decode_function_name
 from penstock.dialog import (
     FunctionTool,
@@ -29,13 +30,16 @@ PYTHON_PREFIX: Final = "code_execution_"
 SEARCH_WITH_PYTHON: Final = "web_search_20260209"
 
 
-def decode_tools(fields: Fields) -> tuple[tuple[FunctionTool, ...], tuple[HostedTool, ...]]:
+def decode_tools(
+    fields: Fields, names: FieldNames
+) -> tuple[tuple[FunctionTool, ...], tuple[HostedTool, ...]]:
     """(the client's functions, tools that the server runs), both from `tools`."""
     functions: list[FunctionTool] = []
     hosted: list[HostedTool] = []
     for entry in fields.objects("tools"):
         kind = entry.string("type") or "custom"
         if kind == "custom":
+            names.note_schema(len(functions), entry.name_of("input_schema"))
             functions.append(_function(entry))
         elif kind.startswith(SEARCH_PREFIX):
             hosted.append(_search(entry))

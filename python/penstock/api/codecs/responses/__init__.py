@@ -8,7 +8,6 @@ from penstock.api.codecs.responses.resource import (
     TERMINAL,
     Resource,
     ResponseIdentity,
-    in_own_words,
     settled,
 )
 from penstock.api.codecs.responses.stream import ResponseStream, closing_frame
@@ -23,7 +22,6 @@ __all__ = [
     "closing_frame",
     "continued",
     "decode",
-    "in_own_words",
     "input_items",
     "resolved",
     "response_of",

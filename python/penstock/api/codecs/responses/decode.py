@@ -10,6 +10,7 @@ from penstock.api.codecs.constraint import decode_text_constraint
 from penstock.api.codecs.extensions import decode_requested_files
 from penstock.api.codecs.fields import Fields, decode_object, shown
 from penstock.api.codecs.hosted import decode_hosted_tools
+from penstock.api.codecs.names import FieldNames
 from penstock.api.codecs.places import Places
 from penstock.api.codecs.reasoning import OFF, decode_effort
 from penstock.api.codecs.responses.echo import echoed
@@ -64,7 +65,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
     `request`: its messages are of this turn alone, without `instructions` and without what
     `previous_id` continues. `references`: ids of stored items that `input` refers to, see
     `resolved`. `echoed`: the fields that the resource repeats. `fields`: the body, if there are
-    references.
+    references. `names`: how the client wrote its fields.
     """
 
     request: GenerateRequest
@@ -76,6 +77,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
     previous_id: str | None = None
     references: tuple[str, ...] = ()
     fields: Fields | None = None
+    names: FieldNames = msgspec.field(default_factory=FieldNames)
 
 
 def decode(body: bytes) -> ResponsesRequest:
@@ -90,7 +92,9 @@ def decode(body: bytes) -> ResponsesRequest:
     messages = decode_input(fields, {}, places)
     if not messages and not referred:
         fields.refuse("input", "says nothing: it needs a message, a call or a result")
-    tools = decode_functions(fields, HOSTED_KINDS)
+    names = FieldNames()
+    names.note("messages", "input")
+    tools = decode_functions(fields, HOSTED_KINDS, names)
     hosted = decode_hosted_tools(fields, HOSTED_KINDS)
     limits = _limits(fields)
     request = GenerateRequest(
@@ -103,7 +107,7 @@ def decode(body: bytes) -> ResponsesRequest:
         files=decode_requested_files(fields),
         tool_policy=decode_tool_choice(fields, tools, hosted),
         sampling=decode_sampling(fields),
-        constraint=decode_text_constraint(fields),
+        constraint=decode_text_constraint(fields, names),
         limits=limits,
         reasoning=_reasoning(fields),
         stop=decode_stop(fields),
@@ -121,6 +125,7 @@ def decode(body: bytes) -> ResponsesRequest:
         instructions=fields.string("instructions") or None,
         previous_id=_previous_id(fields),
         references=referred,
+        names=names,
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 import orjson
 
 from penstock.api.codecs.chunks import generation_field
+from penstock.api.codecs.names import FieldNames
 from penstock.api.codecs.responses.output import Output
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
@@ -33,12 +34,13 @@ INTERRUPTED: Final = "interrupted"
 
 class ResponseIdentity(msgspec.Struct, frozen=True):
     """What a response says of itself before anything is generated. `echoed`: the request's fields
-    that it repeats."""
+    that it repeats. `names`: how its client wrote the fields of the request."""
 
     id: str
     model: str
     echoed: dict[str, Any]
     background: bool = False
+    names: FieldNames = msgspec.field(default_factory=FieldNames)
 
 
 class Resource:
@@ -160,13 +162,6 @@ def error_object(error: ServiceError | None) -> dict[str, Any] | None:
     if error is None:
         return None
     return {"type": error.kind, "code": error.code, "message": error.message}
-
-
-def in_own_words(event: RunFailed) -> RunFailed:
-    """A failure that names the dialog's messages names what this interface calls them."""
-    if event.field is None or event.field.split("[")[0] != "messages":
-        return event
-    return msgspec.structs.replace(event, field="input")
 
 
 def settled(body: bytes, status: Status, error: ServiceError | None = None) -> bytes:

@@ -112,10 +112,11 @@ class ResponseStream:
         resource = self._resource
         first: Status = "queued" if resource.identity.background else "in_progress"
         created = {"response": resource.shown_at_start(first)}
+        frames = self._frame("response.created", created)
+        if first == "queued":
+            frames += self._frame("response.queued", created)
         working = {"response": resource.shown_at_start("in_progress")}
-        return self._frame("response.created", created) + self._frame(
-            "response.in_progress", working
-        )
+        return frames + self._frame("response.in_progress", working)
 
     def _end(self) -> bytes:
         resource = self._resource
