@@ -106,9 +106,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._in_head = False
         self._in_message = False
-        self._reframed = (
-            False  # the parser reads a head that `_reframe` wrote, or the body after it
-        )
+        # The parser reads a head that `_reframe` wrote, or the body after it.
+        self._reframed = False
         self._deadline: asyncio.TimerHandle | None = None
         self.gone: Callable[[], None] | None = None
         self.gate: Gate | None = None

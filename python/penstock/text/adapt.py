@@ -11,6 +11,8 @@ from penstock.text.channels.syntax import ToolSyntax
 from penstock.text.conversation import TemplateMessage
 from penstock.text.template_traits import SHORT_ID_CHARS, TemplateTraits
 from penstock.text.turns import (
+    BLANK_LINE,
+    SYSTEM_ROLES,
     with_joined_roles,
     with_single_calls,
     with_system_first,
@@ -81,7 +83,7 @@ def _call_forms(message: TemplateMessage, traits: TemplateTraits) -> TemplateMes
     calls = []
     for call in message["tool_calls"]:
         function = call["function"]
-        if traits.text_arguments and not isinstance(function["arguments"], str):
+        if traits.text_arguments:
             text = json.dumps(function["arguments"], ensure_ascii=False)
             function = {**function, "arguments": text}
         call_id = short_id(call["id"]) if traits.short_ids else call["id"]
@@ -92,11 +94,8 @@ def _call_forms(message: TemplateMessage, traits: TemplateTraits) -> TemplateMes
 def _without_calls(message: TemplateMessage, syntax: ToolSyntax) -> TemplateMessage:
     if "tool_calls" not in message:
         return message
-    calls = []
-    for call in message["tool_calls"]:
-        arguments = call["function"]["arguments"]
-        given = arguments if isinstance(arguments, dict) else {"arguments": arguments}
-        calls.append((call["function"]["name"], given))
+    functions = [call["function"] for call in message["tool_calls"]]
+    calls = [(function["name"], function["arguments"]) for function in functions]
     text = "\n".join(filter(None, (message["content"], syntax.write(calls))))
     return {**{k: v for k, v in message.items() if k != "tool_calls"}, "content": text}
 
@@ -119,8 +118,8 @@ def _without_results(messages: Sequence[TemplateMessage]) -> list[TemplateMessag
 
 
 def _with_system(messages: Sequence[TemplateMessage], text: str) -> list[TemplateMessage]:
-    if messages and messages[0]["role"] in ("system", "developer"):
-        first = {**messages[0], "content": messages[0]["content"] + "\n\n" + text}
+    if messages and messages[0]["role"] in SYSTEM_ROLES:
+        first = {**messages[0], "content": messages[0]["content"] + BLANK_LINE + text}
         return [first, *messages[1:]]
     return [{"role": "system", "content": text}, *messages]
 
@@ -130,13 +129,13 @@ def _without_system(messages: Sequence[TemplateMessage]) -> list[TemplateMessage
     found: list[TemplateMessage] = []
     said: list[str] = []
     for message in messages:
-        if message["role"] in ("system", "developer"):
+        if message["role"] in SYSTEM_ROLES:
             said.append(message["content"])
         elif said and message["role"] == "user":
-            found.append({**message, "content": "\n\n".join([*said, message["content"]])})
+            found.append({**message, "content": BLANK_LINE.join([*said, message["content"]])})
             said = []
         else:
             found.append(message)
     if said:
-        found.append({"role": "user", "content": "\n\n".join(said)})
+        found.append({"role": "user", "content": BLANK_LINE.join(said)})
     return found
