@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.load import Refused, figures
-from bench.machine import facts
+from bench.machine import facts, wait_until_quiet
 from bench.targets import Target
 from bench.workloads import Prompts, Workload
 
@@ -57,6 +57,8 @@ def _alternate(
         for target in targets:
             if target.name in refusals:
                 continue
+            if not wait_until_quiet():
+                _say(f"{workload.name}: the machine is busy before {target.name}'s burst")
             try:
                 if warm_up:
                     target.burst(drawn[:2], min(workload.new, 8))

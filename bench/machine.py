@@ -6,12 +6,18 @@ import datetime
 import os
 import re
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
+
+
+QUIET_PERCENT = 10.0  # of all cores together
+LONGEST_WAIT_S = 15.0
 
 
 def facts() -> dict[str, Any]:
@@ -34,8 +40,6 @@ def facts() -> dict[str, Any]:
 
 def read_bandwidth(size_bytes: int, repeats: int = 3) -> float:
     """GB/s at which one thread reads memory (numpy sum over int64), best of `repeats`."""
-    import time
-
     data = np.ones(size_bytes // 8, dtype=np.int64)
     best = float("inf")
     for _ in range(repeats):
@@ -47,8 +51,6 @@ def read_bandwidth(size_bytes: int, repeats: int = 3) -> float:
 
 def python_loop_us(core: int, repeats: int = 200) -> dict[str, int]:
     """CPU time of a fixed piece of Python on a core: how fast that core is just now."""
-    import time
-
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     times = []
@@ -62,6 +64,17 @@ def python_loop_us(core: int, repeats: int = 200) -> dict[str, int]:
     os.sched_setaffinity(0, before)
     times.sort()
     return {"least": round(1e6 * times[0]), "median": round(1e6 * times[len(times) // 2])}
+
+
+def wait_until_quiet() -> bool:
+    """Wait for what spins on after its work: some engines poll for the next request for seconds,
+    and whoever is measured after them would share its cores with that. False if it goes on for
+    `LONGEST_WAIT_S`."""
+    end = time.monotonic() + LONGEST_WAIT_S
+    while psutil.cpu_percent(interval=0.2) > QUIET_PERCENT:
+        if time.monotonic() > end:
+            return False
+    return True
 
 
 def memory_mib(pid: int) -> int:
