@@ -336,6 +336,13 @@ STORE_OPTIONS: Final = (
         "file_expiry_s", ("--file-expiry",), int, "Seconds that a file is kept.", STORE_PANEL
     ),
     SettingOption("max_files", ("--max-files",), int, "Files kept.", STORE_PANEL),
+    SettingOption(
+        "max_files_bytes",
+        ("--max-files-bytes",),
+        int,
+        "Bytes of files kept; beyond them the oldest go.",
+        STORE_PANEL,
+    ),
 )
 SERVE_OPTIONS: Final = SERVER_OPTIONS + STORE_OPTIONS
 

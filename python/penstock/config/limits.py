@@ -49,6 +49,7 @@ STORE_RANGES: Final[dict[str, tuple[int, int]]] = {
     "max_sessions": (1, 2**31),
     "file_expiry_s": (1, 2**31),
     "max_files": (1, 2**20),
+    "max_files_bytes": (1, 2**48),
 }
 DEVICES: Final = "auto|cpu|cuda(:[0-9]{1,3})?"
 # what requests call the default model, whichever it is

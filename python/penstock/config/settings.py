@@ -126,7 +126,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
     bodies of files, `skills_dir` for skills: a folder or a URL that fsspec knows. None: under
     PENSTOCK_HOME, see `located`. `..._expiry_s`: how many seconds things are kept after their
     creation, sessions after their last change; of responses, 0 keeps them until they are deleted.
-    `max_...`: beyond so many, the oldest go.
+    `max_...`: beyond so many, or so many bytes, the oldest go.
     """
 
     url: str | None = None
@@ -137,6 +137,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
     max_sessions: int = 4096
     file_expiry_s: int = 30 * 60
     max_files: int = 4096
+    max_files_bytes: int = 16 * 1024**3
 
     def located(self, home: Path) -> StoreSettings:
         """The same with every place named; those that were not are under `home`."""

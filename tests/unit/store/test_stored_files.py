@@ -134,6 +134,20 @@ async def test_beyond_the_quota_the_oldest_files_go(
         assert len(bodies(settings)) == 3
 
 
+async def test_beyond_the_quota_of_bytes_the_oldest_files_go(
+    settings: StoreSettings, clock: MovableClock
+) -> None:
+    small = msgspec.structs.replace(settings, max_files_bytes=10)
+    async with opened(small, clock) as store:
+        ids = [(await store.files.create(new_file(data=b"x" * 4))).id for _ in range(4)]
+        elsewhere = await store.files.create(new_file(data=None, size_bytes=10**10))
+        assert [file.id for file in await store.files.list()] == [elsewhere.id, ids[3], ids[2]]
+        assert len(bodies(settings)) == 2
+        large = await store.files.create(new_file(data=b"x" * 11))
+        assert [file.id for file in await store.files.list()] == [large.id]
+        assert await store.files.read(large.id) == b"x" * 11
+
+
 async def test_file_without_body_is_elided(store: Store) -> None:
     stored = await store.files.create(new_file(data=None, size_bytes=10**10))
     assert stored.elided and stored.size_bytes == 10**10
