@@ -13,9 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.load import Refused, figures
-from bench.machine import facts, wait_until_quiet
+from bench.machine import Clock, facts, wait_until_quiet
 from bench.targets import Target
 from bench.workloads import Prompts, Workload
+
+STOLEN_SHARE = 0.03
+"""A burst that lost more than this of the cores to other guests is measured again."""
+TRIES = 4
 
 
 def compare(
@@ -57,18 +61,33 @@ def _alternate(
         for target in targets:
             if target.name in refusals:
                 continue
-            if not wait_until_quiet():
-                _say(f"{workload.name}: the machine is busy before {target.name}'s burst")
             try:
                 if warm_up:
                     target.burst(drawn[:2], min(workload.new, 8))
                 else:
-                    traces = target.burst(drawn, workload.new)
-                    runs[target.name].append(figures(traces, workload.prompt))
+                    runs[target.name].append(_measured(target, workload, drawn, prompts))
             except Refused as error:
                 refusals[target.name] = str(error)
     rows: dict[str, dict[str, Any]] = {name: medians(own) for name, own in runs.items()}
     return rows | {name: {"refused": reason} for name, reason in refusals.items()}
+
+
+def _measured(
+    target: Target, workload: Workload, drawn: list[list[int]], prompts: Prompts
+) -> dict[str, float]:
+    """One burst of `drawn`; while other guests take the cores, again with further prompts. Of all
+    tries, the one that lost least to them."""
+    tries: list[dict[str, float]] = []
+    while len(tries) < TRIES:
+        if not wait_until_quiet():
+            _say(f"{workload.name}: the machine is busy before {target.name}'s burst")
+        clock = Clock()
+        traces = target.burst(drawn, workload.new)
+        tries.append({"stolen_share": clock.stolen_share(), **figures(traces, workload.prompt)})
+        if tries[-1]["stolen_share"] <= STOLEN_SHARE:
+            break
+        drawn = prompts.take(workload)
+    return min(tries, key=lambda one: one["stolen_share"])
 
 
 def medians(runs: list[dict[str, float]]) -> dict[str, float]:

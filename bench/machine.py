@@ -77,6 +77,22 @@ def wait_until_quiet() -> bool:
     return True
 
 
+class Clock:
+    """Wall time, and how much of all cores' time the hypervisor gave to other guests meanwhile."""
+
+    def __init__(self) -> None:
+        self._began, self._stolen_s = time.monotonic(), _stolen_s()
+
+    def stolen_share(self) -> float:
+        """Since the clock was made; 0 where the system does not tell."""
+        cores_s = (time.monotonic() - self._began) * psutil.cpu_count()
+        return (_stolen_s() - self._stolen_s) / cores_s
+
+
+def _stolen_s() -> float:
+    return getattr(psutil.cpu_times(), "steal", 0.0)
+
+
 def memory_mib(pid: int) -> int:
     """Proportional resident memory of a process and its descendants."""
     total = 0
