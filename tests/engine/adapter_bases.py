@@ -112,32 +112,21 @@ def write_quantized(folder: Path, kind: str, spec: DecoderSpec = SMALL) -> tuple
         folder / "source", width=spec.width, head_dim=spec.head_dim, ff=spec.ff
     )
     import gguf  # absent where there is a GPU
+    from spec_gguf import spec_gguf
 
     path, exact = folder / f"{kind}.gguf", folder / f"{kind}-exact"
-    writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_block_count(len(spec.layers))
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(spec.width)
-    writer.add_feed_forward_length(spec.ff)
-    writer.add_key_length(spec.head_dim)
-    writer.add_value_length(spec.head_dim)
-    writer.add_head_count(spec.heads)
-    writer.add_head_count_kv(spec.kv_heads)
-    writer.add_layer_norm_rms_eps(spec.norm_eps)
-    writer.add_rope_freq_base(spec.rope.theta)
     tensors = {}
-    for name, values in load_file(source / "model.safetensors").items():
-        wanted = gguf.GGMLQuantizationType[kind if values.ndim == 2 else "F32"]
-        packed = gguf.quants.quantize(_interleaved(spec, name, values.astype(np.float32)), wanted)
-        tensors[name] = _interleaved(spec, name, gguf.quants.dequantize(packed, wanted), back=True)
-        short = name
-        for old, new in GGUF_NAMES.items():
-            short = short.replace(old, new)
-        writer.add_tensor(short, packed, raw_dtype=wanted)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    with spec_gguf(path, spec) as writer:
+        for name, values in load_file(source / "model.safetensors").items():
+            wanted = gguf.GGMLQuantizationType[kind if values.ndim == 2 else "F32"]
+            stored = _interleaved(spec, name, values.astype(np.float32))
+            packed = gguf.quants.quantize(stored, wanted)
+            exactly = gguf.quants.dequantize(packed, wanted)
+            tensors[name] = _interleaved(spec, name, exactly, back=True)
+            short = name
+            for old, new in GGUF_NAMES.items():
+                short = short.replace(old, new)
+            writer.add_tensor(short, packed, raw_dtype=wanted)
     exact.mkdir()
     save_file(
         {name: np.ascontiguousarray(t) for name, t in tensors.items()}, exact / "model.safetensors"

@@ -14,6 +14,7 @@ from float8_folders import Form, write_float8
 from packing import PackingOps, held_bytes
 from small_experts import expert_tensors, write_small_experts
 from small_llama import write_small_llama
+from spec_gguf import spec_gguf
 
 from penstock.config import EngineSettings
 from penstock.kernels.reference import ReferenceOps
@@ -59,35 +60,16 @@ SPECS = {"llama": LLAMA, "mixture": MIXTURE}
 
 def write_gguf(path: Path, spec: DecoderSpec, kind: str) -> Path:
     """A file of drawn blocks: matrices of the type `kind`, norms and what chooses experts F32."""
-    writer = gguf.GGUFWriter(str(path), spec.architecture)
-    writer.add_block_count(len(spec.layers))
-    writer.add_context_length(spec.context_tokens)
-    writer.add_embedding_length(spec.width)
-    writer.add_feed_forward_length(spec.ff)
-    writer.add_head_count(spec.heads)
-    writer.add_head_count_kv(spec.kv_heads)
-    writer.add_key_length(spec.head_dim)
-    writer.add_value_length(spec.head_dim)
-    writer.add_layer_norm_rms_eps(spec.norm_eps)
-    writer.add_rope_freq_base(spec.rope.theta)
-    mixture = spec.layers[0].experts
-    if mixture is not None:
-        writer.add_expert_count(mixture.count)
-        writer.add_expert_used_count(mixture.per_token)
-        writer.add_expert_feed_forward_length(mixture.ff)
     random = np.random.default_rng(0)
-    for name, shape in expected_shapes(GGUF_NAMES, spec).items():
-        plain = len(shape) == 1 or "ffn_gate_inp" in name
-        wanted = gguf.GGMLQuantizationType["F32" if plain else kind]
-        block, block_bytes = gguf.GGML_QUANT_SIZES[wanted]
-        *rows, columns = shape
-        # bytes that make finite numbers of every float type
-        raw = random.integers(0, 0x3C, (*rows, columns // block * block_bytes), np.uint8)
-        writer.add_tensor(name, raw, raw_dtype=wanted)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    with spec_gguf(path, spec) as writer:
+        for name, shape in expected_shapes(GGUF_NAMES, spec).items():
+            plain = len(shape) == 1 or "ffn_gate_inp" in name
+            wanted = gguf.GGMLQuantizationType["F32" if plain else kind]
+            block, block_bytes = gguf.GGML_QUANT_SIZES[wanted]
+            *rows, columns = shape
+            # bytes that make finite numbers of every float type
+            raw = random.integers(0, 0x3C, (*rows, columns // block * block_bytes), np.uint8)
+            writer.add_tensor(name, raw, raw_dtype=wanted)
     return path
 
 

@@ -155,14 +155,17 @@ def plan_device_memory(
         item_bytes=cache_item_bytes(settings),
     )
     host_blocks, most_saves = _host_blocks(settings, one_block.size_bytes)
-    bare = replace(
-        _sized(spec, weight_bytes, settings, one_block, wanted_context, graph_sizes),
-        adapter_bytes=lora_bytes(spec, settings, free_bytes),
-        slot_bytes=slot_bytes(spec, settings),
-        host_blocks=host_blocks,
-        most_saves=most_saves,
-        devices=settings.tensor_parallel,
-    )
+    adapter_bytes = lora_bytes(spec, settings, free_bytes)
+
+    def sized(cache: CacheShape, context: int) -> DevicePlan:
+        return replace(
+            _sized(spec, weight_bytes, settings, cache, context, graph_sizes),
+            adapter_bytes=adapter_bytes,
+            host_blocks=host_blocks,
+            most_saves=most_saves,
+        )
+
+    bare = sized(one_block, wanted_context)
     usable = int(SHARE * free_bytes)
     left = usable - (bare.total_bytes - one_block.size_bytes)
     blocks = left // one_block.size_bytes
@@ -177,16 +180,7 @@ def plan_device_memory(
             "max_seqs or token_budget needs less"
         )
     context = min(wanted_context, (plan.cache.blocks - 1) * settings.block_tokens)
-    sized = _sized(spec, weight_bytes, settings, plan.cache, context, graph_sizes)
-    return replace(
-        sized,
-        adapter_bytes=plan.adapter_bytes,
-        slot_bytes=plan.slot_bytes,
-        host_blocks=host_blocks,
-        most_saves=most_saves,
-        devices=plan.devices,
-        guess_bytes=guess_bytes(settings, context),
-    )
+    return sized(plan.cache, context)
 
 
 def cache_item_bytes(settings: EngineSettings) -> int:
@@ -231,6 +225,9 @@ def _sized(
         rope_bytes=rope_bytes(spec, context),
         context_tokens=context,
         step_tokens=step_tokens,
+        slot_bytes=slot_bytes(spec, settings),
+        devices=settings.tensor_parallel,
+        guess_bytes=guess_bytes(settings, context),
     )
 
 
