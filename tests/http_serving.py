@@ -59,6 +59,7 @@ from penstock.store import Store
 
 MODEL = "scripted-model"
 CREATED = 1_700_000_000
+FINGERPRINT = "penstock-0-fp_scripted"
 USAGE = Usage(
     prompt_tokens=7,
     completion_tokens=4,
@@ -76,7 +77,8 @@ def spoken(*pieces: str) -> Script:
     """Every choice says these pieces, in turns; with a log probability each if asked for."""
 
     def script(request: GenerateRequest) -> Iterable[Step]:
-        yield RunStarted(request.model or "?", CREATED, USAGE.prompt_tokens)
+        prompt_tokens = USAGE.prompt_tokens
+        yield RunStarted(request.model or "?", CREATED, prompt_tokens, fingerprint=FINGERPRINT)
         for choice in range(request.n):
             yield PartStarted(choice, 0, "text")
         for number, piece in enumerate(pieces):

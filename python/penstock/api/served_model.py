@@ -9,7 +9,6 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from penstock import __version__
 from penstock.adapters.live import LiveAdapters
 from penstock.adapters.registry import LoadedAdapter
 from penstock.base.errors import EngineFault, ModelError, Unavailable
@@ -193,13 +192,10 @@ class ServedModel:
         except (Unavailable, EngineFault):
             return ()
 
-    async def fingerprint(self) -> str:
-        """Names version and weights. Loads the model if need be; raises as `lease` does."""
-        loaded = self._opened.loaded if self._opened else None
-        if loaded is not None:
-            return _fingerprint(loaded)
-        async with self.lease() as loaded:
-            return _fingerprint(loaded)
+    async def ready(self) -> None:
+        """Return when it is loaded, its text side too. Raises as `lease` does."""
+        async with self.lease():
+            pass
 
     async def started(self) -> None:
         """Return when the model is connected, if its engine runs. Raises ModelError."""
@@ -251,10 +247,6 @@ class ServedModel:
 
     def _failed(self) -> Unavailable:
         return Unavailable(f"the model '{self.id}' could not be loaded", code="model_load_failed")
-
-
-def _fingerprint(model: LoadedModel) -> str:
-    return f"penstock-{__version__}-{model.engine.info.fingerprint}"
 
 
 class _Opened:

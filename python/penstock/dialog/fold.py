@@ -41,6 +41,7 @@ class Answer(msgspec.Struct):
     usage: Usage = Usage()
     status: str = "completed"
     adapter_generation: str | None = None
+    fingerprint: str = ""
 
 
 class FailedRun(ServiceError):
@@ -69,6 +70,7 @@ class Fold:
             case RunStarted():
                 self.answer.model, self.answer.created = event.model, event.created
                 self.answer.adapter_generation = event.adapter_generation
+                self.answer.fingerprint = event.fingerprint
             case TextDelta():
                 self._choice(event.choice).logprobs.extend(event.logprobs)
             case PartEnded():

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from penstock import __version__
 from penstock.adapters.live import LiveAdapters
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.base.ids import new_id
@@ -108,8 +109,13 @@ class Generator:
         forms = [self._forms.of(request, prompt.token_ids) for prompt in prompts]
         grammar = await self._grammars.of(request, forms[0])
         num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
-        model = request.model or self._engine.info.model_id
-        started = RunStarted(model, int(time.time()), num_prompt_tokens)
+        info = self._engine.info
+        started = RunStarted(
+            request.model or info.model_id,
+            int(time.time()),
+            num_prompt_tokens,
+            fingerprint=f"penstock-{__version__}-{info.fingerprint}",
+        )
         per_prompt = request.best_of or request.n
         calls = self._token_requests(request, prompts, per_prompt, sampling, grammar)
         choices = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from http_serving import CREATED, MODEL, USAGE, frames_of, serving, spoken
+from http_serving import CREATED, FINGERPRINT, MODEL, USAGE, frames_of, serving, spoken
 
 from penstock.dialog import (
     ArgumentsDelta,
@@ -51,7 +51,7 @@ async def test_answer_has_the_shape_of_the_reference_api():
         "object": "chat.completion",
         "created": CREATED,
         "model": MODEL,
-        "system_fingerprint": "penstock-0.9.1-fp_scripted",
+        "system_fingerprint": FINGERPRINT,
         "choices": [
             {
                 "index": 0,
@@ -81,7 +81,7 @@ async def test_stream_names_the_role_on_the_first_chunk_only():
     ]
     assert len({chunk["id"] for chunk in chunks}) == 1
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
-    assert {chunk["system_fingerprint"] for chunk in chunks} == {"penstock-0.9.1-fp_scripted"}
+    assert {chunk["system_fingerprint"] for chunk in chunks} == {FINGERPRINT}
 
 
 @pytest.mark.parametrize("extra", [{}, {"stream_options": {"include_usage": True}}, {"n": 3}])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from http_serving import CREATED, MODEL, USAGE, frames_of, serving, spoken
+from http_serving import CREATED, FINGERPRINT, MODEL, USAGE, frames_of, serving, spoken
 
 from penstock.dialog import (
     PartEnded,
@@ -29,7 +29,7 @@ async def test_answer_has_the_shape_of_the_reference_api():
         "object": "text_completion",
         "created": CREATED,
         "model": MODEL,
-        "system_fingerprint": "penstock-0.9.1-fp_scripted",
+        "system_fingerprint": FINGERPRINT,
         "choices": [{"index": 0, "text": "Hello!", "logprobs": None, "finish_reason": "stop"}],
     }
 

@@ -21,7 +21,7 @@ from penstock.engine.wire import MAX_FRAME_BYTES, Chunks, frame
 from penstock.text.detokenize import plain_texts
 
 TEXTS = plain_texts(tiny_tokenizer())
-IDENTITY = AnswerIdentity("answer-1", "fp_1", "req_1")
+IDENTITY = AnswerIdentity("answer-1", "req_1")
 RESPONSE = ResponseIdentity("resp_" + "0" * 32, "m", decode(b'{"input":"x"}').echoed)
 REQUEST = GenerateRequest(prompt="x")
 START = (RunStarted("m", 1, 3), PartStarted(0, 0, "text"), TextDelta(0, 0, "a"))

@@ -9,6 +9,7 @@ import pytest
 from http_serving import MODEL, ScriptedLoop, serving, spoken
 from scripted_engine import ScriptedEngine
 
+from penstock.config import ServerSettings
 from penstock.engine.fleet import ModelState
 
 CHAT = "/v1/chat/completions"
@@ -89,6 +90,28 @@ async def test_model_on_demand_is_loaded_again_after_it_was_unloaded():
         await server.http.post("/v1/models/unload", json={"model_id": "a"})
         assert await said(server, "a") == "I am a"
         assert server.control.loads == ["a", "a"]
+
+
+async def test_stream_is_kept_alive_while_its_model_is_loaded():
+    assert "I am a" in "".join(await streamed_while_loading(failing=False))
+
+
+async def test_load_that_fails_in_an_open_stream_ends_it_with_an_error():
+    lines = await streamed_while_loading(failing=True)
+    assert "model_load_failed" in "".join(lines) and "/dev/mem" not in "".join(lines)
+
+
+async def streamed_while_loading(*, failing):
+    """The lines of a stream after the keep-alive that opens it."""
+    settings = ServerSettings(keep_alive_interval_ms=5)
+    async with serving(models=loops("a"), on_demand=["a"], settings=settings) as server:
+        server.control.gate.clear()
+        server.control.failing = failing
+        async with server.http.stream("POST", CHAT, json=HELLO | {"stream": True}) as answer:
+            lines = answer.aiter_lines()
+            assert answer.status_code == 200 and (await anext(lines)).startswith(":")
+            server.control.gate.set()
+            return [line async for line in lines]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -8,6 +8,7 @@ import pytest
 from scripted_engine import INFO, RowError, ScriptedEngine
 from tiny_text import CHATML, END_OF_TEXT, IM_END, tiny_data, tiny_template, tiny_tokenizer
 
+from penstock import __version__
 from penstock.base.errors import ContextLengthExceeded, EngineFault, InvalidRequest, Overloaded
 from penstock.dialog import (
     Constraint,
@@ -70,6 +71,7 @@ async def test_a_chat_is_rendered_sent_and_streamed() -> None:
     rendered = ChatTemplate(CHATML).render(HI)
     assert engine.requests[0].token_ids == tuple(TOKENIZER.encode(rendered))
     assert isinstance(events[0], RunStarted) and events[0].model == "scripted"
+    assert events[0].fingerprint == f"penstock-{__version__}-fp_scripted"
     assert events[0].prompt_tokens == len(engine.requests[0].token_ids)
     assert [e.text for e in events if isinstance(e, TextDelta)] == ["h", "é", "y"]
     assert isinstance(events[-1], RunEnded) and events[-1].status == "completed"

@@ -38,7 +38,7 @@ class ChunkWriter:
                 "object": self._kind,
                 "created": event.created,
                 "model": event.model,
-                "system_fingerprint": self._identity.fingerprint,
+                "system_fingerprint": event.fingerprint,
                 **generation_field(event.adapter_generation),
             }
         )
@@ -101,7 +101,7 @@ def answer_json(
             "object": kind,
             "created": answer.created,
             "model": answer.model,
-            "system_fingerprint": identity.fingerprint,
+            "system_fingerprint": answer.fingerprint,
             "choices": choices,
             "usage": usage_object(answer.usage),
             **generation_field(answer.adapter_generation),

@@ -24,10 +24,9 @@ class Decoded(msgspec.Struct, frozen=True):
 
 
 class AnswerIdentity(msgspec.Struct, frozen=True):
-    """What an answer says of itself before anything is generated, and the id of its request."""
+    """The id of an answer, and that of its request."""
 
     id: str
-    fingerprint: str
     request_id: str = ""
 
 

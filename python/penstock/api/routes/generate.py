@@ -24,8 +24,7 @@ class GenerateEndpoint:
         decoded, record = await self._reader.read(scope, receive)
         request, writer = decoded.request, decoded.writer or self._dialect
         model = services.models[record.model]
-        fingerprint = await unless_gone(model.fingerprint(), receive)  # may load it
-        identity = AnswerIdentity(new_id(self._dialect.id_prefix), fingerprint, record.id)
+        identity = AnswerIdentity(new_id(self._dialect.id_prefix), record.id)
         if decoded.stream:
             stream = EventStream(
                 record,

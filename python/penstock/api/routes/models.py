@@ -119,7 +119,7 @@ def reload_model(services: Services) -> ModelOperation:
 
     async def load(model: str) -> None:
         await services.control.load(model)
-        await services.models[model].fingerprint()  # its text side too
+        await services.models[model].ready()
 
     return ModelOperation(services, load)
 
