@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.scheduler.pace import CALM_STRETCH, CROWDED_STRETCH, StepPace
+from penstock.scheduler.pace import CALM_STRETCH, CROWDED_STEP_S, CROWDED_STRETCH, StepPace
 
 FIXED_S, PER_TOKEN_S = 0.004, 0.0002
 
@@ -21,13 +21,27 @@ def taught(*sizes: int) -> StepPace:
 
 
 @pytest.mark.parametrize("decodes", [1, 8, 32])
-@pytest.mark.parametrize(("prompts", "stretch"), [(1, CALM_STRETCH), (99, CROWDED_STRETCH)])
-def test_a_full_share_stretches_a_step_by_the_constant(
-    decodes: int, prompts: int, stretch: float
-) -> None:
-    share = taught(512, 1, 1, 40).prompt_share(decodes, prompts)
+def test_a_full_share_stretches_a_step_by_the_constant(decodes: int) -> None:
+    share = taught(512, 1, 1, 40).prompt_share(decodes, 1)
     ratio = seconds(decodes + share) / seconds(decodes)
-    assert ratio == pytest.approx(stretch, abs=0.1)
+    assert ratio == pytest.approx(CALM_STRETCH, abs=0.1)
+
+
+@pytest.mark.parametrize("decodes", [1, 8, 32])
+def test_while_more_wait_to_begin_a_step_takes_as_long_as_readers_do_not_notice(
+    decodes: int,
+) -> None:
+    share = taught(512, 1, 1, 40).prompt_share(decodes, decodes + 1)
+    assert seconds(decodes + share) == pytest.approx(CROWDED_STEP_S, abs=2 * PER_TOKEN_S)
+
+
+def test_while_more_wait_to_begin_slow_steps_are_stretched() -> None:
+    pace = StepPace(min_share=1)
+    for tokens in (512, 1, 1, 40):
+        pace.observe(tokens, seconds(tokens, slower=20))
+    alone_s = seconds(8, slower=20)
+    step_s = seconds(8 + pace.prompt_share(8, 9), slower=20)
+    assert step_s / alone_s == pytest.approx(CROWDED_STRETCH, abs=0.1)
 
 
 def test_many_equal_steps_do_not_unlearn_what_a_token_costs() -> None:
