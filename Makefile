@@ -6,6 +6,9 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+# Tests run in so many processes. A file's tests share one, as they share what is made for them.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 NATIVE := $(shell find csrc CMakeLists.txt -type f 2>/dev/null)
 
 .PHONY: serve run setup test test-fast lint format bench wheel clean help
@@ -46,10 +49,10 @@ $(VENV)/.compilers: $(VENV)/.runtime
 
 test: $(VENV)/.dev lint  ## Everything that .ci/run runs
 	$(BIN)/ctest --test-dir $$(dirname build/*/CTestTestfile.cmake | tail -n 1) --output-on-failure
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-fast: $(VENV)/.dev  ## Without the slow suites
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
 lint: $(VENV)/.dev  ## Linters, formatters in check mode, types
 	$(BIN)/ruff check .

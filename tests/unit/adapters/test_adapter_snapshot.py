@@ -150,8 +150,11 @@ def nobody(tmp_path: Path) -> Iterator[None]:
     if os.geteuid() != 0:
         yield
         return
-    for folder in (tmp_path, *tmp_path.parents[:2], *tmp_path.rglob("*")):
-        os.chmod(folder, 0o777 if folder.is_dir() else 0o666)
+    for folder in tmp_path.parents:  # pytest's own are closed to others
+        if folder.stat().st_mode & 0o005 != 0o005:
+            os.chmod(folder, 0o755)
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        os.chmod(path, 0o777 if path.is_dir() else 0o666)
     os.seteuid(65534)
     try:
         yield
