@@ -33,7 +33,7 @@ from penstock.api.serving import STOP_SIGNALS, HttpServer
 from penstock.api.tasks import WorkerTask
 from penstock.base.errors import ModelError
 from penstock.base.logs import configure_logging
-from penstock.config import SettingsError
+from penstock.config import SettingsError, bound_heap
 
 TOLD_BYTES = 64 * 1024 * 1024
 """The longest line: it may tell of very many adapters."""
@@ -41,6 +41,7 @@ TOLD_BYTES = 64 * 1024 * 1024
 
 def main() -> int:
     configure_logging()
+    bound_heap()
     try:
         uvloop.run(_serve())
     except (ModelError, SettingsError) as error:

@@ -8,6 +8,7 @@ from penstock.cli.options import Chosen, with_settings
 from penstock.config import (
     ServingSettings,
     StoreSettings,
+    bound_heap,
     bound_library_threads,
     read_environment,
 )
@@ -23,6 +24,7 @@ def serve_settings(settings: ServingSettings) -> None:
     """Fetch the models if need be, and serve them until a signal. Raises ModelError,
     SettingsError, OSError."""
     bound_library_threads()
+    bound_heap()
     # Imported here: a command that is not run costs nothing (`penstock --help` < 0.3 s).
     from penstock.api.access_log import configure_access_log
     from penstock.api.server import run_server

@@ -3,6 +3,7 @@ specification fixes. The only room that reads the environment."""
 
 from penstock.config.environment import (
     Environment,
+    bound_heap,
     bound_library_threads,
     child_environment,
     read_environment,
@@ -28,6 +29,7 @@ __all__ = [
     "ServingSettings",
     "SettingsError",
     "StoreSettings",
+    "bound_heap",
     "bound_library_threads",
     "child_environment",
     "read_environment",

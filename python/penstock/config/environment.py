@@ -7,15 +7,24 @@ specification's; `PENSTOCK_HOME` is ours; `HF_HOME`, `HF_TOKEN` and
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 DEFAULT_KEEP_ALIVE_MS = 10_000
 LAST_KEEP_ALIVE_MS = 24 * 3600 * 1000
 YES = ("1", "true", "yes", "on")
+
+HEAP: Final = (
+    (-8, 1),  # M_ARENA_MAX, in heaps
+    (-3, 256 * 1024),  # M_MMAP_THRESHOLD, in bytes
+    (-1, 1024 * 1024),  # M_TRIM_THRESHOLD, in bytes
+)
+"""Options of glibc's `mallopt`, by their numbers in malloc.h, and what they are set to."""
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -55,6 +64,22 @@ def bound_library_threads() -> None:
     """Let numpy's linear algebra, which nothing here uses, start no threads in this process and its
     children, unless the operator says otherwise. To be called before numpy is imported."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def bound_heap() -> None:
+    """Let this process give back what it has let go of, unless the operator says how it is to deal
+    with memory. To be called before threads start; does nothing without glibc.
+
+    By itself glibc keeps up to eight heaps for each core, and blocks of up to 32 MiB within them:
+    an API process beside ten hostile clients used 45 MiB of 250 after five minutes, and went on.
+    With one heap, and large blocks apart from it, it used 28 of 66 from the second minute on.
+    """
+    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for option, value in HEAP:
+            mallopt(option, value)
 
 
 def child_environment(**extra: str) -> dict[str, str]:
