@@ -1,45 +1,51 @@
-"""`python -m bench`: our server alone or beside the peers, the offline engine, a shared core, and
-streams while prompts arrive. `python -m bench api`: an API process without a model; `campaign`: all
-rows of the table beside the peers; `lora`: adapters; `soak`: a siege of a real server; `growth`:
-its memory over many requests."""
+"""`python -m bench WHAT`: our server alone or beside the peers, and all else that is measured."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from pathlib import Path
+from typing import Final
 
-from bench import api, arrivals, campaign, compare, engine, growth, lora, share, starts
+from bench import arrivals, compare, engine, share, starts
 from bench.peers import MAKERS
-from bench.soak import run as soak
 from bench.targets import HttpTarget, Target, ours
 from bench.workloads import ALL, STANDARD
 
 OURS = "penstock"
 KINDS = ["server", "starts", "engine", "share", "arrivals"]
 PORT = 18450
+MODULES: Final = {
+    "api": "an API process without a model behind it",
+    "bfcl": "how many function calls are right",
+    "campaign": "all rows of the table, beside the peers",
+    "constraints": "JSON schemas and grammars: validity, first mask, cost",
+    "embeddings": "sentences, beside torch",
+    "growth": "memory over many requests",
+    "lora": "what adapters cost",
+    "quality": "divergence from exact arithmetic",
+    "sampling": "what the draw takes of a step",
+    "soak": "a siege of a real server",
+    "speculation": "speed with speculation over speed without",
+    "speculation_steps": "what speculation costs where nothing repeats",
+}
+"""What has options of its own, each in the module `bench.NAME`."""
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["api"]:
-        api.main()
+    """Run what the command line names."""
+    if sys.argv[1:2] and sys.argv[1] in MODULES:
+        name = sys.argv.pop(1)
+        importlib.import_module(f"bench.{name}").main()
         return
-    if sys.argv[1:2] == ["lora"]:
-        del sys.argv[1]
-        lora.main()
-        return
-    if sys.argv[1:2] == ["growth"]:
-        del sys.argv[1]
-        growth.main()
-        return
-    if sys.argv[1:2] == ["soak"]:
-        del sys.argv[1]
-        soak.main()
-        return
-    if sys.argv[1:2] == ["campaign"]:
-        campaign.main()
-        return
-    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    others = "\n".join(f"  {name:<18} {what}" for name, what in MODULES.items())
+    parser = argparse.ArgumentParser(
+        prog="bench",
+        description=__doc__,
+        epilog=f"with options of their own (bench NAME --help):\n{others}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("what", nargs="?", default="server", choices=KINDS)
     parser.add_argument("--model", default="smollm2-135m-instruct", help="what `serve` takes")
     parser.add_argument("--gguf", type=Path, help="the same weights as a GGUF file, for the peers")

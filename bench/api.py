@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--first", action="store_true", help="before all else on its core")
     parser.add_argument("--quiet", action="store_true", help="without an access log")
     parser.add_argument("--out", type=Path, help="write the result as JSON")
-    arguments = parser.parse_args(sys.argv[2:])
+    arguments = parser.parse_args()
     rates = [int(rate) for rate in arguments.rates.split(",") if rate]
     loop_us = [python_loop_us(SERVER_CORE)]
     with ApiServer(arguments.model, arguments.python, log=not arguments.quiet) as server:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import re
+import select
 import subprocess
 import tempfile
 from pathlib import Path
@@ -33,6 +35,7 @@ SERVER_CORE, OTHER_CORE = 0, 1
 NUM_WORDS = 4093
 CONTEXT_TOKENS = 8192
 FIRST_STEP_S = 0.001
+POLL_S = 0.2
 
 
 class ApiServer:
@@ -45,7 +48,7 @@ class ApiServer:
         place = self._folder.name
         store = StoreSettings(f"sqlite:///{place}/store.db", f"{place}/blobs", f"{place}/skills")
         self._server = ServerSettings("127.0.0.1", disable_access_log=not log, store=store)
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: dict[Path, subprocess.Popen[bytes]] = {}
         environment = read_environment()
         hub = HubAccess(token=environment.hf_token, cache=environment.hf_home / "hub")
         parts = load_text_parts(resolve_model(model, environment.home, hub))
@@ -70,16 +73,16 @@ class ApiServer:
         self._api = self._start("penstock.api.worker", core=SERVER_CORE, pass_fd=fd)
         self._tell(self._api, msgspec.json.encode(task))
         self._tell(self._api, msgspec.json.encode(Told({self._model_id: ModelState("loaded")})))
-        assert self._api.stdout is not None
-        said = from_worker_decoder.decode(self._api.stdout.readline())
+        said = from_worker_decoder.decode(self._said(self._api))
         if isinstance(said, Failed):
             raise RuntimeError(said.text)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            _input(process).close()
-        for process in self._processes:
+        for process in self._processes.values():
+            with contextlib.suppress(BrokenPipeError):
+                _input(process).close()
+        for process in self._processes.values():
             process.wait(30)
         self._bound.close()
         self._folder.cleanup()
@@ -123,7 +126,8 @@ class ApiServer:
     def _start(
         self, module: str, *arguments: str, core: int, pass_fd: int | None = None
     ) -> subprocess.Popen[bytes]:
-        with (Path("/tmp") / f"bench-{module}.log").open("wb") as log:
+        path = Path(tempfile.gettempdir()) / f"{module}.log"
+        with path.open("wb") as log:
             process = subprocess.Popen(
                 [self._python, "-m", module, *arguments],
                 stdin=subprocess.PIPE,
@@ -132,8 +136,18 @@ class ApiServer:
                 pass_fds=() if pass_fd is None else (pass_fd,),
             )
         os.sched_setaffinity(process.pid, {core})
-        self._processes.append(process)
+        self._processes[path] = process
         return process
+
+    def _said(self, process: subprocess.Popen[bytes]) -> bytes:
+        """Its next line. Raises RuntimeError when it or another one has ended instead."""
+        assert process.stdout is not None
+        while not select.select([process.stdout], [], [], POLL_S)[0]:
+            for log, one in self._processes.items():
+                if one.poll() is not None:
+                    self.__exit__()
+                    raise RuntimeError(f"a process has ended; see {log}")
+        return process.stdout.readline()
 
     def _tell(self, process: subprocess.Popen[bytes], line: bytes) -> None:
         _input(process).write(line + b"\n")

@@ -1,4 +1,4 @@
-"""`python -m bench.bfcl`: how many function calls are right, of BFCL's simple and parallel cases.
+"""`python -m bench bfcl`: how many function calls are right, of BFCL's simple and parallel cases.
 
 The questions and answers are those of the package `bfcl-eval` (`pip download --no-deps bfcl-eval`,
 unpacked; `--data` is its folder `bfcl_eval/data`). A call is right if it names the right function,
@@ -18,7 +18,7 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import openai
 
@@ -26,6 +26,7 @@ from bench.peers import llama_server
 from bench.targets import HttpTarget
 
 PORT = 18470
+Choice = Literal["auto", "required"]
 CATEGORIES = {"simple": "simple_python", "parallel": "parallel"}
 CONCURRENCY = 4
 MAX_TOKENS = 320
@@ -73,7 +74,7 @@ def verdict(case: dict[str, Any], calls: list[tuple[str, str]]) -> str:
     return ""
 
 
-async def score(base_url: str, drawn: list[dict[str, Any]], choice: str) -> dict[str, Any]:
+async def score(base_url: str, drawn: list[dict[str, Any]], choice: Choice) -> dict[str, Any]:
     """Ask a server all cases, some at a time; counts of right answers and the wrong ones."""
     client = openai.AsyncOpenAI(base_url=base_url, api_key="any", timeout=600)
     slots = asyncio.Semaphore(CONCURRENCY)
@@ -89,7 +90,9 @@ async def score(base_url: str, drawn: list[dict[str, Any]], choice: str) -> dict
                 max_tokens=MAX_TOKENS,
             )
         called = answer.choices[0].message.tool_calls or []
-        return verdict(case, [(c.function.name, c.function.arguments) for c in called])
+        return verdict(
+            case, [(c.function.name, c.function.arguments) for c in called if c.type == "function"]
+        )
 
     began = time.perf_counter()
     verdicts = await asyncio.gather(*map(one, drawn))
@@ -168,7 +171,7 @@ def _bare(text: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench.bfcl", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench bfcl", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder bfcl_eval/data")
     parser.add_argument("--base-url", help="score this server, as http://host:port/v1")
     parser.add_argument("--gguf", type=Path, help="or start ours with this model")

@@ -53,7 +53,6 @@ PARTS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench campaign", description=__doc__)
-    parser.add_argument("campaign")
     parser.add_argument("--peers", type=Path, required=True, help="the folder that peers.md fills")
     parser.add_argument("--gguf", type=Path, required=True, help="the default model's file")
     parser.add_argument("--models", type=Path, required=True, help="folder with the other files")

@@ -1,6 +1,6 @@
 """Constrained decoding: do all documents validate, how soon is the first mask, what does it cost.
 
-`python -m bench.constraints first-mask cost documents`: one process, no HTTP; any of the three.
+`python -m bench constraints first-mask cost documents`: one process, no HTTP; any of the three.
 The schemas are made (`bench.schemas`), or those of people (`--schema-store`, `--functions`; see
 `bench.public_schemas`).
 """
@@ -268,7 +268,7 @@ MEASUREMENTS = {"first-mask": first_masks, "cost": cost, "documents": documents}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench.constraints", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench constraints", description=__doc__)
     parser.add_argument("what", nargs="*", default=list(MEASUREMENTS), help=" ".join(MEASUREMENTS))
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--count", type=int, default=400)

@@ -1,6 +1,6 @@
 """Embeddings of sentences: our engine beside transformers in torch, on the same weights.
 
-`python -m bench.embeddings FOLDER --peer PYTHON`: token ids in, vectors out, in process on both
+`python -m bench embeddings FOLDER --peer PYTHON`: token ids in, vectors out, in process on both
 sides, alternating. PYTHON: an interpreter with torch and transformers (`bench/peers.md`). Times are
 the processor's, which a shared machine disturbs least; with --threads 1 they are one core's.
 """
@@ -119,20 +119,20 @@ def _fastest(side: Side, ids: list[list[int]]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench.embeddings", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench embeddings", description=__doc__)
     parser.add_argument("folder", help="a folder as sentence-transformers writes it")
     parser.add_argument("--peer", help="a Python with torch and transformers")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, help="default: one a core")
     parser.add_argument("--shapes", default=SHAPES, help="tokens x sentences, with commas")
     arguments = parser.parse_args()
-    shapes = [tuple(map(int, shape.split("x"))) for shape in arguments.shapes.split(",")]
+    shapes = [shape.partition("x")[::2] for shape in arguments.shapes.split(",")]
     ours = Ours(arguments.folder, arguments.threads)
     sides: dict[str, Any] = {"penstock": ours}
     if arguments.peer:
         sides["torch"] = Torch(arguments.peer, arguments.folder, arguments.threads)
     try:
-        rows = measure(sides, shapes, arguments.repeats)
+        rows = measure(sides, [(int(a), int(b)) for a, b in shapes], arguments.repeats)
     finally:
         for side in sides.values():
             side.close()

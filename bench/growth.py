@@ -24,6 +24,7 @@ from bench.soak.wire import request
 
 CONNECTIONS = 16
 ROUND_S = 15.0
+LEAST_ROUNDS = 3
 KEEP = {"Connection": "keep-alive"}
 
 
@@ -57,7 +58,7 @@ def measure(model: str, embedder: str, minutes: float) -> dict[str, Any]:
     with place as folder, SoakedServer(Path(folder), model, embedder) as server:
         asked = requests()
         end_s = time.monotonic() + 60 * minutes
-        while time.monotonic() < end_s:
+        while time.monotonic() < end_s or len(counts) < LEAST_ROUNDS:
             exchanges = drive(("127.0.0.1", server.port), asked, CONNECTIONS, ROUND_S)
             done += len(exchanges)
             failed += sum(not exchange.ok for exchange in exchanges)

@@ -1,6 +1,6 @@
 """How far the fast arithmetic is from the exact one: mean KL divergence of the next token.
 
-    python -m bench.quality MODEL.gguf TEXT [--chunks 12]
+    python -m bench quality MODEL.gguf TEXT [--chunks 12]
 
 The text is cut into chunks of 512 tokens, each computed alone; the second half of each chunk
 counts, as in llama.cpp's `llama-perplexity --kl-divergence`, whose figure for the same file and
@@ -95,7 +95,7 @@ def divergence(path: Path, text: str, chunks: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench quality", description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("text", type=Path)
     parser.add_argument("--chunks", type=int, default=12)

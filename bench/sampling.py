@@ -1,4 +1,4 @@
-"""`python -m bench.sampling`: what the draw takes of a step, feature by feature.
+"""`python -m bench sampling`: what the draw takes of a step, feature by feature.
 
 Real steps of the model at 16 rows; what is not the forward pass (row tables, adjusting, drawing,
 log-probabilities) is the draw's. Features are on for every row. Prompts repeat a small vocabulary,
@@ -112,6 +112,7 @@ def measure(model: str, repeats: int) -> dict[str, Any]:
         model=model, max_seqs=ROWS, context_tokens=512, token_budget=ROWS * PROMPT, prefix_cache_n=0
     )
     loaded = load_runtime(settings)
+    assert isinstance(loaded, CpuRuntime)
     steps: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}
     for _ in range(repeats):
         for name in CASES:
@@ -153,7 +154,7 @@ def _figures(steps: list[tuple[float, float]]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench.sampling", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench sampling", description=__doc__)
     parser.add_argument("--model", default="smollm2-135m-instruct", help="what `serve` takes")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--out", type=Path, help="write the result as JSON")

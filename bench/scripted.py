@@ -14,13 +14,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
 
 from penstock.engine.server import EngineServer
 from penstock.engine.types import (
+    AdapterSource,
+    AdapterState,
     EmbedChunk,
+    EmbedRequest,
     EngineGauges,
     EngineInfo,
     TokenChunk,
@@ -42,7 +46,10 @@ class Script(msgspec.Struct, frozen=True):
 
 
 class ScriptedCore:
-    """What `EngineServer` drives. A new script (see `main`) takes over between two steps."""
+    """A `Core` that makes no vectors and has no adapters. A new script (see `main`) takes over
+    between two steps."""
+
+    report = ""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -75,8 +82,20 @@ class ScriptedCore:
     def submit(self, request: TokenRequest) -> None:
         self._open[request.id] = request.max_tokens
 
+    def embed(self, request: EmbedRequest) -> None:
+        raise NotImplementedError
+
     def abort(self, request_id: str) -> None:
         self._open.pop(request_id, None)
+
+    def add_adapter(self, source: AdapterSource) -> Future[AdapterState]:
+        raise NotImplementedError
+
+    def retire_adapter(self, generation: str) -> None:
+        """There is none."""
+
+    def adapters(self) -> tuple[AdapterState, ...]:
+        return ()
 
     def step(self) -> list[TokenChunk]:
         """Wait until the step is due; a token for each open request."""
@@ -96,6 +115,13 @@ class ScriptedCore:
 
     def gauges(self) -> EngineGauges:
         return EngineGauges(sequences_running=len(self._open))
+
+    def prepare(self) -> bool:
+        """A script needs nothing ahead of a step."""
+        return False
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def _pace(self) -> None:
         now = time.monotonic()

@@ -1,6 +1,6 @@
 """Speculation on text that copies and on text that does not: speed with it over speed without.
 
-`python -m bench.speculation --model M`: one process, no HTTP, one stream at a time and batches; the
+`python -m bench speculation --model M`: one process, no HTTP, one stream at a time and batches; the
 two engines alternate, and pairs of runs with the same seeds make the same tokens. `--threads 1`
 compares processor time, which other programs disturb less than the clock; more threads wait for
 each other, so there it is the clock.
@@ -175,7 +175,7 @@ def _seconds(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench.speculation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench speculation", description=__doc__)
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--new", type=int, default=120)
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,4 +1,4 @@
-"""`python -m bench.speculation_steps`: what speculation costs where nothing repeats, step by step.
+"""`python -m bench speculation_steps`: what speculation costs where nothing repeats, step by step.
 
 Three engines with weights of their own, two without speculation and one with it, make the same
 tokens from the same seeds; they take turns at every step, on one kernel thread each, so that
@@ -105,7 +105,7 @@ def _ratio(rows: list[dict[str, float]], way: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench.speculation_steps", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench speculation_steps", description=__doc__)
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--new", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=3)

@@ -108,7 +108,8 @@ def _beside(
 ) -> None:
     """The longest step while an adapter is loaded, beside the median of the others."""
     until_begun(core, ask(core, sizes, width, sizes.new, "beside-", names))
-    loading, steps, others = None, [], []
+    loading, steps = None, []
+    others: list[float] = []
     last = time.perf_counter()
     while core.has_work:
         core.step()

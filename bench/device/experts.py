@@ -12,7 +12,7 @@ from bench.device.record import Record
 from bench.device.shapes import SHAPES, Shape, float8_tiles
 from penstock.kernels.weights import Dense, Experts, Float8
 
-TOKENS = (1, 8, 32, 256, 2048)
+TOKENS: tuple[int, ...] = (1, 8, 32, 256, 2048)
 
 
 def measure(bench: Bench, record: Record) -> None:

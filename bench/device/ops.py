@@ -34,7 +34,8 @@ def measure(bench: Bench, record: Record, only: str = "") -> None:
     """The section `ops`; `only`: those whose name holds it."""
     limits = ceilings(bench)
     shape = SHAPES["qwen3-8b"]
-    widths, context = (1, 32, 256), 1024
+    widths: tuple[int, ...] = (1, 32, 256)
+    context = 1024
     if bench.rehearsed:
         shape, widths, context = shape.small(), (1, 3), 40
     for width in widths:
@@ -210,8 +211,8 @@ def sampling_rows(
         column(top_k, torch.int32),
         column(top_p, torch.float32),
         column(0.0, torch.float32),
-        torch.arange(rows, device=bench.device),  # type: ignore[arg-type]
-        torch.arange(rows, device=bench.device),  # type: ignore[arg-type]
+        torch.arange(rows, device=bench.device),
+        torch.arange(rows, device=bench.device),
     )
 
 

@@ -16,7 +16,8 @@ from bench.device.machine import Bench
 from bench.device.record import Record
 from bench.device.shapes import SHAPES, write_checkpoint
 
-NEW, WIDTHS = 128, (1, 32)
+NEW = 128
+WIDTHS: tuple[int, ...] = (1, 32)
 
 
 def measure(bench: Bench, record: Record, name: str) -> None:
@@ -30,7 +31,7 @@ def measure(bench: Bench, record: Record, name: str) -> None:
     folder = Path(tempfile.mkdtemp(prefix="penstock-peer-"))
     try:
         write_checkpoint(shape, folder, bench.device)
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=bench.dtype, attn_implementation="sdpa"
         )
         model = model.to(bench.device).eval()

@@ -25,7 +25,7 @@ from penstock.kernels.triton.experts_packed import Float8Stack
 MOST_STREAMED = 64  # of the CUDA library's kernel
 EXPERTS = 16  # that are multiplied at a time
 Table = dict[str, list[tuple[int, str]]]
-TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+TOKENS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 def measure(bench: Bench, record: Record, folder: Path | None) -> None:

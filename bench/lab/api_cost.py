@@ -18,7 +18,6 @@ import itertools
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ import uvloop
 from uvicorn.server import ServerState
 
 from bench.api import bodies
+from penstock.adapters.registry import LoadedAdapter
 from penstock.agent import load_runner, loop_over
 from penstock.api.access_log import configure_access_log
 from penstock.api.app import create_app
@@ -41,6 +41,7 @@ from penstock.api.served_model import LoadedModel, ServedModel
 from penstock.api.services import Services
 from penstock.base.logs import configure_logging
 from penstock.config import ServerSettings, StoreSettings, read_environment
+from penstock.engine.adapter_host import LoadOrder
 from penstock.engine.client import EngineClient
 from penstock.engine.fleet import ModelState
 from penstock.engine.types import EngineInfo, TokenChunk, TokenDelta
@@ -92,11 +93,19 @@ class EngineWire(Wire):
 
 
 class Control:
-    """Nothing is loaded or unloaded."""
+    """A `ModelControl`: nothing is loaded or unloaded."""
 
     async def load(self, model: str) -> None: ...
 
     async def unload(self, model: str) -> None: ...
+
+    async def load_adapter(self, model: str, order: LoadOrder) -> LoadedAdapter:
+        raise NotImplementedError
+
+    async def unload_adapter(self, model: str, alias: str, expected: str | None) -> LoadedAdapter:
+        raise NotImplementedError
+
+    async def hear(self) -> None: ...
 
 
 class Bench:
@@ -256,4 +265,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -154,7 +154,7 @@ def measure(kind: str, shape: Shape, folder: Path, checkpoint: Path, rounds: int
 def _copying() -> Iterator[None]:
     """Weights are copied, as they are to a device: in a file they are not aligned."""
     mapped = torch.from_numpy
-    torch.from_numpy = lambda array: mapped(array).clone()
+    torch.from_numpy = lambda ndarray: mapped(ndarray).clone()
     try:
         yield
     finally:
@@ -176,11 +176,11 @@ def _launches(step: Callable[[], Any]) -> tuple[list[Callable[[], Any]], int]:
         made.append(lambda: call(self, *given))
         call(self, *given)
 
-    Packaged.start, library.Library.call = noted_start, noted_call  # type: ignore[method-assign]
+    Packaged.start, library.Library.call = noted_start, noted_call
     try:
         step()
     finally:
-        Packaged.start, library.Library.call = start, call  # type: ignore[method-assign]
+        Packaged.start, library.Library.call = start, call
     return made, counts[0]
 
 
@@ -198,7 +198,7 @@ def main() -> None:
         checkpoint = write_checkpoint(shape, folder / "model", "cpu")
         modules = _built(folder, "modules", SOURCES / "cuda" / "modules.cc", "-ldl")
         launcher = DriverLauncher(modules, 0, str(_built(folder, "driver", DRIVER)))
-        packaged = Packaged(Unloaded(sizes), launcher, lambda: 0)  # type: ignore[arg-type]
+        packaged = Packaged(Unloaded(sizes), launcher, lambda: 0)
         launching.serve_packaged(packaged)
         for kind in ("packaged", "library"):
             measure(kind, shape, folder, checkpoint, given.rounds)

@@ -4,3 +4,7 @@ A real server with two models, over real sockets on loopback: valid requests of 
 malformed bytes, boundary values, bombs, clients that vanish, and engines that are killed. Meanwhile
 each answer is judged; afterwards, what the server has kept.
 """
+
+from bench.soak.run import main
+
+__all__ = ["main"]

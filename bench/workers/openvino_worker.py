@@ -36,7 +36,7 @@ for line in sys.stdin:
         tensor = openvino.Tensor(np.array([prompt], dtype=np.int64))
         handles.append(pipe.add_request(request_id, tensor, config))
         request_id += 1
-    times = [[] for _ in handles]
+    times: list[list[float]] = [[] for _ in handles]
     while pipe.has_non_finished_requests():
         pipe.step()
         now = time.perf_counter() - start

@@ -21,7 +21,7 @@ class Lane:
         self._steps = steps
         self._stream: Any = None
         if device.type == "cuda":
-            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._stream = torch.cuda.Stream(device)
 
     @contextmanager
     def on_device(self) -> Iterator[None]:

@@ -83,6 +83,6 @@ class Link:
     def _mark(self) -> Any:
         if not self._cuda:
             return None
-        event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event: Any = torch.cuda.Event()
         event.record()
         return event

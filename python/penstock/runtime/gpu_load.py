@@ -185,7 +185,7 @@ def place(
     widened = WIDENED if model.widened_bytes else ""
     stream = None
     if torch.device(ops.device).type == "cuda":
-        stream = torch.cuda.Stream(ops.device)  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream(ops.device)
     runtime = GpuRuntime(
         ops,
         placed,

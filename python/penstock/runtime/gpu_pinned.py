@@ -33,7 +33,7 @@ class PinnedMemory:
 
 
 def _pin(memory: torch.Tensor) -> None:
-    driver: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    driver: Any = torch.cuda.cudart()
     status = driver.cudaHostRegister(memory.data_ptr(), memory.nbytes, PINNED_FOR_THE_DEVICE)
     if int(status):
         raise ModelError(
@@ -43,6 +43,6 @@ def _pin(memory: torch.Tensor) -> None:
 
 
 def _unpin(memory: torch.Tensor) -> None:
-    driver: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    driver: Any = torch.cuda.cudart()
     status = driver.cudaHostUnregister(memory.data_ptr())
     assert not int(status), driver.cudaGetErrorString(status)
