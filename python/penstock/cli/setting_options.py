@@ -325,6 +325,13 @@ STORE_OPTIONS: Final = (
         "2592000, which is 30 days",
     ),
     SettingOption(
+        "max_responses_bytes",
+        ("--max-responses-bytes",),
+        int,
+        "Bytes of responses kept; beyond them the oldest go.",
+        STORE_PANEL,
+    ),
+    SettingOption(
         "session_expiry_s",
         ("--session-expiry",),
         int,
@@ -332,6 +339,13 @@ STORE_OPTIONS: Final = (
         STORE_PANEL,
     ),
     SettingOption("max_sessions", ("--max-sessions",), int, "Sessions kept.", STORE_PANEL),
+    SettingOption(
+        "max_sessions_bytes",
+        ("--max-sessions-bytes",),
+        int,
+        "Bytes of sessions kept; beyond them the oldest go.",
+        STORE_PANEL,
+    ),
     SettingOption(
         "file_expiry_s", ("--file-expiry",), int, "Seconds that a file is kept.", STORE_PANEL
     ),
@@ -341,6 +355,13 @@ STORE_OPTIONS: Final = (
         ("--max-files-bytes",),
         int,
         "Bytes of files kept; beyond them the oldest go.",
+        STORE_PANEL,
+    ),
+    SettingOption(
+        "max_skills_bytes",
+        ("--max-skills-bytes",),
+        int,
+        "Bytes of skills kept; beyond them no more are taken.",
         STORE_PANEL,
     ),
 )

@@ -45,11 +45,14 @@ SERVER_RANGES: Final[dict[str, tuple[float, float]]] = {
 }
 STORE_RANGES: Final[dict[str, tuple[int, int]]] = {
     "response_expiry_s": (0, 2**31),
+    "max_responses_bytes": (1, 2**48),
     "session_expiry_s": (1, 2**31),
     "max_sessions": (1, 2**31),
+    "max_sessions_bytes": (1, 2**48),
     "file_expiry_s": (1, 2**31),
     "max_files": (1, 2**20),
     "max_files_bytes": (1, 2**48),
+    "max_skills_bytes": (1, 2**48),
 }
 DEVICES: Final = "auto|cpu|cuda(:[0-9]{1,3})?"
 # what requests call the default model, whichever it is

@@ -126,18 +126,21 @@ class StoreSettings(msgspec.Struct, frozen=True):
     bodies of files, `skills_dir` for skills: a folder or a URL that fsspec knows. None: under
     PENSTOCK_HOME, see `located`. `..._expiry_s`: how many seconds things are kept after their
     creation, sessions after their last change; of responses, 0 keeps them until they are deleted.
-    `max_...`: beyond so many, or so many bytes, the oldest go.
+    `max_...`: beyond so many, or so many bytes, the oldest go; skills stay, and no more are taken.
     """
 
     url: str | None = None
     blobs: str | None = None
     skills_dir: str | None = None
     response_expiry_s: int = 30 * 24 * 3600
+    max_responses_bytes: int = 16 * 1024**3
     session_expiry_s: int = 30 * 60
     max_sessions: int = 4096
+    max_sessions_bytes: int = 4 * 1024**3
     file_expiry_s: int = 30 * 60
     max_files: int = 4096
     max_files_bytes: int = 16 * 1024**3
+    max_skills_bytes: int = 4 * 1024**3
 
     def located(self, home: Path) -> StoreSettings:
         """The same with every place named; those that were not are under `home`."""

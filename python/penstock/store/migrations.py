@@ -6,12 +6,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from sqlalchemy import Connection, insert, inspect, select, text, update
+from sqlalchemy import Connection, func, insert, inspect, select, text, update
 
 from penstock.base.ids import new_id
 from penstock.config import SettingsError
 from penstock.store.database import Database, write_in
-from penstock.store.schema import identity, metadata, response_events
+from penstock.store.schema import (
+    identity,
+    metadata,
+    response_events,
+    responses,
+    responses_by_age,
+    skill_versions,
+)
 
 Step = Callable[[Connection], None]
 
@@ -20,8 +27,22 @@ def _add_response_events(connection: Connection) -> None:
     response_events.create(connection)
 
 
+def _add_sizes(connection: Connection) -> None:
+    """Of skills that are there already the size stays 0."""
+    for table in (responses, skill_versions):
+        connection.execute(
+            text(f"ALTER TABLE {table.name} ADD COLUMN size_bytes BIGINT DEFAULT 0 NOT NULL")
+        )
+    events = select(func.coalesce(func.sum(func.length(response_events.c.frames)), 0)).where(
+        response_events.c.response_id == responses.c.id
+    )
+    size = func.length(responses.c.body) + func.length(responses.c.conversation)
+    connection.execute(update(responses).values(size_bytes=size + events.scalar_subquery()))
+    responses_by_age.create(connection)
+
+
 # STEPS[k] takes the tables of version k + 1 to those of version k + 2.
-STEPS: Final[tuple[Step, ...]] = (_add_response_events,)
+STEPS: Final[tuple[Step, ...]] = (_add_response_events, _add_sizes)
 # Of PostgreSQL's advisory locks, ours.
 LOCK_KEY: Final = 0x70656E73746F636B
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from penstock.store.database import Database
 from penstock.store.records import EventChunk
@@ -12,9 +12,12 @@ from penstock.store.schema import response_events, responses
 
 _TABLE: Final = response_events.c
 _APPEND: Final = insert(response_events)
-# Whoever deletes the response meanwhile waits, and then finds what was appended. (SQLite has one
-# writer at a time.)
-_HOLD: Final = select(responses.c.id).where(responses.c.id == bindparam("whose")).with_for_update()
+# Whoever deletes the response meanwhile waits, and then finds what was appended.
+_HOLD: Final = (
+    update(responses)
+    .where(responses.c.id == bindparam("whose"))
+    .values(size_bytes=responses.c.size_bytes + bindparam("added"))
+)
 _READ: Final = (
     select(_TABLE.first, _TABLE.following, _TABLE.frames)
     .where(_TABLE.response_id == bindparam("whose"), _TABLE.following > bindparam("wanted"))
@@ -33,7 +36,8 @@ class ResponseEvents:
         values = {"response_id": response_id, **chunk._asdict()}
 
         def write(connection: Connection) -> None:
-            if connection.execute(_HOLD, {"whose": response_id}).first() is not None:
+            held = {"whose": response_id, "added": len(chunk.frames)}
+            if connection.execute(_HOLD, held).rowcount > 0:
                 connection.execute(_APPEND, values)
 
         await self._database.write(write)

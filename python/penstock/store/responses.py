@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -12,6 +13,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
+    func,
     insert,
     or_,
     select,
@@ -22,8 +24,13 @@ from penstock.store.clock import Clock
 from penstock.store.database import Database
 from penstock.store.records import UNFINISHED, ResponseStatus, StoredResponse
 from penstock.store.response_events import drop_events_of
-from penstock.store.retention import Retention
+from penstock.store.retention import MOST_AT_ONCE, Retention, drop_oldest
 from penstock.store.schema import responses
+
+log = logging.getLogger(__name__)
+
+# What is kept is counted anew after so much of its quota was written, by each process.
+QUOTA_SHARE: Final = 16
 
 _TABLE: Final = responses.c
 
@@ -35,9 +42,14 @@ _GET: Final = select(responses).where(
 )
 _UNFINISHED: Final = _TABLE.status.in_(UNFINISHED)
 _OF_OWNER: Final = and_(_TABLE.owner == bindparam("whose"), _UNFINISHED)
+_GROWN: Final = _TABLE.size_bytes + bindparam("added") - func.length(_TABLE.body)
 _UPDATE: Final = update(responses).where(_TABLE.id == bindparam("wanted"), _UNFINISHED)
+_REPLACE_BODY: Final = _UPDATE.values(size_bytes=_GROWN)
+_REPLACE_BOTH: Final = _UPDATE.values(size_bytes=_GROWN - func.length(_TABLE.conversation))
 _BEAT: Final = update(responses).where(_OF_OWNER).values(heartbeat_at=bindparam("now"))
 _GOING_ON: Final = select(_TABLE.id).where(_OF_OWNER, ~_TABLE.cancel_requested)
+
+_T = TypeVar("_T")
 
 
 class Responses:
@@ -47,23 +59,28 @@ class Responses:
         self._database = database
         self._clock = clock
         self._retention = retention
+        self._uncounted_bytes = retention.most_bytes  # others have written before
 
     async def create(self, response: StoredResponse) -> None:
-        """Keep a new response."""
+        """Keep a new response. About as much of the oldest ones goes as is beyond the quota."""
         values = {name: getattr(response, name) for name in response.__struct_fields__}
         values["heartbeat_at"] = response.heartbeat_at or self._clock()
         if response.expires_at is None and self._retention.expiry_s:
             values["expires_at"] = response.created_at + self._retention.expiry_s
-        await self._database.write(lambda c: c.execute(_INSERT, values))
+        values["size_bytes"] = len(response.body) + len(response.conversation)
+        await self._grow(values["size_bytes"], lambda c: c.execute(_INSERT, values))
 
     async def update(
         self, id: str, *, status: ResponseStatus, body: bytes, conversation: bytes | None = None
     ) -> bool:
         """Go on with an unfinished response; False: it is deleted, or has finished already."""
         values = {"wanted": id, "status": status, "body": body, "heartbeat_at": self._clock()}
+        change, added = _REPLACE_BODY, len(body)
         if conversation is not None:
             values["conversation"] = conversation
-        return await self._database.write(lambda c: c.execute(_UPDATE, values).rowcount > 0)
+            change, added = _REPLACE_BOTH, added + len(conversation)
+        values["added"] = added
+        return await self._grow(added, lambda c: c.execute(change, values).rowcount > 0)
 
     async def get(self, id: str) -> StoredResponse | None:
         """A response; None: unknown, deleted or expired."""
@@ -122,15 +139,33 @@ class Responses:
             failed = 0
             for id, body in orphans:
                 change = update(responses).where(_TABLE.id == id, _UNFINISHED, stale)
-                failing = change.values(status="failed", body=body)
-                failed += connection.execute(failing).rowcount
+                failing = change.values(status="failed", body=body, size_bytes=_GROWN)
+                failed += connection.execute(failing, {"added": len(body)}).rowcount
             return failed
 
         return await self._database.write(work) if orphans else 0
+
+    async def _grow(self, size_bytes: int, work: Callable[[Connection], _T]) -> _T:
+        """What `work` returns, which writes about so much."""
+        self._uncounted_bytes += size_bytes
+        if self._uncounted_bytes * QUOTA_SHARE <= self._retention.most_bytes:
+            return await self._database.write(work)
+
+        def work_and_count(connection: Connection) -> tuple[_T, int]:
+            return work(connection), len(drop_oldest(connection, self._retention))
+
+        result, dropped = await self._database.write(work_and_count)
+        if dropped < MOST_AT_ONCE:
+            self._uncounted_bytes = 0
+        if dropped:
+            log.warning("deleted the %d oldest responses: [store] max_responses_bytes", dropped)
+        return result
 
     def _alive(self) -> ColumnElement[bool]:
         return or_(_TABLE.expires_at.is_(None), _TABLE.expires_at > self._clock())
 
 
 def _record(row: Row[Any]) -> StoredResponse:
-    return StoredResponse(**row._mapping)
+    values = dict(row._mapping)
+    del values["size_bytes"]
+    return StoredResponse(**values)

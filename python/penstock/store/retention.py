@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Table, case, delete, func, select
+from sqlalchemy import ColumnElement, Connection, Table, case, delete, func, select, true
 
 from penstock.config import StoreSettings
+from penstock.store.records import UNFINISHED
 from penstock.store.schema import approvals, files, responses, sessions
 
 # The specification's: then the runtime counts the approval as denied.
 APPROVAL_EXPIRY_S: Final = 5 * 60
+CHUNK_ROWS: Final = 500
+# What is beyond a quota of bytes goes in parts, so that no writer waits long.
+MOST_AT_ONCE: Final = 20 * CHUNK_ROWS
 
 
 class Retention(NamedTuple):
     """`expiry_s`: from the creation, or the last change, on; 0: for ever. `most`: beyond it those
     go that come first by the column `order`; 0: as many as fit. `most_bytes`: beyond it too, but
-    never the last one; 0: as much as fits. Counted by `size_bytes`, of what is not `elided`."""
+    never the last one; 0: as much as fits. That counts `size`. Only what is `settled` goes then."""
 
     table: Table
     expiry_s: int
     most: int = 0
     order: str = "sequence"
     most_bytes: int = 0
+    size: ColumnElement[int] | None = None
+    settled: ColumnElement[bool] = true()
 
 
 class Retentions(NamedTuple):
@@ -37,20 +43,38 @@ class Retentions(NamedTuple):
 def retentions_of(settings: StoreSettings) -> Retentions:
     """The table, as the operator has set it."""
     return Retentions(
-        responses=Retention(responses, settings.response_expiry_s),
-        files=Retention(
-            files, settings.file_expiry_s, settings.max_files, most_bytes=settings.max_files_bytes
+        responses=Retention(
+            responses,
+            settings.response_expiry_s,
+            order="created_at",
+            most_bytes=settings.max_responses_bytes,
+            size=responses.c.size_bytes,
+            settled=responses.c.status.not_in(UNFINISHED),
         ),
-        sessions=Retention(sessions, settings.session_expiry_s, settings.max_sessions, "used"),
+        files=Retention(
+            files,
+            settings.file_expiry_s,
+            settings.max_files,
+            most_bytes=settings.max_files_bytes,
+            size=case((files.c.elided, 0), else_=files.c.size_bytes),
+        ),
+        sessions=Retention(
+            sessions,
+            settings.session_expiry_s,
+            settings.max_sessions,
+            "used",
+            most_bytes=settings.max_sessions_bytes,
+            size=func.coalesce(func.length(sessions.c.messages), 0),
+        ),
         approvals=Retention(approvals, APPROVAL_EXPIRY_S),
     )
 
 
 def drop_oldest(connection: Connection, retention: Retention) -> list[str]:
-    """Delete what is beyond the quotas; the ids of it."""
+    """Delete what is beyond the quotas; the ids of it. If they are `MOST_AT_ONCE`, call again."""
     dropped = _drop_surplus(connection, retention) if retention.most else []
-    if retention.most_bytes:
-        dropped += _drop_bytes(connection, retention)
+    if retention.most_bytes and retention.size is not None:
+        dropped += _drop_bytes(connection, retention, retention.size)
     return dropped
 
 
@@ -63,21 +87,26 @@ def _drop_surplus(connection: Connection, retention: Retention) -> list[str]:
     return _drop(connection, table, table.c.id.in_(oldest))
 
 
-def _drop_bytes(connection: Connection, retention: Retention) -> list[str]:
-    table, order = retention.table, retention.table.c[retention.order]
-    kept_bytes = case((table.c.elided, 0), else_=table.c.size_bytes)
-    total = select(func.coalesce(func.sum(kept_bytes), 0))
-    if connection.execute(total).scalar_one() <= retention.most_bytes:
-        return []
-    newest_first = order.desc()
-    ranked = select(
-        table.c.id,
-        func.sum(kept_bytes).over(order_by=newest_first).label("up_to_here"),
-        func.row_number().over(order_by=newest_first).label("rank"),
-    ).subquery()
-    beyond = ranked.c.up_to_here > retention.most_bytes
-    gone = select(ranked.c.id).where(beyond, ranked.c.rank > 1)
-    return _drop(connection, table, table.c.id.in_(gone))
+def _drop_bytes(
+    connection: Connection, retention: Retention, size: ColumnElement[int]
+) -> list[str]:
+    table = retention.table
+    total = connection.execute(select(func.coalesce(func.sum(size), 0))).scalar_one()
+    surplus = total - retention.most_bytes
+    oldest = select(table.c.id, size).where(retention.settled)
+    oldest = oldest.order_by(table.c[retention.order], table.c.id)
+    gone: list[str] = []
+    with connection.execute(oldest.execution_options(yield_per=CHUNK_ROWS)) as rows:
+        for id, size_bytes in rows:
+            if surplus <= 0 or len(gone) == MOST_AT_ONCE:
+                break
+            gone.append(id)
+            surplus -= size_bytes
+        else:
+            gone = gone[:-1]
+    for start in range(0, len(gone), CHUNK_ROWS):
+        _drop(connection, table, table.c.id.in_(gone[start : start + CHUNK_ROWS]))
+    return gone
 
 
 def drop_expired(connection: Connection, table: Table, now: int) -> list[str]:

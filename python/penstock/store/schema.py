@@ -46,6 +46,7 @@ identity: Final = Table(
     Column("version", Integer, nullable=False),
 )
 
+# `size_bytes`: of body, conversation and events.
 responses: Final = Table(
     "responses",
     metadata,
@@ -60,8 +61,14 @@ responses: Final = Table(
     Column("conversation", LargeBinary, nullable=False),
     Column("previous_id", Text(128)),
     Column("expires_at", BigInteger),
+    Column("size_bytes", BigInteger, nullable=False, server_default="0"),
     Index("responses_by_status", "status", "heartbeat_at"),
     Index("responses_by_expiry", "expires_at"),
+)
+# All that a count of their bytes reads, in the order in which they go.
+responses_by_age: Final = Index(
+    "responses_by_age",
+    *(responses.c[name] for name in ("created_at", "id", "size_bytes", "status")),
 )
 
 # The frames of a stream, so many at a time; numbers from `first` on, up to `following`.
@@ -153,4 +160,5 @@ skill_versions: Final = Table(
     Column("description", Text(), nullable=False),
     Column("directory", Text(), nullable=False),
     Column("body", Text(128), nullable=False),
+    Column("size_bytes", BigInteger, nullable=False, server_default="0"),
 )

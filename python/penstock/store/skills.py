@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import zipfile
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, func, insert, select, update
 
-from penstock.base.errors import NotFound
+from penstock.base.errors import NotFound, ServiceError
 from penstock.base.ids import new_id
 from penstock.store.blobs import Blobs
 from penstock.store.clock import Clock
 from penstock.store.database import Database
-from penstock.store.errors import shorten
+from penstock.store.errors import StorageFull, shorten
 from penstock.store.faults import translated_faults
 from penstock.store.records import SkillBundle, SkillVersion, StoredSkill
 from penstock.store.schema import skill_versions, skills
@@ -25,18 +27,30 @@ ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)
 
 _SKILL: Final = skills.c
 _VERSION: Final = skill_versions.c
+_TOTAL_BYTES: Final = select(func.coalesce(func.sum(_VERSION.size_bytes), 0))
+
+_T = TypeVar("_T")
+
+
+class _Body(NamedTuple):
+    """The archive of a version, as it lies beside the database."""
+
+    name: str
+    size_bytes: int
 
 
 class Skills:
     """Skills of all API processes that share the store."""
 
-    def __init__(self, database: Database, blobs: Blobs, clock: Clock) -> None:
+    def __init__(self, database: Database, blobs: Blobs, clock: Clock, most_bytes: int) -> None:
+        """`most_bytes`: of all versions together."""
         self._database = database
         self._blobs = blobs
         self._clock = clock
+        self._most_bytes = most_bytes
 
     async def create(self, bundle: SkillBundle) -> StoredSkill:
-        """Keep a new skill, as its version 1."""
+        """Keep a new skill, as its version 1. Raises StorageFull beyond the quota."""
         now = self._clock()
         skill = StoredSkill(
             id=new_id("skill_"),
@@ -47,19 +61,17 @@ class Skills:
             latest_version=1,
         )
         values = {name: getattr(skill, name) for name in skill.__struct_fields__}
-        body = await asyncio.to_thread(self._write, bundle)
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection, body: _Body) -> StoredSkill:
             connection.execute(insert(skills).values(values))
             self._insert_version(connection, skill.id, 1, bundle, body)
+            return skill
 
-        await self._database.write(work)
-        return skill
+        return await self._keep(bundle, work)
 
     async def add_version(self, skill_id: str, bundle: SkillBundle) -> SkillVersion:
-        """Keep a further version. Raises NotFound (`skill_not_found`)."""
+        """Keep a further version. Raises NotFound (`skill_not_found`), StorageFull as `create`."""
         await self._skill(skill_id)
-        body = await asyncio.to_thread(self._write, bundle)
         values = {
             "updated_at": self._clock(),
             "name": bundle.name,
@@ -68,11 +80,11 @@ class Skills:
         }
         change = update(skills).where(_SKILL.id == skill_id).values(values)
 
-        def work(connection: Connection) -> SkillVersion:
+        def work(connection: Connection, body: _Body) -> SkillVersion:
             version = connection.execute(change.returning(_SKILL.latest_version)).scalar_one()
             return self._insert_version(connection, skill_id, version, bundle, body)
 
-        return await self._database.write(work)
+        return await self._keep(bundle, work)
 
     async def get(self, skill_id: str) -> StoredSkill | None:
         """A skill; None: there is none."""
@@ -119,9 +131,21 @@ class Skills:
             raise NotFound(f"Skill '{shorten(skill_id)}' not found", code="skill_not_found")
         return skill
 
+    async def _keep(self, bundle: SkillBundle, work: Callable[[Connection, _Body], _T]) -> _T:
+        """What `work` returns, which inserts the rows; without them the body goes again."""
+        body = await asyncio.to_thread(self._write, bundle)
+        try:
+            return await self._database.write(lambda connection: work(connection, body))
+        except ServiceError:
+            await asyncio.to_thread(self._forget, body)
+            raise
+
     def _insert_version(
-        self, connection: Connection, skill_id: str, version: int, bundle: SkillBundle, body: str
+        self, connection: Connection, skill_id: str, version: int, bundle: SkillBundle, body: _Body
     ) -> SkillVersion:
+        total = connection.execute(_TOTAL_BYTES).scalar_one()
+        if total + body.size_bytes > self._most_bytes:
+            raise StorageFull
         stored = SkillVersion(
             skill_id=skill_id,
             version=version,
@@ -131,19 +155,25 @@ class Skills:
             directory=bundle.directory,
         )
         values = {name: getattr(stored, name) for name in stored.__struct_fields__}
-        connection.execute(insert(skill_versions).values(values | {"body": body}))
+        values |= {"body": body.name, "size_bytes": body.size_bytes}
+        connection.execute(insert(skill_versions).values(values))
         return stored
 
-    def _write(self, bundle: SkillBundle) -> str:
-        """Keep the files as one archive; the name of the body."""
+    def _write(self, bundle: SkillBundle) -> _Body:
+        """Keep the files as one archive."""
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
             for path, data in sorted(bundle.files.items()):
                 packed.writestr(zipfile.ZipInfo(path, ZIP_DATE), data, zipfile.ZIP_DEFLATED)
-        name = f"{FOLDER}/{new_id('')}.zip"
+        body = _Body(f"{FOLDER}/{new_id('')}.zip", archive.tell())
         with translated_faults():
-            self._blobs.write(name, archive.getvalue())
-        return name
+            self._blobs.write(body.name, archive.getvalue())
+        return body
+
+    def _forget(self, body: _Body) -> None:
+        """What cannot be deleted now, a sweep will."""
+        with contextlib.suppress(OSError):
+            self._blobs.delete(body.name)
 
     def _read(self, body: str) -> dict[str, bytes]:
         with translated_faults():
@@ -160,5 +190,5 @@ def _skill_of(row: Row[Any]) -> StoredSkill:
 
 def _version_of(row: Row[Any]) -> SkillVersion:
     values = dict(row._mapping)
-    del values["body"]
+    del values["body"], values["size_bytes"]
     return SkillVersion(**values)

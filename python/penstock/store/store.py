@@ -51,7 +51,7 @@ class Store:
         self.response_events = ResponseEvents(database)
         self.files = Files(database, blobs, clock, kept.files)
         self.sessions = Sessions(database, clock, kept.sessions)
-        self.skills = Skills(database, skill_blobs, clock)
+        self.skills = Skills(database, skill_blobs, clock, settings.max_skills_bytes)
         self.approvals = Approvals(database, clock, kept.approvals, settings.session_expiry_s)
         self.sweep = Sweep(database, blobs, skill_blobs, clock, kept)
         self._sweeper = asyncio.create_task(self._sweep_on())

@@ -11,12 +11,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from sqlalchemy import Connection, inspect, text
-from stores import opened, sqlite_settings
+from stores import MovableClock, opened, sqlite_settings
 
 from penstock.config import SettingsError, StoreSettings
-from penstock.store import FileSource, NewFile, Store
+from penstock.store import FileSource, NewFile, Store, StoredResponse
 from penstock.store.database import Database
 from penstock.store.migrations import STEPS, migrate
+from penstock.store.records import EventChunk
 
 OPEN = """
 import asyncio, sys, msgspec
@@ -31,6 +32,13 @@ print("open", flush=True)
 
 def add_column(connection: Connection) -> None:
     connection.execute(text("ALTER TABLE files ADD COLUMN extra TEXT"))
+
+
+def forget_sizes(connection: Connection) -> None:
+    """Back to the tables of version 2."""
+    connection.execute(text("DROP INDEX responses_by_age"))
+    for table in ("responses", "skill_versions"):
+        connection.execute(text(f"ALTER TABLE {table} DROP COLUMN size_bytes"))
 
 
 def fail(connection: Connection) -> None:
@@ -64,10 +72,31 @@ def test_older_database_takes_the_steps_it_lacks_once(database: Database) -> Non
 def test_database_of_the_first_version_gets_all_tables(database: Database) -> None:
     migrate(database)
     with database.engine.begin() as connection:
+        forget_sizes(connection)
         connection.execute(text("DROP TABLE response_events"))
         connection.execute(text("UPDATE penstock_store SET version = 1"))
     migrate(database)
     assert "response_events" in inspect(database.engine).get_table_names()
+
+
+async def test_what_an_older_database_keeps_counts(
+    settings: StoreSettings, database: Database, clock: MovableClock
+) -> None:
+    made = StoredResponse(
+        id="", created_at=clock.now, status="completed", owner="me", body=b"x" * 50
+    )
+    async with opened(settings, clock) as store:
+        for id in "ab":
+            await store.responses.create(msgspec.structs.replace(made, id=id))
+            await store.response_events.append(id, EventChunk(0, 1, b"x" * 40))
+    with database.engine.begin() as connection:
+        forget_sizes(connection)
+        connection.execute(text("UPDATE penstock_store SET version = 2"))
+    async with opened(msgspec.structs.replace(settings, max_responses_bytes=189), clock) as store:
+        later = msgspec.structs.replace(made, id="c", created_at=clock.now + 1)
+        await store.responses.create(later)
+        kept = [id for id in "abc" if await store.responses.get(id) is not None]
+        assert len(kept) == 2, "of 230 bytes"
 
 
 def test_step_that_fails_changes_nothing(database: Database) -> None:

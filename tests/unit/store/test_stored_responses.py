@@ -9,7 +9,8 @@ import pytest
 from stores import MovableClock, opened
 
 from penstock.config import StoreSettings
-from penstock.store import Store, StoredResponse
+from penstock.store import Store, StoredResponse, retention
+from penstock.store import responses as stored_responses
 from penstock.store.records import EventChunk
 
 DAY_S = 24 * 3600
@@ -142,3 +143,67 @@ async def test_no_event_is_kept_of_a_response_that_is_gone(store: Store) -> None
     assert await store.responses.delete(made.id)
     await store.response_events.append(made.id, EventChunk(2, 3, b"c\n\n"))
     assert await store.response_events.read(made.id, 0) == []
+
+
+async def kept(store: Store, *ids: str) -> list[str]:
+    return [id for id in ids if await store.responses.get(id) is not None]
+
+
+async def test_beyond_the_quota_of_bytes_the_oldest_responses_go(
+    settings: StoreSettings, clock: MovableClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    small = msgspec.structs.replace(settings, max_responses_bytes=1000)
+    async with opened(small, clock) as store:
+        await store.responses.create(response("going_on", body=b"x" * 300))
+        for at, id in enumerate("abc"):
+            made = response(id, status="completed", created_at=1_700_000_001 + at, body=b"x" * 200)
+            await store.responses.create(msgspec.structs.replace(made, conversation=b"x" * 100))
+        assert await kept(store, "going_on", "a", "b", "c") == ["going_on", "b", "c"]
+        assert "max_responses_bytes" in caplog.text
+
+
+async def test_what_a_response_grows_by_counts(
+    settings: StoreSettings, clock: MovableClock
+) -> None:
+    small = msgspec.structs.replace(settings, max_responses_bytes=1000)
+    async with opened(small, clock) as store:
+        done = response("done", status="completed", created_at=1_699_999_000, body=b"x" * 300)
+        await store.responses.create(done)
+        await store.responses.create(response("grows", body=b"x" * 100))
+        await store.response_events.append("grows", EventChunk(0, 2, b"x" * 300))
+        more = {"body": b"x" * 200, "conversation": b"x" * 200}
+        assert await store.responses.update("grows", status="in_progress", **more)
+        assert await kept(store, "done", "grows") == ["done", "grows"], "1000 bytes"
+        more["body"] += b"x"
+        assert await store.responses.update("grows", status="completed", **more)
+        assert await kept(store, "done", "grows") == ["grows"]
+
+
+async def test_what_others_have_stored_counts(settings: StoreSettings, clock: MovableClock) -> None:
+    small = msgspec.structs.replace(settings, max_responses_bytes=10_000)
+    async with opened(small, clock) as store:
+        for at, id in enumerate("ab"):
+            made = response(id, status="completed", created_at=1_699_999_000 + at)
+            await store.responses.create(msgspec.structs.replace(made, body=b"x" * 5_000))
+        async with opened(small, clock) as other:
+            await other.responses.create(response("c", status="completed"))
+        assert await kept(store, "a", "b", "c") == ["b", "c"]
+
+
+async def test_many_responses_go_in_parts(
+    settings: StoreSettings, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (retention, stored_responses):
+        monkeypatch.setattr(module, "MOST_AT_ONCE", 3)
+    async with opened(settings, clock) as store:
+        for at in range(8):
+            made = response(f"r{at}", status="completed", created_at=1_699_999_000 + at)
+            await store.responses.create(made)
+    small = msgspec.structs.replace(settings, max_responses_bytes=1)
+    async with opened(small, clock) as store:
+        counts = []
+        for at in range(8, 12):
+            made = response(f"r{at}", status="completed", created_at=1_699_999_000 + at)
+            await store.responses.create(made)
+            counts.append(len(await kept(store, *(f"r{one}" for one in range(12)))))
+        assert counts == [6, 4, 2, 1]

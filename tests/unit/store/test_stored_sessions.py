@@ -170,6 +170,21 @@ async def test_session_expires_unless_it_is_used(store: Store, clock: MovableClo
     await store.sweep.run()
 
 
+async def test_beyond_the_quota_of_bytes_the_least_used_sessions_go(
+    settings: StoreSettings, clock: MovableClock
+) -> None:
+    said = (Message("user", (Text("x" * 1000),)),)
+    async with opened(msgspec.structs.replace(settings, max_sessions_bytes=2500), clock) as store:
+        for name in "abc":
+            await store.sessions.put(name, said)
+        assert [await store.sessions.get(name) is not None for name in "abc"] == [False, True, True]
+        async with store.sessions.held("b") as held:
+            assert await held.keep((*said, *said))
+        assert [await store.sessions.get(name) is not None for name in "bc"] == [True, False]
+        await store.sessions.put("large", said * 3)
+        assert await store.sessions.get("large") is not None
+
+
 async def test_beyond_the_quota_the_least_used_sessions_go(
     settings: StoreSettings, clock: MovableClock
 ) -> None:

@@ -6,12 +6,14 @@ import asyncio
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from stores import MovableClock, opened
 
 from penstock.base.errors import NotFound
 from penstock.config import StoreSettings
 from penstock.store import SkillBundle, Store
+from penstock.store.errors import StorageFull
 
 
 def bundle(description: str = "Adds numbers.", **files: bytes) -> SkillBundle:
@@ -68,6 +70,23 @@ async def test_unknown_skill_is_not_found(store: Store) -> None:
         with pytest.raises(NotFound):
             await call
     assert await store.skills.get("skill_?") is None
+
+
+async def test_beyond_the_quota_no_skill_is_taken_and_none_is_lost(
+    settings: StoreSettings, clock: MovableClock
+) -> None:
+    assert settings.skills_dir is not None
+    small = msgspec.structs.replace(settings, max_skills_bytes=5_000)
+    async with opened(small, clock) as store:
+        kept = await store.skills.create(bundle(large=os.urandom(4_000)))
+        more = bundle(large=os.urandom(1_000))
+        for refused in (store.skills.create(more), store.skills.add_version(kept.id, more)):
+            with pytest.raises(StorageFull):
+                await refused
+        assert await store.skills.list() == [kept]
+        assert len(await store.skills.versions(kept.id)) == 1
+        assert len([*Path(settings.skills_dir).rglob("*.zip")]) == 1
+        await store.skills.create(bundle())
 
 
 async def test_sweep_keeps_skills_and_takes_archives_without_one(
