@@ -17,12 +17,15 @@ BUDGET_BODIES = 8
 # A body up to this share of the limit is taken whatever the others hold: a few clients who send
 # large ones slowly shut nobody else out.
 SMALL_BODY_SHARE = 256
+# A client may send slowly, but not byte by byte for ever.
+LEAST_BYTES_S = 1024
 
 
 class BodyReader:
     """Reads bodies of at most `limit_bytes`.
 
-    `stall_timeout_s`: how long a client may send nothing of an unfinished body.
+    `stall_timeout_s`: how long a client may send nothing of an unfinished body, and how much longer
+    the whole may take than at `LEAST_BYTES_S`.
     """
 
     def __init__(self, limit_bytes: int, stall_timeout_s: float) -> None:
@@ -60,27 +63,32 @@ class BodyReader:
         if (record.content_length or 0) > self._limit_bytes:
             raise self._too_large()
         record.body_bytes = 0
+        began_s = asyncio.get_running_loop().time()
         more = True
         while more:
-            chunk, more = await self._receive(record, receive)
+            due_s = began_s + self._stall_timeout_s + record.body_bytes / LEAST_BYTES_S
+            chunk, more = await self._receive(record, receive, due_s)
             record.body_bytes += len(chunk)
             if record.body_bytes > self._limit_bytes:
                 raise self._too_large()
             yield chunk
 
-    async def _receive(self, record: RequestRecord, receive: Receive) -> tuple[bytes, bool]:
+    async def _receive(
+        self, record: RequestRecord, receive: Receive, due_s: float
+    ) -> tuple[bytes, bool]:
         connection = record.connection
         if connection is not None and connection.received:  # as most are: nothing to wait for
             message = await receive()
         else:
-            message = await self._receive_in_time(receive)
+            message = await self._receive_in_time(receive, due_s)
         if message["type"] == "http.disconnect":
             raise ClientGone
         return message.get("body", b""), message.get("more_body", False)
 
-    async def _receive_in_time(self, receive: Receive) -> Message:
+    async def _receive_in_time(self, receive: Receive, due_s: float) -> Message:
         block = Cuttable()
-        timer = asyncio.get_running_loop().call_later(self._stall_timeout_s, block.cut)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_at(min(due_s, loop.time() + self._stall_timeout_s), block.cut)
         try:
             with block:
                 return await receive()

@@ -229,7 +229,7 @@ SERVER_OPTIONS: Final = (
         "stall_timeout_s",
         ("--stall-timeout",),
         float,
-        "Seconds that a client may leave its stream unread.",
+        "Seconds that a client may leave its stream unread, or its body unsent.",
         SERVER_PANEL,
     ),
     SettingOption(

@@ -404,6 +404,18 @@ async def test_client_that_never_ends_its_body_is_told_so():
         assert server.loop.requests == []
 
 
+async def test_body_that_comes_byte_by_byte_is_cut_off():
+    async with serving(settings=ServerSettings(stall_timeout_s=0.2)) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
+        writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n".encode())
+        answer = asyncio.create_task(reader.readuntil(b"}}"))
+        while not answer.done():  # never stalls
+            writer.write(b" ")
+            await asyncio.sleep(0.01)
+        assert b" 408 " in answer.result()
+        writer.close()
+
+
 async def test_connections_beyond_the_bound_are_told_so():
     async with serving(settings=ServerSettings(max_connections=1)) as server:
         assert (await server.http.get("/health")).status_code == 200
