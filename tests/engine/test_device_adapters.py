@@ -29,7 +29,6 @@ from penstock.scheduler import NO_ADAPTER, Scheduler
 # slot of each of the nine requests: base and four adapters, neighbours that share a prefix differ
 SLOTS = [NO_ADAPTER, 0, 1, NO_ADAPTER, 2, 1, 3, 0, 1]
 WAYS: dict[str, dict[str, Any]] = {
-    "batched": {},
     "chunked": {"token_budget": 23},
     "preempted": {"num_blocks": 7},
     "speculating": {"speculation": True},
@@ -89,12 +88,32 @@ def assert_near(outcome: Outcome, right: Outcome, within: float = 1e-3) -> None:
         assert [logprob for _, logprob, _ in answer] == pytest.approx(logprobs, abs=within)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.fixture(scope="module")
+def together(device: GpuRuntime) -> Outcome:
+    """What all requests get in one batch."""
+    return generate(device, scheduler(device), requests(), OWN_SLOTS)
+
+
+@pytest.fixture(scope="module")
+def alone(device: GpuRuntime) -> Outcome:
+    """What each request gets after the other."""
+    outcome = Outcome([], [], 0)
+    for request, slot in zip(requests(), OWN_SLOTS, strict=True):
+        outcome.answers += generate(device, scheduler(device), [request], [slot]).answers
+    return outcome
+
+
 def test_a_mix_of_adapters_answers_as_the_reference_runtime(
+    together: Outcome, right: Outcome
+) -> None:
+    assert_near(together, right)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter takes its time")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_mix_of_adapters_answers_so_in_any_way(
     device: GpuRuntime, right: Outcome, way: str
 ) -> None:
-    if INTERPRETED and way != "batched":
-        pytest.skip("the interpreter takes its time")
     assert_near(generate(device, scheduler(device, **WAYS[way]), requests(), OWN_SLOTS), right)
 
 
@@ -110,19 +129,14 @@ def test_adapters_on_integers_answer_as_on_the_reference_runtime(tmp_path: Path)
     assert_near(*outcomes, within=0.1)
 
 
-def test_a_mix_of_adapters_answers_as_each_request_alone(device: GpuRuntime) -> None:
+def test_a_mix_of_adapters_answers_as_each_request_alone(together: Outcome, alone: Outcome) -> None:
     """But for rounding: products on a CPU, torch's and numpy's with which Triton interprets, round
     by the place of a row. That the bits are the same a GPU is to show (`test_gpu_extras`)."""
-    alone = Outcome([], [], 0)
-    for request, slot in zip(requests(), OWN_SLOTS, strict=True):
-        alone.answers += generate(device, scheduler(device), [request], [slot]).answers
-    together = generate(device, scheduler(device), requests(), OWN_SLOTS)
     assert_near(together, alone, within=2e-5)
 
 
+@pytest.mark.usefixtures("alone")
 def test_graphs_are_captured_without_adapters_and_with(device: GpuRuntime) -> None:
-    generate(device, scheduler(device), requests()[:1])
-    generate(device, scheduler(device), requests()[:1], [1])
     forms = {(size, form.adapted) for size, form in device.captured if form.draws}
     assert {(1, False), (1, True)} <= forms
 
