@@ -1,7 +1,8 @@
 """HTTP/1.1 connections with the bounds that uvicorn's protocol leaves open.
 
-A client must send its head in time and within a size; may not send on for ever after its request
-was refused; may not leave its answer unread for ever; and there are only so many connections.
+A client must send its head in time and within a size, as whatever else is no body (what frames
+chunks, and trailers, which nobody reads); may not send on for ever after its request was refused;
+may not leave its answer unread for ever; and there are only so many connections.
 """
 
 from __future__ import annotations
@@ -106,6 +107,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._in_head = False
         self._in_message = False
+        self._messages = 0
+        # Read of an unfinished message since the last byte of its body.
+        self._between_bytes = 0
         # The parser reads a head that `_reframe` wrote, or the body after it.
         self._reframed = False
         self._deadline: asyncio.TimerHandle | None = None
@@ -134,20 +138,27 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._unset_keepalive_if_required()
+        message = self._messages if self._in_message and not self._in_head else None
+        self._between_bytes += len(data)
         self._parse(data)
-        if self._in_head and not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_LIMIT_BYTES:
                 self._refuse(HeadTooLarge(f"the request's head is over {HEAD_LIMIT_BYTES} bytes"))
             elif self._deadline is None:
                 self._set_deadline(HEAD_TIMEOUT_S)
+        elif message == self._messages and self._in_message:  # the same, beyond its head
+            self._check_between()
 
     def on_message_begin(self) -> None:
         if self._reframed:
             return
         super().on_message_begin()
         self._in_message = self._in_head = True
-        self._head_bytes = 0
+        self._messages += 1
+        self._head_bytes = self._between_bytes = 0
         self.scope["state"]["abort"] = self.transport.abort
 
     def on_url(self, url: bytes) -> None:
@@ -155,7 +166,7 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._reframed:
+        if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -168,6 +179,10 @@ class BoundedProtocol(HttpToolsProtocol):
             send: Any = _CloseDelimited(self.cycle)
             self.cycle.send = send  # type: ignore[method-assign]
         self.scope["state"]["connection"] = DirectConnection(self)
+
+    def on_body(self, body: bytes) -> None:
+        self._between_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade() and self._framing():
@@ -189,6 +204,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
         else:
             super().timeout_keep_alive_handler()
+
+    def _check_between(self) -> None:
+        if self._between_bytes > HEAD_LIMIT_BYTES:
+            self.send_400_response("")
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(InvalidRequest("the request is not valid HTTP", code="invalid_http"))
@@ -224,7 +243,10 @@ class BoundedProtocol(HttpToolsProtocol):
             gate.close()
 
     def _refuse(self, error: ServiceError) -> None:
-        """Answer without the application, and close."""
+        """Answer without the application, if it has not begun to, and close."""
+        if self._in_message and not self._in_head and self.cycle.response_started:
+            self.transport.abort()
+            return
         body = error_body(error)
         head = (
             f"HTTP/1.1 {error.status} Refused\r\ncontent-type: application/json\r\n"

@@ -404,6 +404,53 @@ async def test_client_that_never_ends_its_body_is_told_so():
         assert server.loop.requests == []
 
 
+CHUNKED = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize("last", [b"0\r\n", b"5;"], ids=["trailers", "extension"])
+@pytest.mark.parametrize("piece", [b"x: y\r\n", b"x"], ids=["lines", "no end"])
+async def test_what_is_no_body_has_a_bound(last: bytes, piece: bytes):
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
+        writer.write(CHUNKED + b"1\r\n \r\n" + last)
+        answer = asyncio.create_task(reader.read())
+        for _ in range(1000):
+            if answer.done():
+                break
+            writer.write(piece * (1024 // len(piece)))
+            await asyncio.sleep(0)
+            with contextlib.suppress(ConnectionError):
+                await writer.drain()
+        else:
+            raise AssertionError("a megabyte was taken")
+        with contextlib.suppress(ConnectionError):
+            assert b"400" in (await answer)[:20]
+        writer.close()
+        assert server.loop.requests == []
+
+
+async def test_trailers_are_read_over():
+    body = json.dumps(HELLO).encode()
+    chunks = b"".join(b"1;a=b\r\n%c\r\n" % byte for byte in body)
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
+        for _ in range(2):  # the connection goes on
+            writer.write(CHUNKED + chunks + b"0\r\ncontent-type: text/html\r\nx: y\r\n\r\n")
+            assert b"200 OK" in await reader.readuntil(b'"Hello!"')
+            await reader.readuntil(b"}}}")
+        writer.close()
+
+
+async def test_body_in_a_hundred_thousand_chunks_is_taken():
+    body = json.dumps(HELLO).encode()
+    padded = body + b" " * (100_000 - len(body))
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
+        writer.write(CHUNKED + b"".join(b"1\r\n%c\r\n" % byte for byte in padded) + b"0\r\n\r\n")
+        assert b"200 OK" in await reader.readuntil(b'"Hello!"')
+        writer.close()
+
+
 async def test_body_that_comes_byte_by_byte_is_cut_off():
     async with serving(settings=ServerSettings(stall_timeout_s=0.2)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
