@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.api.codecs.chat import decode as decode_chat
 from penstock.api.codecs.completions import decode as decode_completions
-from penstock.api.codecs.fields import MAX_CONTAINERS, decode_object
+from penstock.api.codecs.fields import MAX_CONTAINERS, MAX_NAMES, MAX_VALUES, decode_object
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import Message, Reasoning, Text, ToolCall, ToolPolicy, ToolResult
 
@@ -415,8 +415,23 @@ def test_body_of_too_many_containers_is_refused(container):
         decode_object(fits[:-1] + b', "y": []}')
 
 
-@pytest.mark.parametrize("text", ["[{", '"[', '\\"[', "\\\\{"])
-def test_brackets_in_strings_are_no_containers(text):
+def test_body_of_too_many_values_is_refused():
+    fits = b'{"x": [%b]}' % b",".join([b"0"] * MAX_VALUES)
+    assert len(decode_object(fits).values["x"]) == MAX_VALUES
+    for more in (b', "y": 0, "z": 0}', b', "y": [%b]}' % b",".join([b'""'] * 4 * MAX_VALUES)):
+        with pytest.raises(InvalidRequest, match="values"):
+            decode_object(fits[:-1] + more)
+
+
+def test_body_of_too_many_names_is_refused():
+    fits = b'{"x": {%b}}' % b",".join([b'"a": 1'] * (MAX_NAMES - 1))
+    assert decode_object(fits).values["x"] == {"a": 1}
+    with pytest.raises(InvalidRequest, match="names"):
+        decode_object(fits[:-1] + b', "y": 1}')
+
+
+@pytest.mark.parametrize("text", ["[{", '"[', '\\"[', "\\\\{", ":,,,,", '",:'])
+def test_marks_in_strings_are_no_structure(text):
     sent = {"x": text * MAX_CONTAINERS, text: [{}]}
     assert decode_object(json.dumps(sent).encode()).values == sent
 

@@ -16,13 +16,16 @@ import orjson
 from penstock.base.errors import InvalidRequest
 
 MAX_DEPTH: Final = 128
-# They are made and walked through while nothing else of the process goes on: 0.1 s for so many.
+# They are made and walked through while nothing else of the process goes on: 0.1 s for so many
+# arrays and objects, half a second for so many names or values.
 MAX_CONTAINERS: Final = 500_000
+MAX_NAMES: Final = 500_000
+MAX_VALUES: Final = 2_000_000
 # From here on the collector would look through them again and again while they are made.
 MANY_CONTAINERS: Final = 10_000
 MAX_SHOWN_CHARS: Final = 80
 
-_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[{'))
+_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[{:,'))
 
 _KINDS: Final = {
     dict: "an object",
@@ -39,20 +42,21 @@ def decode_object(body: bytes) -> Fields:
     """The JSON object in `body`. Duplicate names: the last one counts, everywhere alike.
 
     Raises InvalidRequest for what is not UTF-8, not JSON (NaN and Infinity are not), not an object
-    or nested deeper than MAX_DEPTH, or holds over MAX_CONTAINERS arrays and objects. Integers
-    beyond 64 bits become floats, which no integer field takes.
+    or nested deeper than MAX_DEPTH, or holds over MAX_CONTAINERS arrays and objects, MAX_NAMES
+    names or MAX_VALUES values. Integers beyond 64 bits become floats, which no integer field takes.
     """
     if not body:
         raise InvalidRequest("the request has no body; send a JSON object", code="invalid_json")
     containers = body.count(b"{") + body.count(b"[")  # at most: some may stand in strings
-    if containers > MAX_CONTAINERS:
-        _check_containers(body)
+    if containers > MAX_CONTAINERS or body.count(b":") > MAX_NAMES or body.count(b",") > MAX_VALUES:
+        _check_numbers(body)
     try:
         with _uncollected(containers):
             value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(
-            f"the body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}",
+            f"the body is not valid JSON; what is wrong is at line {error.lineno}, column"
+            f" {error.colno}",
             code="invalid_json",
         ) from None
     if type(value) is not dict:
@@ -227,14 +231,23 @@ def depth_of(value: Any, most: int) -> int:
     return depth
 
 
-def _check_containers(body: bytes) -> None:
-    """Counts outside of strings: text may hold as many brackets as it likes."""
+def _check_numbers(body: bytes) -> None:
+    """Counts outside of strings: text may hold as many brackets, colons and commas as it likes."""
     unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    outside = unescaped.translate(None, _NOT_STRUCTURE).split(b'"')[::2]
-    if sum(map(len, outside)) > MAX_CONTAINERS:
-        raise InvalidRequest(
-            f"the body holds more than {MAX_CONTAINERS} arrays and objects", code="invalid_json"
-        )
+    if unescaped.count(b'"') > 2 * (MAX_NAMES + MAX_VALUES):
+        raise _too_many(MAX_VALUES, "values")
+    outside = b"".join(unescaped.translate(None, _NOT_STRUCTURE).split(b'"')[::2])
+    for marks, most, what in (
+        (b"[{", MAX_CONTAINERS, "arrays and objects"),
+        (b":", MAX_NAMES, "names"),
+        (b",", MAX_VALUES, "values"),
+    ):
+        if sum(outside.count(mark) for mark in marks) > most:
+            raise _too_many(most, what)
+
+
+def _too_many(most: int, what: str) -> InvalidRequest:
+    return InvalidRequest(f"the body holds more than {most} {what}", code="invalid_json")
 
 
 @contextmanager
