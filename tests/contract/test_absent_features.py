@@ -132,7 +132,10 @@ async def test_pictures_are_refused(server: Serving) -> None:
     image = {"type": "image_url", "image_url": {"url": IMAGE}}
     messages = [{"role": "user", "content": [{"type": "text", "text": "what?"}, image]}]
     error = await refusal(server, "/v1/chat/completions", {"messages": messages})
-    assert error["param"] == "messages[0]" and "reads text only" in error["message"]
+    assert (
+        error["param"] == "messages[0].content[1].image_url"
+        and "reads text only" in error["message"]
+    )
 
 
 async def test_what_is_refused_is_named_as_the_client_wrote_it(server: Serving) -> None:

@@ -114,7 +114,7 @@ class Attachments:
         stored = await self._files.get(file_id)
         if stored is None:
             raise NotFound(
-                f"there is no file {file_id[:MAX_SHOWN_CHARS]!r}, or it has expired",
+                f"`{where}`: there is no file {file_id[:MAX_SHOWN_CHARS]!r}, or it has expired",
                 field=where,
                 code="file_not_found",
             )

@@ -50,7 +50,8 @@ from penstock.api.routes.system import Diagnose, GetSystemInfo
 from penstock.api.services import Services
 
 CORS_METHODS: Final = ("GET", "POST", "PUT", "DELETE")
-# The second vendor's headers under both of their spellings.
+# The specification's; the second vendor's under both of their spellings; and what the official
+# clients say of themselves, which a browser must be allowed to send.
 CORS_HEADERS: Final = (
     "Content-Type",
     "Authorization",
@@ -59,7 +60,25 @@ CORS_HEADERS: Final = (
     "compat-beta",
     "anthropic-version",
     "anthropic-beta",
+    "anthropic-dangerous-direct-browser-access",
     "x-request-id",
+    *(
+        f"x-stainless-{what}"
+        for what in (
+            "arch",
+            "async",
+            "helper-method",
+            "lang",
+            "os",
+            "package-version",
+            "poll-helper",
+            "read-timeout",
+            "retry-count",
+            "runtime",
+            "runtime-version",
+            "timeout",
+        )
+    ),
 )
 
 

@@ -111,5 +111,5 @@ def _make_record(scope: Scope) -> RequestRecord:
 def _name_route(record: RequestRecord, scope: Scope) -> None:
     route = scope.get("route")
     if route is not None:
-        record.route = route.path
+        record.route = route.path_format
         record.housekeeping = record.housekeeping or route.path in HOUSEKEEPING

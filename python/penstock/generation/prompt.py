@@ -242,10 +242,10 @@ class _Fit:
         return ids[-self.room :]
 
     def exceeded(self, ids: Sequence[int] | None) -> ContextLengthExceeded:
-        has = f"{len(ids)} tokens" if ids is not None else "more"
+        tokens = f"{len(ids)} tokens" if ids is not None else "more"
         return ContextLengthExceeded(
-            f"this model's context is {self.context_tokens} tokens, {self.least} of them for the"
-            f" answer; the {self.field} make {has}",
+            f"this model's context is {self.context_tokens} tokens; `{self.field}` takes {tokens},"
+            f" and the answer at least {self.least}",
             field=self.field,
         )
 

@@ -114,6 +114,13 @@ async def test_echoed_fields(field, value):
         assert (await create(server, **{field: value}))[field] == value
 
 
+async def test_format_of_the_chat_api_is_echoed_as_this_one():
+    schema = {"name": "a", "schema": {"type": "object"}, "strict": False}
+    async with answering() as server:
+        body = await create(server, response_format={"type": "json_schema", "json_schema": schema})
+    assert body["text"] == {"format": {"type": "json_schema", **schema}}
+
+
 async def test_what_is_echoed_of_fields_that_were_not_sent():
     async with answering() as server:
         body = await create(server)

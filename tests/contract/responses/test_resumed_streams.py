@@ -165,6 +165,15 @@ async def test_others_have_no_stream_to_read_again(fields):
     assert answer.status_code == 400 and answer.json()["error"]["param"] == "stream"
 
 
+async def test_stream_is_true_or_false():
+    async with answering() as server:
+        id = (await stream(server, **STREAMED))[0]["response"]["id"]
+        wrong = await server.http.get(f"{URL}/{id}?stream=perhaps")
+        whole = await server.http.get(f"{URL}/{id}?stream=False")
+    assert wrong.status_code == 400 and wrong.json()["error"]["param"] == "stream"
+    assert whole.json()["id"] == id
+
+
 @pytest.mark.parametrize("after", ["-1", "x", "1" * 30, ""])
 async def test_starting_after_is_a_number(after):
     async with answering() as server:

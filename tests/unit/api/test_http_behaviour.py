@@ -182,7 +182,8 @@ async def test_preflight_allows_what_the_specification_lists():
         headers = {
             "origin": "https://example.org",
             "access-control-request-method": "POST",
-            "access-control-request-headers": "authorization, content-type, compat-version",
+            "access-control-request-headers": "authorization, content-type, compat-version,"
+            " x-stainless-lang, x-stainless-retry-count",  # as the official clients send
         }
         answer = await server.http.options(CHAT, headers=headers)
         plain = await server.http.post(CHAT, json=HELLO, headers={"origin": "https://x.org"})

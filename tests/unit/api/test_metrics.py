@@ -78,7 +78,7 @@ async def test_requests_are_counted_by_route_and_resolved_model():
         ("POST", CHAT, MODEL, "400"): 1,
         ("POST", "/v1/completions", MODEL, "200"): 1,
         ("GET", "/v1/models", "none", "200"): 1,
-        ("GET", "/v1/models/{model:path}", "none", "200"): 1,
+        ("GET", "/v1/models/{model}", "none", "200"): 1,
         ("GET", "<unmatched>", "none", "404"): 1,
         ("DELETE", CHAT, "none", "405"): 1,
     }

@@ -119,7 +119,7 @@ def _generation(state: AdapterState, adapters: tuple[LoadedAdapter, ...]) -> dic
 def _record(scope: Scope) -> RequestRecord:
     record = current_record.get()
     assert record is not None
-    record.route, record.model = scope["route"].path, UNKNOWN_MODEL
+    record.route, record.model = scope["route"].path_format, UNKNOWN_MODEL
     return record
 
 

@@ -55,7 +55,7 @@ class ModelOperation:
         services = self._services
         record = current_record.get()
         assert record is not None
-        record.route, record.model = scope["route"].path, UNKNOWN_MODEL
+        record.route, record.model = scope["route"].path_format, UNKNOWN_MODEL
         body = await services.bodies.read(record, receive)
         fields = await decoded_by(decode_object, body)
         name = fields.required_string("model_id")
@@ -80,7 +80,7 @@ class TuneModel:
         services = self._services
         record = current_record.get()
         assert record is not None
-        record.route, record.model = scope["route"].path, UNKNOWN_MODEL
+        record.route, record.model = scope["route"].path_format, UNKNOWN_MODEL
         body = await services.bodies.read(record, receive)
         fields = await decoded_by(decode_object, body)
         name = fields.required_string("model_id")

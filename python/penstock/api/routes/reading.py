@@ -48,7 +48,7 @@ class RequestReader(Generic[Asked]):
         services = self._services
         record = current_record.get()
         assert record is not None
-        record.route, record.model = scope["route"].path, UNKNOWN_MODEL
+        record.route, record.model = scope["route"].path_format, UNKNOWN_MODEL
         body = await services.bodies.read(record, receive)
         decoded = await self._decode(body, record)
         if not isinstance(decoded, DecodedEmbedding):

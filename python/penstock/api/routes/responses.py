@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 MAX_SHOWN_CHARS: Final = 80
 MAX_DIGITS: Final = 18
+TRUTH: Final = {"true": True, "1": True, "false": False, "0": False, "": False}
 
 
 class CreateResponse:
@@ -184,7 +185,7 @@ class OneResponse:
         if stored is None:
             _refuse_unknown(id)
         query = Request(scope).query_params
-        if query.get("stream", "false").lower() in ("false", "0", ""):
+        if not _streams(query.get("stream")):
             await send_json(stored.body, send)
             return
         wanted = _starting_after(query.get("starting_after")) + 1
@@ -249,6 +250,13 @@ class CancelResponse:
         if stored.status not in TERMINAL:
             stored = _background(id, await self._runs.cancel(id))
         await send_json(stored.body, send)
+
+
+def _streams(value: str | None) -> bool:
+    wanted = TRUTH.get((value or "").lower())
+    if wanted is None:
+        raise InvalidRequest("`stream` must be true or false", field="stream", code="invalid_type")
+    return wanted
 
 
 def _starting_after(value: str | None) -> int:

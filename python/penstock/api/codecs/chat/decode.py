@@ -18,6 +18,7 @@ from penstock.api.codecs.extensions import (
 from penstock.api.codecs.fields import Fields, decode_object
 from penstock.api.codecs.hosted import decode_hosted_tools, decode_search_options
 from penstock.api.codecs.names import FieldNames
+from penstock.api.codecs.places import Places
 from penstock.api.codecs.reasoning import decode_reasoning
 from penstock.api.codecs.sampling import (
     MAX_N,
@@ -51,12 +52,14 @@ def decode(body: bytes) -> Decoded:
     legacy = decode_legacy_functions(fields, names)
     tools = legacy or decode_functions(fields, HOSTED, names)
     hosted = _hosted(fields)
-    messages, prompt = decode_messages(fields)
+    places = Places()
+    messages, prompt = decode_messages(fields, places)
     names.note("prompt", "messages")  # which may be a text
     request = GenerateRequest(
         model=fields.string("model") or None,
         adapter=decode_adapter(fields),
         messages=messages,
+        places=places.of(messages or ()),
         prompt=prompt,
         tools=tools,
         hosted=hosted,

@@ -6,6 +6,7 @@ from typing import Final, cast
 
 from penstock.api.codecs.chat.parts import decode_content, decode_text
 from penstock.api.codecs.fields import Fields
+from penstock.api.codecs.places import Places
 from penstock.base.ids import new_id
 from penstock.dialog import Message, Part, Reasoning, Text, ToolCall, ToolResult
 from penstock.dialog.message import Role
@@ -32,8 +33,11 @@ class _Calls:
         return self._last.get(function) or new_id("call_")
 
 
-def decode_messages(fields: Fields) -> tuple[tuple[Message, ...] | None, str | None]:
-    """(messages, None), or (None, prompt) where `messages` is an already templated string."""
+def decode_messages(
+    fields: Fields, places: Places
+) -> tuple[tuple[Message, ...] | None, str | None]:
+    """(messages, None), or (None, prompt) where `messages` is an already templated string. `places`
+    learns where media and files are."""
     value = fields.get("messages")
     if value is None:
         fields.refuse_missing("messages", "an array of messages")
@@ -44,13 +48,13 @@ def decode_messages(fields: Fields) -> tuple[tuple[Message, ...] | None, str | N
     if type(value) is not list:
         fields.refuse_type("messages", "an array of messages or a string")
     calls = _Calls()
-    messages = tuple(_message(entry, calls) for entry in fields.objects("messages"))
+    messages = tuple(_message(entry, calls, places) for entry in fields.objects("messages"))
     if not messages:
         fields.refuse("messages", "must hold at least one message")
     return messages, None
 
 
-def _message(entry: Fields, calls: _Calls) -> Message:
+def _message(entry: Fields, calls: _Calls, places: Places) -> Message:
     entry.required_string("role")
     role = entry.choice("role", ROLES)
     name = entry.string("name")
@@ -66,7 +70,8 @@ def _message(entry: Fields, calls: _Calls) -> Message:
             result = ToolResult(calls.last_of(name), decode_text(entry), name)
             return Message("tool", (result,), name)
         case _:
-            return Message(cast("Role", role), decode_content(entry, cast("Role", role)), name)
+            of_role = cast("Role", role)
+            return Message(of_role, decode_content(entry, of_role, places), name)
 
 
 def _said(entry: Fields, calls: _Calls) -> list[Part]:

@@ -6,6 +6,7 @@ from typing import Final
 
 from penstock.api.codecs.fields import Fields, one_of, shown
 from penstock.api.codecs.media import Source, decode_data, decode_file, decode_source
+from penstock.api.codecs.places import Places
 from penstock.dialog import Audio, Image, Part, Text, Video
 from penstock.dialog.message import Role
 
@@ -15,8 +16,9 @@ OTHER_PARTS: Final = ("text",)
 AUDIO_TYPES: Final = {"mp3": "audio/mpeg"}
 
 
-def decode_content(entry: Fields, role: Role) -> tuple[Part, ...]:
-    """The parts of a message of that role. Media and files come from users alone."""
+def decode_content(entry: Fields, role: Role, places: Places | None = None) -> tuple[Part, ...]:
+    """The parts of a message of that role. Media and files come from users alone; `places` learns
+    where they are."""
     value = entry.get("content")
     if value is None:
         return ()
@@ -25,7 +27,12 @@ def decode_content(entry: Fields, role: Role) -> tuple[Part, ...]:
     if type(value) is not list:
         entry.refuse_type("content", "a string, null or an array of parts")
     allowed = {"user": USER_PARTS, "assistant": ASSISTANT_PARTS}.get(role, OTHER_PARTS)
-    return tuple(_part(part, allowed) for part in entry.objects("content"))
+    parts = []
+    for part in entry.objects("content"):
+        parts.append(_part(part, allowed))
+        if places is not None:
+            places.note(parts[-1], f"{part.path}.{part.get('type')}")
+    return tuple(parts)
 
 
 def decode_text(entry: Fields) -> str:

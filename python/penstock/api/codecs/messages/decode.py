@@ -46,11 +46,12 @@ def decode(body: bytes) -> Decoded:
     tools, hosted = decode_tools(fields, names)
     _check_logprobs(fields)
     places = Places()
-    messages, begun = split_begun(fields, decode_messages(fields, places))
+    said = (*decode_system(fields), *decode_messages(fields, places))
+    messages, begun = split_begun(fields, said)
     request = GenerateRequest(
         model=fields.string("model") or None,
         adapter=decode_adapter(fields),
-        messages=(*decode_system(fields), *messages),
+        messages=messages,
         places=places.of(messages),
         begun=begun,
         tools=tools,

@@ -59,7 +59,7 @@ def echoed(fields: Fields, limits: Limits, store: bool, background: bool) -> dic
         "previous_response_id": said("previous_response_id"),
         "store": store,
         "temperature": said("temperature"),
-        "text": {"format": _format(said("text", {}).get("format"))},
+        "text": {"format": _format(said("text", {}).get("format"), said("response_format"))},
         "tool_choice": _choice(said("tool_choice", "auto")),
         "tools": [_tool(tool) for tool in said("tools", [])],
         "top_logprobs": said("top_logprobs"),
@@ -68,10 +68,12 @@ def echoed(fields: Fields, limits: Limits, store: bool, background: bool) -> dic
     }
 
 
-def _format(wanted: dict[str, Any] | None) -> dict[str, Any]:
-    if wanted is None or wanted["type"] == "text":
-        return {"type": "text"}
-    return {"type": wanted["type"], **_kept(wanted, _SCHEMA)}
+def _format(*wanted: dict[str, Any] | None) -> dict[str, Any]:
+    """The one of them that asks for more than text; in the chat API's form the schema is nested."""
+    for form in wanted:
+        if form is not None and form["type"] != "text":
+            return {"type": form["type"], **_kept(form.get("json_schema") or form, _SCHEMA)}
+    return {"type": "text"}
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
