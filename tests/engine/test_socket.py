@@ -271,6 +271,23 @@ async def test_requests_in_flight_fail_when_the_engine_goes_and_work_when_it_is_
         await client.close()
 
 
+async def test_an_engine_that_has_said_nothing_is_asked_nothing(tmp_path: Path) -> None:
+    """One that dies takes a connection as long as its socket is there."""
+    accepted = asyncio.Event()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.set()
+        assert await reader.read() == b""
+        writer.close()
+
+    async with await asyncio.start_unix_server(accept, tmp_path / "engine.sock"):
+        client = EngineClient(str(tmp_path / "engine.sock"))
+        await accepted.wait()
+        with pytest.raises(Unavailable, match="starting"):
+            await asyncio.wait_for(tokens(client.generate(request("early"))), 10)
+        await client.close()
+
+
 async def test_garbage_on_the_socket_drops_that_connection_only(tmp_path: Path) -> None:
     async with serving(tmp_path / "s"):
         client = EngineClient(str(tmp_path / "s"))

@@ -182,7 +182,8 @@ class EngineClient:
         self._lose("the engine was shut down")
 
     def _send(self, message: ToEngine) -> None:
-        if self._transport is None:
+        # a dying engine may still take a connection, and then says nothing on it
+        if self._transport is None or not self._connected.is_set():
             raise Unavailable("the engine is starting or restarting", retry_after_s=1)
         self._transport.write(frame(message))
 
@@ -224,9 +225,9 @@ class EngineClient:
                 self._embeddings.deliver(embedded)
             case Hello(info):
                 self._info = info
+                self._connected.set()
                 if self._vocabulary is not None:
                     self._send(Teach(self._vocabulary))
-                self._connected.set()
             case Refused() as refusal:
                 self._mailboxes.fail(refusal.id, RefusedRequest(refusal))
                 self._embeddings.fail(refusal.id, RefusedRequest(refusal))
