@@ -4,7 +4,8 @@ taught the vocabulary."""
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import Future
 from typing import Final
 
 from penstock.dialog import Constraint
@@ -13,7 +14,7 @@ from penstock.engine.types import Grammar
 from penstock.text import Tokenizer
 from penstock.text.grammar import GrammarCompiler, vocabulary_of
 
-_THREADS: Final = 2
+_AT_ONCE: Final = 2
 
 
 class Constraints:
@@ -24,7 +25,7 @@ class Constraints:
         self._engine = engine
         self._tokenizer = tokenizer
         self._compiler: asyncio.Task[GrammarCompiler] | None = None
-        self._pool: ThreadPoolExecutor | None = None
+        self._free = asyncio.Semaphore(_AT_ONCE)
 
     async def prepare(self, constraint: Constraint) -> Grammar:
         """The grammar to send. Raises InvalidRequest naming the field and the place in it."""
@@ -33,12 +34,27 @@ class Constraints:
         compiler = await asyncio.shield(self._compiler)
         known = compiler.known(constraint)
         if known is None:
-            loop = asyncio.get_running_loop()
-            known = await loop.run_in_executor(self._pool, compiler.compile, constraint)
+            await self._free.acquire()  # who leaves here has cost nothing
+            compiling = asyncio.wrap_future(_compiled(compiler, constraint))
+            compiling.add_done_callback(lambda _: self._free.release())
+            known = await asyncio.shield(compiling)
         return Grammar(known)
 
     async def _start(self) -> GrammarCompiler:
         vocabulary = await asyncio.to_thread(vocabulary_of, self._tokenizer)
         self._engine.teach(vocabulary)
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-constraints")
         return GrammarCompiler(vocabulary, self._engine.info.vocab_size)
+
+
+def _compiled(compiler: GrammarCompiler, constraint: Constraint) -> Future[str]:
+    """What `GrammarCompiler.compile` returns or raises, from a thread that no exit waits for."""
+    done: Future[str] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(compiler.compile(constraint))
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=work, name="penstock-constraints", daemon=True).start()
+    return done

@@ -13,6 +13,7 @@ import resource
 import struct
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import msgspec
@@ -27,6 +28,8 @@ STACK_BYTES: Final = 1024 * 1024
 """Less than any thread of the engine has: what fits here fits there."""
 MEMORY_BYTES: Final = 512 * 1024 * 1024
 """What a grammar may take on top of the process as it starts."""
+CPU_S: Final = 10
+"""What a grammar may take where nobody is left who would kill the process for it."""
 LENGTH: Final = struct.Struct("<I")
 
 
@@ -69,11 +72,17 @@ def _serve(source: BinaryIO, sink: BinaryIO, tokenizer: LLTokenizer | ModelError
 def _error_of(tokenizer: LLTokenizer | ModelError, grammar: str) -> str:
     if isinstance(tokenizer, ModelError):
         return str(tokenizer)
+    _limit_time()
     try:
         compile_grammar(tokenizer, grammar)
     except GrammarError as error:
         return str(error) or "it cannot be compiled"
     return ""
+
+
+def _limit_time() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + CPU_S, hard))
 
 
 def _limit_memory() -> None:

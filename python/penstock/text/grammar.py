@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from collections import OrderedDict
 from typing import Final
 
@@ -26,6 +27,8 @@ CACHE_BYTES: Final = 16 * 1024 * 1024
 _MAX_REASON_CHARS: Final = 500
 _MAX_DROPPED: Final = 32
 """Keywords that are left out of one schema; each takes some trials."""
+_SEARCH_S: Final = 4.0
+"""How long the place of an error, and what can be enforced without it, may be looked for."""
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
@@ -75,26 +78,27 @@ class GrammarCompiler:
     def _tried(self, constraint: Constraint) -> str:
         """The grammar, tried; of a schema that is not strict, as much as can be enforced."""
         tried, place, error = constraint, "", ""
+        search = _Search(self._trial)
         for _ in range(_MAX_DROPPED):
             grammar = serialize(tried)
             try:
-                found = self._trial.error_of(grammar)
+                found = search.error_of(grammar)
             except TrialFailed as failure:
-                raise _refusal(constraint, str(failure)) from failure
+                raise _refusal(constraint, error or str(failure), place) from failure
             if found is None:
                 return grammar
             error = found
-            place, rest = self._fault(tried, error)
+            place, rest = self._fault(tried, error, search)
             if rest is None:
                 break
             tried = Constraint("json_schema", rest, strict=False)
         raise _refusal(constraint, error, place)
 
-    def _fault(self, constraint: Constraint, error: str) -> tuple[str, str | None]:
+    def _fault(self, constraint: Constraint, error: str, search: _Search) -> tuple[str, str | None]:
         """(the place of an error, the schema without it where that may be left out)."""
         if constraint.kind != "json_schema":
             return "", None
-        schema, find, place = constraint.value, self._trial.error_of, ""
+        schema, find, place = constraint.value, search.error_of, ""
         with contextlib.suppress(TrialFailed):
             place = schema_fault(schema, error, find, strict=constraint.strict)
             if not constraint.strict:
@@ -110,6 +114,26 @@ class GrammarCompiler:
             while self._known_bytes > CACHE_BYTES:
                 oldest, _ = self._known.popitem(last=False)
                 self._known_bytes -= _weight(oldest)
+
+
+class _Search:
+    """The trials of one constraint: the first has the time that any grammar has, all others share
+    `_SEARCH_S`."""
+
+    def __init__(self, trial: GrammarTrial) -> None:
+        self._trial = trial
+        self._deadline_s: float | None = None
+
+    def error_of(self, grammar: str) -> str | None:
+        """As `GrammarTrial.error_of`."""
+        if self._deadline_s is None:
+            error = self._trial.error_of(grammar)
+            self._deadline_s = time.monotonic() + _SEARCH_S
+            return error
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TrialFailed("it takes too long to find what is wrong with it")
+        return self._trial.error_of(grammar, left_s)
 
 
 def serialize(constraint: Constraint) -> str:

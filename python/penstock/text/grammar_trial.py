@@ -44,13 +44,13 @@ class GrammarTrial:
             self._idle.put(None)
         self._starting = threading.Lock()
 
-    def error_of(self, grammar: str) -> str | None:
+    def error_of(self, grammar: str, timeout_s: float | None = None) -> str | None:
         """What is wrong with a grammar, None if nothing is. Raises TrialFailed."""
         child = self._idle.get()
         try:
             if child is None:
                 child = _Child(self._taught)
-            error = child.error_of(grammar)
+            error = child.error_of(grammar, COMPILE_TIMEOUT_S if timeout_s is None else timeout_s)
         except BaseException:
             if child is not None:
                 child.kill()
@@ -81,10 +81,9 @@ class _Child:
         self._answered = False
         self._send(frame(taught))
 
-    def error_of(self, grammar: str) -> str | None:
+    def error_of(self, grammar: str, timeout_s: float) -> str | None:
         self._send(frame(grammar))
-        timeout_s = COMPILE_TIMEOUT_S + (0 if self._answered else START_TIMEOUT_S)
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_s + (0 if self._answered else START_TIMEOUT_S)
         (size,) = LENGTH.unpack(self._receive(LENGTH.size, deadline_s))
         answer = msgspec.msgpack.decode(self._receive(size, deadline_s), type=str)
         self._answered = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from tiny_text import tiny_tokenizer
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import Constraint
 from penstock.models.vocabulary import Vocabulary, compile_grammar
+from penstock.text import grammar as grammar_module
 from penstock.text import grammar_trial
 from penstock.text.grammar import MAX_GRAMMAR_CHARS, GrammarCompiler, serialize, vocabulary_of
 
@@ -243,6 +245,20 @@ def test_a_grammar_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) 
         compiler.compile(Constraint("lark", exploding_lark()))
     assert compiler.compile(Constraint("regex", "b"))
     compiler.close()
+
+
+def test_what_is_wrong_with_a_schema_is_not_looked_for_for_ever(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its keywords would be left out in turn, and the whole tried."""
+    many = {"type": "nope", "minLength": -5} | {f"k{number}": 1 for number in range(12_000)}
+    began = time.monotonic()
+    with pytest.raises(InvalidRequest, match="JSON schema cannot be used"):
+        compiler.compile(schema(many, strict=False))
+    assert time.monotonic() - began < 60, "it took hours"
+    monkeypatch.setattr(grammar_module, "_SEARCH_S", 0.0)
+    with pytest.raises(InvalidRequest, match="cannot be used"):
+        compiler.compile(schema({"type": "nope", "k": 1}, strict=False))
 
 
 def test_serialized_forms_need_no_child() -> None:
