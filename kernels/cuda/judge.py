@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from penstock.kernels.cuda import CudaOps, Declined, open_library
+from penstock.kernels.cuda import CudaOps, Declined, Library, open_library
 from penstock.kernels.cuda.launcher import serve_installed
 from penstock.kernels.cuda.trial import LOST, STARTED
 from penstock.kernels.draw import map_tensors
@@ -25,7 +25,7 @@ from penstock.kernels.torch_ops import TorchOps
 # Of each kernel, cases that it computes wherever the library serves.
 _CASES = {
     "rms_norm": (("rms_norm", "T2-W1536"), ("add_rms_norm", "T3-W576")),
-    "linear": (("linear", "bf16-T18-K64-N48"),),
+    "linear": (("linear", "bf16-T1-K576-N30"), ("linear", "bf16-T12-K64-N48")),
     "rope_cache": (("rope_cache", "head-norm"), ("rope_cache", "mixed-9x3x64")),
     "sample": (("sample", "mixed"),),
     "decode_attention": (("attention", "decode-f16"), ("attention", "decode-long-window")),
@@ -35,8 +35,9 @@ _CASES = {
 _EIGHT_BITS = ("rope_cache", "decode_attention", "prompt_attention")
 
 
-def complaint(kernel: str, ops: TorchOps) -> str:
-    """What is wrong with the first case of a kernel that is not right, "" where all are."""
+def complaint(kernel: str, ops: TorchOps, library: Library) -> str:
+    """What is wrong with the first case of a kernel that is not right, "" where all are. A case
+    that another kernel computed shows nothing."""
     by_name = {op.name: op for op in all_ops()}
     for op_name, case_name in _CASES[kernel]:
         op = by_name[op_name]
@@ -48,12 +49,15 @@ def complaint(kernel: str, ops: TorchOps) -> str:
             eight = ", cache of eight bits"
             trials.append((eight, {**drawn, "cache": held}, {**drawn, "cache": meant}))
         for form, given, exact in trials:
+            library.called.discard(kernel)
             try:
                 wrong = _wrong_results(op, given, exact, ops)
             except RuntimeError as error:
                 return f"{op_name} {case_name}{form}: {str(error).splitlines()[0]}"
             if wrong:
                 return f"{op_name} {case_name}{form}: {wrong} of its results are wrong"
+            if kernel not in library.called:
+                return f"{op_name} {case_name}{form}: another kernel computed it"
     return ""
 
 
@@ -88,11 +92,12 @@ def main(library: str, device: str, names: str, without: str) -> None:
     if isinstance(opened, Declined):
         sys.exit(opened.reason)
     if device.startswith("cuda"):
+        torch.cuda.set_device(device)  # streams and modules are those of the current one
         serve_installed(device)
     ops = CudaOps(device, torch.bfloat16, opened, declined)
     print(STARTED, flush=True)
     for name in names.split(","):
-        print(name, complaint(name, ops), flush=True)
+        print(name, complaint(name, ops, opened), flush=True)
         if _lost(device):
             sys.exit(LOST)
 

@@ -53,11 +53,14 @@ class Library:
             self._functions[name] = function, tensors
         self._error = loaded.penstock_cuda_error
         self._error.argtypes, self._error.restype = [_I], ctypes.c_char_p
+        self.called: set[str] = set()
         self.emulated = loaded.penstock_cuda_runtime() == 0
 
     def call(self, name: str, *arguments: Argument) -> None:
         """Start a kernel on the current stream. Tensors go by their address: contiguity, types and
-        devices are the caller's to check. Raises RuntimeError where the launch fails."""
+        devices are the caller's to check. `called` learns the name. Raises RuntimeError where the
+        launch fails."""
+        self.called.add(name)
         function, count = self._functions[name]
         tensors: Any = arguments[:count]
         addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]

@@ -4,6 +4,7 @@ front of it that are wrong on purpose."""
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -63,9 +64,25 @@ def test_what_computes_wrongly_fails_or_ends_the_process_is_declined(
 ) -> None:
     assert verdict == {
         "rms_norm": "rms_norm T2-W1536: 1 of its results are wrong",
-        "linear": "linear bf16-T18-K64-N48: linear: extents that the kernel does not serve",
+        "linear": "linear bf16-T1-K576-N30: linear: extents that the kernel does not serve",
         "sample": "the process that tried it ended with 3",
     }
+
+
+def test_a_kernel_that_another_stands_in_for_is_not_shown_to_be_right(
+    request: pytest.FixtureRequest,
+) -> None:
+    right = emulated_library(request.config)
+    command = [sys.executable, "-m", "penstock.kernels.cuda.judge", str(right), "cpu"]
+    said = subprocess.run(
+        [*command, "linear,rms_norm", "linear"],
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    assert "linear linear bf16-T1-K576-N30: another kernel computed it" in said
+    assert "rms_norm " in said
 
 
 def test_what_does_not_end_is_declined(wrong: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +150,7 @@ def test_what_takes_the_device_from_its_process_is_declined_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Said by a judge that is given here: no emulated kernel loses a device."""
-    lost = "linear bf16-T18-K64-N48: an illegal memory access was encountered"
+    lost = "linear bf16-T1-K576-N30: an illegal memory access was encountered"
     said = [
         ({"rms_norm": "", "linear": lost}, ""),
         ({}, ""),  # before it could say a word
