@@ -59,6 +59,8 @@ MAX_EXPRESSIONS: Final = 64
 MAX_REPEATS: Final = 2
 _PLAIN_NAME: Final = re.compile(r"[\w.]+")
 _REPEATED_GROUP: Final = re.compile(r"\)[*+?{]|\{")
+_REPEAT: Final = re.compile(r"[*+]|(?<!\()\?")
+_CHOICE_OF_NAMES: Final = re.compile(r"\((?:\?:)?\w+(?:\|\w+)*\)")
 
 
 class _Config(msgspec.Struct):
@@ -150,9 +152,20 @@ def _names(module: str, names: Iterable[str]) -> bool:
 
 
 def _compile(key: str, expression: str) -> re.Pattern[str]:
-    repeats = sum(expression.count(sign) for sign in "*+")
-    if len(expression) > 512 or repeats > MAX_REPEATS or _REPEATED_GROUP.search(expression):
-        raise _wrong(key, "has a regular expression that repeats groups, or repeats too often")
+    """What a key fits, at a cost of the square of a name's length: few things may be repeated or
+    left out, and a group may choose only among plain names."""
+    rest = _CHOICE_OF_NAMES.sub("", expression)
+    if (
+        len(expression) > 512
+        or len(_REPEAT.findall(expression)) > MAX_REPEATS
+        or _REPEATED_GROUP.search(expression)
+        or ("(" in rest and "|" in rest)
+    ):
+        raise _wrong(
+            key,
+            "has a regular expression that repeats groups, repeats too often, or chooses among"
+            " expressions",
+        )
     try:
         return re.compile(rf"(.*\.)?({expression})$")
     except (re.error, RecursionError, OverflowError):

@@ -83,6 +83,20 @@ def read_manifest(data: bytes) -> tuple[str, str]:
     return name, description
 
 
+# What `zipfile` raises where the bytes are no sound archive.
+DAMAGE: Final = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    IndexError,
+    NotImplementedError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+)
+
+
 def refused(why: str) -> InvalidRequest:
     """A skill that cannot be used."""
     return InvalidRequest(why, field="files", code="invalid_skill")
@@ -104,7 +118,7 @@ def _unzip(archive: bytes) -> Iterator[tuple[str, bytes]]:
                 data = _read_entry(packed, entry, left)
                 left -= len(data)
                 yield entry.filename, data
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError):
+    except DAMAGE:
         raise refused("the archive is damaged") from None
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.base.data_url import decode_base64, decode_data_url
+from penstock.base.data_url import MAX_ESCAPES, decode_base64, decode_data_url
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,12 @@ def test_base64_is_read_in_every_form(data: bytes) -> None:
 def test_what_is_no_base64_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         decode_base64(text)
+
+
+def test_escapes_without_end_are_refused() -> None:
+    assert decode_data_url("data:," + "%41" * 1000)[0] == b"A" * 1000
+    with pytest.raises(ValueError, match="base64"):
+        decode_data_url("data:," + "%41" * (MAX_ESCAPES + 1))
 
 
 @given(st.text(max_size=30))

@@ -237,6 +237,12 @@ def test_what_holds_no_skill_is_refused(uploads: list[tuple[str, bytes]]) -> Non
     assert why_refused(*uploads)
 
 
+def test_entry_without_a_name_is_refused() -> None:
+    archive = zipped(("a/SKILL.md", HEAD), ("b", b""))
+    in_directory = archive.rindex(b"b")
+    assert why_refused(("z", archive[:in_directory] + b"\0" + archive[in_directory + 1 :]))
+
+
 @given(st.data())
 def test_damaged_archive_is_a_skill_or_refused(data: st.DataObject) -> None:
     archive = bytearray(zipped(("a/SKILL.md", HEAD), ("a/b/c.txt", b"hello" * 50)))
