@@ -9,6 +9,7 @@ from tokenizers import Tokenizer as Backend
 
 from penstock.base.errors import ModelError
 from penstock.models.tokenizer_data import TokenizerData, TokenType
+from penstock.text.library import loaded
 from penstock.text.pretokenizers import split_named
 
 SPACE = "\u2581"
@@ -98,7 +99,7 @@ def _bpe(
     ignore_merges: bool = False,
     unknown: str | None = None,
 ) -> models.BPE:
-    try:
+    def make() -> models.BPE:
         return models.BPE(
             vocab=vocab,
             merges=merges,
@@ -107,8 +108,8 @@ def _bpe(
             byte_fallback=byte_fallback,
             ignore_merges=ignore_merges,
         )
-    except Exception as error:  # the library raises a bare Exception for a merge outside the vocab
-        raise ModelError(f"tokenizer.ggml.merges do not fit the vocabulary: {error}") from error
+
+    return loaded("tokenizer.ggml.merges do not fit the vocabulary", make)
 
 
 def _pairs(merges: Iterable[str]) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from penstock.models.tokenizer_data import (
     TokenizerSource,
 )
 from penstock.text.build import SPACE, adds_space_prefix, build_backend, tokens_around
+from penstock.text.library import encoded
 from penstock.text.pieces import RememberedPieces, stand_alone
 from penstock.text.token_pattern import pattern_of
 from penstock.text.tokenizer_json import frame, read_tokenizer_json
@@ -160,11 +161,10 @@ class Tokenizer:
 
     def _encode_whole(self, text: str) -> list[int]:
         try:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+            return encoded(self._backend, text)
         except (TypeError, UnicodeEncodeError):  # lone surrogates, which JSON can spell
             clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            ids = self._backend.encode(clean, add_special_tokens=False).ids
-        return ids
+            return encoded(self._backend, clean)
 
     def _token(self, token_id: int) -> str | None:
         token: str | None = self._backend.id_to_token(token_id)

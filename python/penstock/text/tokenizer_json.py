@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 from tokenizers import AddedToken
@@ -12,6 +14,10 @@ from tokenizers import Tokenizer as Backend
 from penstock.base.errors import ModelError
 from penstock.models.tokenizer_data import TokenizerFiles
 from penstock.text.build import SPACE
+from penstock.text.library import loaded
+
+# What a part of the file that makes the library panic does so on.
+TRIAL_TEXT: Final = "Hello, world! 123 \u00e9\u4f60\U0001f600\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +64,18 @@ class _Shape(msgspec.Struct):
 def read_tokenizer_json(files: TokenizerFiles) -> TokenizerJson:
     """Whole texts are encoded, whatever truncation or padding the file has from a training run.
     Raises ModelError naming the file, or the token whose id would not be the model's."""
-    try:
+
+    def read() -> tuple[Backend, list[_Section]]:
         raw = files.tokenizer.read_bytes()
         sections = msgspec.json.decode(raw, type=_Shape).sections()
         backend = Backend.from_buffer(raw)
-    except Exception as error:  # the library raises a bare Exception for a malformed file
-        raise ModelError(f"{files.tokenizer.name} cannot be read: {error}") from error
-    backend.no_truncation()
-    backend.no_padding()
+        backend.no_truncation()
+        backend.no_padding()
+        with contextlib.suppress(Exception):  # some vocabularies lack what the text needs
+            backend.encode(TRIAL_TEXT, add_special_tokens=True)
+        return backend, sections
+
+    backend, sections = loaded(f"{files.tokenizer.name} cannot be read", read)
     _add_declared(backend, files)
     return TokenizerJson(
         backend,
