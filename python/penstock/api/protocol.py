@@ -206,7 +206,11 @@ class BoundedProtocol(HttpToolsProtocol):
             super().timeout_keep_alive_handler()
 
     def _check_between(self) -> None:
-        if self._between_bytes > HEAD_LIMIT_BYTES:
+        if self._between_bytes <= HEAD_LIMIT_BYTES:
+            return
+        if self.cycle.response_started:
+            self.transport.abort()
+        else:
             self.send_400_response("")
 
     def send_400_response(self, msg: str) -> None:
@@ -243,10 +247,7 @@ class BoundedProtocol(HttpToolsProtocol):
             gate.close()
 
     def _refuse(self, error: ServiceError) -> None:
-        """Answer without the application, if it has not begun to, and close."""
-        if self._in_message and not self._in_head and self.cycle.response_started:
-            self.transport.abort()
-            return
+        """Answer without the application, and close."""
         body = error_body(error)
         head = (
             f"HTTP/1.1 {error.status} Refused\r\ncontent-type: application/json\r\n"

@@ -430,6 +430,20 @@ async def test_what_is_no_body_has_a_bound(last: bytes, piece: bytes):
         assert server.loop.requests == []
 
 
+@pytest.mark.parametrize("target", [b"a:1", b"/" + b"x" * 65_600, b"//["])
+async def test_target_that_is_no_url_is_refused_also_behind_a_good_one(target: bytes):
+    async with serving() as server:
+        port = int(server.url.split(":")[-1])
+        for before in (b"", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(before)
+            if before:
+                assert b"200" in await reader.readuntil(b"\r\n")
+            writer.write(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % target)
+            assert b"HTTP/1.1 4" in await reader.read()
+            writer.close()
+
+
 async def test_trailers_are_read_over():
     body = json.dumps(HELLO).encode()
     chunks = b"".join(b"1;a=b\r\n%c\r\n" % byte for byte in body)
