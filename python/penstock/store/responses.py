@@ -68,7 +68,7 @@ class Responses:
         if response.expires_at is None and self._retention.expiry_s:
             values["expires_at"] = response.created_at + self._retention.expiry_s
         values["size_bytes"] = len(response.body) + len(response.conversation)
-        await self._grow(values["size_bytes"], lambda c: c.execute(_INSERT, values))
+        await self._grow(response.id, values["size_bytes"], lambda c: c.execute(_INSERT, values))
 
     async def update(
         self, id: str, *, status: ResponseStatus, body: bytes, conversation: bytes | None = None
@@ -80,7 +80,7 @@ class Responses:
             values["conversation"] = conversation
             change, added = _REPLACE_BOTH, added + len(conversation)
         values["added"] = added
-        return await self._grow(added, lambda c: c.execute(change, values).rowcount > 0)
+        return await self._grow(id, added, lambda c: c.execute(change, values).rowcount > 0)
 
     async def get(self, id: str) -> StoredResponse | None:
         """A response; None: unknown, deleted or expired."""
@@ -145,14 +145,18 @@ class Responses:
 
         return await self._database.write(work) if orphans else 0
 
-    async def _grow(self, size_bytes: int, work: Callable[[Connection], _T]) -> _T:
-        """What `work` returns, which writes about so much."""
+    async def _grow(self, id: str, size_bytes: int, work: Callable[[Connection], _T]) -> _T:
+        """What `work` returns, which writes about so much of a response."""
         self._uncounted_bytes += size_bytes
         if self._uncounted_bytes * QUOTA_SHARE <= self._retention.most_bytes:
             return await self._database.write(work)
 
         def work_and_count(connection: Connection) -> tuple[_T, int]:
-            return work(connection), len(drop_oldest(connection, self._retention))
+            result = work(connection)
+            gone = drop_oldest(connection, self._retention, id)
+            for one in gone:
+                drop_events_of(connection, one)
+            return result, len(gone)
 
         result, dropped = await self._database.write(work_and_count)
         if dropped < MOST_AT_ONCE:

@@ -70,11 +70,12 @@ def retentions_of(settings: StoreSettings) -> Retentions:
     )
 
 
-def drop_oldest(connection: Connection, retention: Retention) -> list[str]:
-    """Delete what is beyond the quotas; the ids of it. If they are `MOST_AT_ONCE`, call again."""
+def drop_oldest(connection: Connection, retention: Retention, written: str = "") -> list[str]:
+    """Delete what is beyond the quotas; the ids of it. If they are `MOST_AT_ONCE`, call again. What
+    is being `written` stays within the quota of bytes, whenever it began."""
     dropped = _drop_surplus(connection, retention) if retention.most else []
     if retention.most_bytes and retention.size is not None:
-        dropped += _drop_bytes(connection, retention, retention.size)
+        dropped += _drop_bytes(connection, retention, retention.size, written)
     return dropped
 
 
@@ -88,12 +89,12 @@ def _drop_surplus(connection: Connection, retention: Retention) -> list[str]:
 
 
 def _drop_bytes(
-    connection: Connection, retention: Retention, size: ColumnElement[int]
+    connection: Connection, retention: Retention, size: ColumnElement[int], written: str
 ) -> list[str]:
     table = retention.table
     total = connection.execute(select(func.coalesce(func.sum(size), 0))).scalar_one()
     surplus = total - retention.most_bytes
-    oldest = select(table.c.id, size).where(retention.settled)
+    oldest = select(table.c.id, size).where(retention.settled, table.c.id != written)
     oldest = oldest.order_by(table.c[retention.order], table.c.id)
     gone: list[str] = []
     with connection.execute(oldest.execution_options(yield_per=CHUNK_ROWS)) as rows:
@@ -103,7 +104,7 @@ def _drop_bytes(
             gone.append(id)
             surplus -= size_bytes
         else:
-            gone = gone[:-1]
+            gone = gone if written else gone[:-1]
     for start in range(0, len(gone), CHUNK_ROWS):
         _drop(connection, table, table.c.id.in_(gone[start : start + CHUNK_ROWS]))
     return gone

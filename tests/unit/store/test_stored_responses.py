@@ -190,6 +190,18 @@ async def test_what_others_have_stored_counts(settings: StoreSettings, clock: Mo
         assert await kept(store, "a", "b", "c") == ["b", "c"]
 
 
+async def test_a_response_that_began_before_others_is_kept_when_it_ends(
+    settings: StoreSettings, clock: MovableClock
+) -> None:
+    small = msgspec.structs.replace(settings, max_responses_bytes=1000)
+    async with opened(small, clock) as store:
+        for id in "ab":
+            await store.responses.create(response(id, status="completed", body=b"x" * 400))
+        slow = response("slow", status="completed", created_at=1_699_999_000, body=b"x" * 500)
+        await store.responses.create(slow)
+        assert await kept(store, "a", "b", "slow") == ["b", "slow"]
+
+
 async def test_many_responses_go_in_parts(
     settings: StoreSettings, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
