@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.base.errors import ModelError
-from penstock.config import EngineSettings
+from penstock.config import EngineSettings, Environment, LoraSettings
 from penstock.dialog import Sampling
 from penstock.engine.client import EngineClient
 from penstock.engine.fleet import EngineFleet
@@ -100,6 +100,26 @@ async def test_load_that_the_system_refuses_a_process_fails_and_may_be_tried_aga
         assert fleet.states["a"].status == "unloaded"
         await fleet.load("a")
         assert fleet.states["a"].status == "loaded"
+
+
+async def test_load_whose_adapters_cannot_be_sent_fails_and_may_be_tried_again(
+    small_llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    settings = small(small_llama, lora=LoraSettings())
+    fleet = EngineFleet({"a": settings}, Environment(tmp_path, tmp_path))
+    adapters = fleet._engines["a"].adapters
+    with monkeypatch.context() as crowded:
+        crowded.setattr(adapters, "open", refused)
+        with pytest.raises(ModelError, match="Too many open files"):
+            await fleet.load("a")
+    assert fleet.states["a"].status == "unloaded"
+    assert fleet._engines["a"].supervisor.pid is None
+    await fleet.load("a")
+    assert fleet.states["a"].status == "loaded"
+    await fleet.stop()
 
 
 async def test_models_together_stay_within_the_memory_that_there_was(small_llama: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
 from penstock.engine import supervisor as module
 from penstock.engine.supervisor import EngineSupervisor
@@ -84,6 +85,17 @@ async def test_an_engine_whose_line_was_cut_off_is_replaced(kept: Kept) -> None:
     assert not kept.restarted.is_set()
     kept.says(READY)
     await kept.restarted.wait()
+    await kept.stop()
+
+
+@pytest.mark.parametrize("line", ["hello", READY[:-1], '{"event":"tired"}', "\xff"])
+async def test_an_engine_that_says_what_is_no_status_line_is_ended(kept: Kept, line: str) -> None:
+    kept.says(line)
+    with pytest.raises(ModelError, match="no status line"):
+        await kept.start()
+    await asyncio.wait_for(kept.supervisor.drain(), 5)  # it does not go on beside the next one
+    kept.says(READY)
+    await kept.start()
     await kept.stop()
 
 

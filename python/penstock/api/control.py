@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.registry import LoadedAdapter
-from penstock.base.errors import ModelError, Unavailable
+from penstock.base.errors import ModelError, ServiceError, Unavailable
 from penstock.engine.adapter_host import LoadOrder
 from penstock.engine.fleet import EngineFleet, ModelState
 
@@ -185,12 +185,14 @@ def _adapter_of(answer: Answered) -> LoadedAdapter:
     refusal = answer.refusal
     if refusal is not None:
         raise AdapterRefused(refusal.code, refusal.message, field=refusal.field)
-    assert answer.adapter is not None
+    if answer.adapter is None:
+        raise ServiceError("internal error")
     return answer.adapter
 
 
 async def obey(fleet: EngineFleet, ask: Ask | AskLoad | AskUnload | AskNews) -> Answered:
-    """In the parent: do what a worker asks for."""
+    """In the parent: do what a worker asks for. There is an answer whatever happens: the worker
+    waits for it."""
     try:
         match ask:
             case Ask(number, "load", model):
@@ -208,4 +210,7 @@ async def obey(fleet: EngineFleet, ask: Ask | AskLoad | AskUnload | AskNews) -> 
     except AdapterRefused as error:
         refusal = Refusal(error.code, error.message, error.field)
         return Answered(ask.number, done=False, refusal=refusal)
+    except Exception:
+        log.exception("what a worker asked for failed: %s", type(ask).__name__)
+        return Answered(ask.number, done=False)
     return Answered(ask.number, done=True)

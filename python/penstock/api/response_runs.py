@@ -44,8 +44,10 @@ log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S: Final = 0.25
 HEARTBEAT_INTERVAL_S: Final = 5.0
-# Silent for so long, an owner is dead.
+# An owner is dead whose heartbeat is so old, and did not change while this process watched it for
+# so long: clocks are put forward, machines suspended, and those of two machines differ.
 STALE_S: Final = 30
+WATCHED_S: Final = 3 * HEARTBEAT_INTERVAL_S
 # How long a cancelled response of another process is waited for.
 CANCEL_TIMEOUT_S: Final = 2.0
 RETRY_INTERVAL_S: Final = 1.0
@@ -64,6 +66,7 @@ class ResponseRuns:
         self._tasks: set[asyncio.Task[None]] = set()
         self._rows: set[ResponseRow] = set()
         self._keeper: asyncio.Task[None] | None = None
+        self._others = _Heartbeats()
         self._closed = False
 
     def row(
@@ -92,7 +95,7 @@ class ResponseRuns:
             if resource.ended:
                 pass  # its end may be in the store already, and is what it stays
             elif self._closed:
-                resource.fail(Unavailable("the server was stopped"))
+                resource.fail(_stopped())
             else:
                 resource.cancel()
             raise
@@ -124,13 +127,17 @@ class ResponseRuns:
         self, events: AsyncGenerator[Event, None], resource: Resource, *, logged: bool
     ) -> AsyncGenerator[Event, None]:
         """Let a run go on whatever becomes of its client. The events are for one reader, who may
-        leave. `logged`: its stream is written down, for `replay`."""
+        leave. `logged`: its stream is written down, for `replay`. Raises Unavailable when it is
+        closed."""
+        if self._closed:
+            raise _stopped()
         reader = _Reader()
         log = StreamLog(self._events, resource) if logged else None
         if logged:
             self._written.add(resource.identity.id)
         work = self._drive(events, resource, reader, log)
-        self._detached[resource.identity.id] = self._spawn(work)
+        task = self._detached[resource.identity.id] = self._spawn(work)
+        task.add_done_callback(lambda _: self._forget(resource.identity.id, reader))
         return reader.events()
 
     def replay(self, id: str, wanted: int) -> AsyncGenerator[bytes, None]:
@@ -143,7 +150,9 @@ class ResponseRuns:
         stored = await self._responses.get(id)
         if stored is None or stored.status in TERMINAL or stored.owner == self._owner:
             return stored
-        await self._responses.fail_orphans(STALE_S, _orphaned)
+        if self._others.unchanged_s(stored.owner, stored.heartbeat_at) < WATCHED_S:
+            return stored
+        await self._responses.fail_orphans(stored.owner, STALE_S, _orphaned)
         return await self._responses.get(id)
 
     async def cancel(self, id: str) -> StoredResponse | None:
@@ -175,6 +184,12 @@ class ResponseRuns:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget(self, id: str, reader: _Reader) -> None:
+        """Of a detached run that has ended, or was cancelled before its first step."""
+        self._detached.pop(id, None)
+        self._written.discard(id)
+        reader.put(failure(_stopped()))  # unread by whoever has read an end
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -262,10 +277,7 @@ class ResponseRuns:
             self._logs.discard(stream)
             if last is not None:
                 stream.add(last)
-            try:
-                await stream.finish()
-            finally:
-                self._written.discard(resource.identity.id)
+            await stream.finish()
 
     async def _stop(self, id: str) -> bool:
         """Whether it was a background response of this process, which has stopped now."""
@@ -326,6 +338,22 @@ class FollowedOutlet:
         self._outlet.passed(choice, part, text)
 
 
+class _Heartbeats:
+    """When the heartbeats of other owners were last seen to change, by this process's own clock."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, tuple[int, float]] = {}
+
+    def unchanged_s(self, owner: str, heartbeat_at: int) -> float:
+        """Take in what a row tells of its owner."""
+        now_s = time.monotonic()
+        latest, since_s = self._latest.get(owner, (-1, now_s))
+        if heartbeat_at > latest:
+            latest, since_s = heartbeat_at, now_s
+        self._latest[owner] = latest, since_s
+        return now_s - since_s
+
+
 class _Reader:
     """The events of a detached run for whoever reads them, if anybody does."""
 
@@ -348,6 +376,10 @@ class _Reader:
                     return
         finally:
             self._waiting = None
+
+
+def _stopped() -> Unavailable:
+    return Unavailable("the server was stopped")
 
 
 def _orphaned(stored: StoredResponse) -> bytes:

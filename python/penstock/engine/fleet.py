@@ -145,10 +145,12 @@ class EngineFleet:
                     await engine.adapters.open(engine.supervisor.socket_path)
                 assert engine.supervisor.info is not None
                 engine.planned_bytes = engine.supervisor.info.memory_bytes
-        except ModelError as error:
+        except Exception as error:  # whatever it was: nobody else ends this load
             self._change(engine, ModelState("unloaded", str(error)))
             await engine.drain()
-            raise
+            if isinstance(error, ModelError):
+                raise
+            raise ModelError(f"the engine cannot be used: {error}") from error
         self._change(engine, ModelState("loaded"))
 
     async def _unload(self, engine: _Member) -> None:

@@ -150,7 +150,16 @@ class EngineSupervisor:
         return process
 
     async def _follow(self, process: asyncio.subprocess.Process) -> str | None:
-        """Read status lines until the engine is ready (None) or has failed (why)."""
+        """Wait until the engine is ready (None) or has failed (why). One that says what is no
+        status line has failed, and is killed."""
+        try:
+            return await self._read_status(process)
+        except (ValueError, msgspec.DecodeError) as error:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            return f"the engine process wrote what is no status line: {error}"
+
+    async def _read_status(self, process: asyncio.subprocess.Process) -> str | None:
         assert process.stdout is not None
         async for line in process.stdout:
             status = msgspec.json.decode(line, type=StatusLine)
@@ -194,9 +203,4 @@ class EngineSupervisor:
         try:
             return await self._follow(await self._spawn())
         except OSError as error:  # such as no free descriptor
-            return str(error)
-        except ValueError as error:  # a line that was cut off
-            assert self._process is not None
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
             return str(error)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from penstock.store.database import Database
 from penstock.store.records import EventChunk
+from penstock.store.response_quota import ResponseQuota
 from penstock.store.schema import response_events, responses
 
 _TABLE: Final = response_events.c
@@ -28,8 +29,9 @@ _READ: Final = (
 class ResponseEvents:
     """Any process may read a stream; the owner of its response writes it."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, quota: ResponseQuota) -> None:
         self._database = database
+        self._quota = quota
 
     async def append(self, response_id: str, chunk: EventChunk) -> None:
         """Keep more events of a response; none of one that is gone."""
@@ -40,7 +42,7 @@ class ResponseEvents:
             if connection.execute(_HOLD, held).rowcount > 0:
                 connection.execute(_APPEND, values)
 
-        await self._database.write(write)
+        await self._quota.grow(response_id, len(chunk.frames), write)
 
     async def read(self, response_id: str, wanted: int) -> list[EventChunk]:
         """What there is from the event with the number `wanted` on; the first chunk may begin
@@ -48,14 +50,3 @@ class ResponseEvents:
         whose = {"whose": response_id, "wanted": wanted}
         rows = await self._database.read(lambda c: c.execute(_READ, whose).all())
         return [EventChunk(*row) for row in rows]
-
-
-def drop_events_of(connection: Connection, response_id: str) -> None:
-    """Forget the events of one response."""
-    connection.execute(delete(response_events).where(_TABLE.response_id == response_id))
-
-
-def drop_lost_events(connection: Connection) -> None:
-    """Forget the events of responses that are gone."""
-    known = select(responses.c.id)
-    connection.execute(delete(response_events).where(_TABLE.response_id.not_in(known)))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
@@ -23,14 +22,9 @@ from sqlalchemy import (
 from penstock.store.clock import Clock
 from penstock.store.database import Database
 from penstock.store.records import UNFINISHED, ResponseStatus, StoredResponse
-from penstock.store.response_events import drop_events_of
-from penstock.store.retention import MOST_AT_ONCE, Retention, drop_oldest
+from penstock.store.response_quota import ResponseQuota, drop_events_of
+from penstock.store.retention import Retention
 from penstock.store.schema import responses
-
-log = logging.getLogger(__name__)
-
-# What is kept is counted anew after so much of its quota was written, by each process.
-QUOTA_SHARE: Final = 16
 
 _TABLE: Final = responses.c
 
@@ -49,17 +43,17 @@ _REPLACE_BOTH: Final = _UPDATE.values(size_bytes=_GROWN - func.length(_TABLE.con
 _BEAT: Final = update(responses).where(_OF_OWNER).values(heartbeat_at=bindparam("now"))
 _GOING_ON: Final = select(_TABLE.id).where(_OF_OWNER, ~_TABLE.cancel_requested)
 
-_T = TypeVar("_T")
-
 
 class Responses:
     """Responses of all API processes."""
 
-    def __init__(self, database: Database, clock: Clock, retention: Retention) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, retention: Retention, quota: ResponseQuota
+    ) -> None:
         self._database = database
         self._clock = clock
         self._retention = retention
-        self._uncounted_bytes = retention.most_bytes  # others have written before
+        self._quota = quota
 
     async def create(self, response: StoredResponse) -> None:
         """Keep a new response. About as much of the oldest ones goes as is beyond the quota."""
@@ -68,7 +62,9 @@ class Responses:
         if response.expires_at is None and self._retention.expiry_s:
             values["expires_at"] = response.created_at + self._retention.expiry_s
         values["size_bytes"] = len(response.body) + len(response.conversation)
-        await self._grow(response.id, values["size_bytes"], lambda c: c.execute(_INSERT, values))
+        await self._quota.grow(
+            response.id, values["size_bytes"], lambda c: c.execute(_INSERT, values)
+        )
 
     async def update(
         self, id: str, *, status: ResponseStatus, body: bytes, conversation: bytes | None = None
@@ -80,7 +76,7 @@ class Responses:
             values["conversation"] = conversation
             change, added = _REPLACE_BOTH, added + len(conversation)
         values["added"] = added
-        return await self._grow(id, added, lambda c: c.execute(change, values).rowcount > 0)
+        return await self._quota.grow(id, added, lambda c: c.execute(change, values).rowcount > 0)
 
     async def get(self, id: str) -> StoredResponse | None:
         """A response; None: unknown, deleted or expired."""
@@ -127,12 +123,15 @@ class Responses:
         whose = {"whose": owner}
         return await self._database.read(lambda c: set(c.execute(_GOING_ON, whose).scalars()))
 
-    async def fail_orphans(self, stale_s: int, body_of: Callable[[StoredResponse], bytes]) -> int:
-        """Fail the unfinished responses whose owner has been silent for `stale_s` seconds, with
-        the body that `body_of` makes of each. How many there were."""
+    async def fail_orphans(
+        self, owner: str, stale_s: int, body_of: Callable[[StoredResponse], bytes]
+    ) -> int:
+        """Fail the unfinished responses of an owner whose heartbeat is `stale_s` seconds old, with
+        the body that `body_of` makes of each. How many there were. That the owner is dead, the
+        caller has to know: the clock may have been put forward."""
         stale = _TABLE.heartbeat_at < self._clock() - stale_s
-        wanted = select(responses).where(_UNFINISHED, stale)
-        rows = await self._database.read(lambda c: c.execute(wanted).all())
+        wanted, whose = select(responses).where(_OF_OWNER, stale), {"whose": owner}
+        rows = await self._database.read(lambda c: c.execute(wanted, whose).all())
         orphans = [(row.id, body_of(_record(row))) for row in rows]
 
         def work(connection: Connection) -> int:
@@ -144,26 +143,6 @@ class Responses:
             return failed
 
         return await self._database.write(work) if orphans else 0
-
-    async def _grow(self, id: str, size_bytes: int, work: Callable[[Connection], _T]) -> _T:
-        """What `work` returns, which writes about so much of a response."""
-        self._uncounted_bytes += size_bytes
-        if self._uncounted_bytes * QUOTA_SHARE <= self._retention.most_bytes:
-            return await self._database.write(work)
-
-        def work_and_count(connection: Connection) -> tuple[_T, int]:
-            result = work(connection)
-            gone = drop_oldest(connection, self._retention, id)
-            for one in gone:
-                drop_events_of(connection, one)
-            return result, len(gone)
-
-        result, dropped = await self._database.write(work_and_count)
-        if dropped < MOST_AT_ONCE:
-            self._uncounted_bytes = 0
-        if dropped:
-            log.warning("deleted the %d oldest responses: [store] max_responses_bytes", dropped)
-        return result
 
     def _alive(self) -> ColumnElement[bool]:
         return or_(_TABLE.expires_at.is_(None), _TABLE.expires_at > self._clock())

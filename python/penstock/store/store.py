@@ -18,6 +18,7 @@ from penstock.store.database import Database
 from penstock.store.files import Files
 from penstock.store.migrations import migrate
 from penstock.store.response_events import ResponseEvents
+from penstock.store.response_quota import ResponseQuota
 from penstock.store.responses import Responses
 from penstock.store.retention import retentions_of
 from penstock.store.sessions import Sessions
@@ -47,8 +48,9 @@ class Store:
         """Use `Store.open`."""
         self._database = database
         kept = retentions_of(settings)
-        self.responses = Responses(database, clock, kept.responses)
-        self.response_events = ResponseEvents(database)
+        quota = ResponseQuota(database, kept.responses)
+        self.responses = Responses(database, clock, kept.responses, quota)
+        self.response_events = ResponseEvents(database, quota)
         self.files = Files(database, blobs, clock, kept.files)
         self.sessions = Sessions(database, clock, kept.sessions)
         self.skills = Skills(database, skill_blobs, clock, settings.max_skills_bytes)

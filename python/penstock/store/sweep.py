@@ -15,7 +15,7 @@ from penstock.store.blobs import Blobs
 from penstock.store.clock import Clock
 from penstock.store.database import Database
 from penstock.store.faults import translated_faults
-from penstock.store.response_events import drop_lost_events
+from penstock.store.response_quota import drop_lost_events
 from penstock.store.retention import Retentions, drop_expired
 
 log = logging.getLogger(__name__)

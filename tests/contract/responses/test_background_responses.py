@@ -11,11 +11,13 @@ from responses_serving import URL, a_store, answering, create, events_of, failin
 from stores import MovableClock
 
 from penstock.api.codecs.responses import Resource, ResponseIdentity, decode
-from penstock.base.errors import EngineFault
+from penstock.api.response_runs import ResponseRuns
+from penstock.base.errors import EngineFault, Unavailable
 from penstock.dialog import (
     PartEnded,
     PartStarted,
     RunEnded,
+    RunFailed,
     RunStarted,
     Text,
     TextDelta,
@@ -254,7 +256,8 @@ def orphan(status):
 
 
 @pytest.mark.parametrize("status", ["queued", "in_progress"])
-async def test_what_a_dead_process_worked_on_has_failed(status):
+async def test_what_a_dead_process_worked_on_has_failed(status, monkeypatch):
+    monkeypatch.setattr("penstock.api.response_runs.WATCHED_S", 0.0)
     clock = MovableClock(CREATED)
     async with a_store(clock) as store, answering(store=store) as server:
         await store.responses.create(orphan(status))
@@ -262,6 +265,43 @@ async def test_what_a_dead_process_worked_on_has_failed(status):
         clock.now += 60
         body = await get(server, orphan(status).id)
     assert body["status"] == "failed" and body["error"]["code"] == "unavailable"
+
+
+async def test_clock_that_is_put_forward_kills_nobody(monkeypatch):
+    clock = MovableClock(CREATED)
+    script = Gated()
+    async with two_processes(script, clock) as (one, two, store):
+        id = (await create(one, **BACKGROUND))["id"]
+        for _ in range(2):
+            clock.now += 3600  # before the owner's next heartbeat
+            assert (await get(two, id))["status"] == "queued"
+        # The owner's clock is an hour behind, and its heartbeats are heard.
+        monkeypatch.setattr("penstock.api.response_runs.WATCHED_S", 0.05)
+        for _ in range(4):
+            await asyncio.sleep(0.03)
+            clock.now -= 3599
+            await store.responses.heartbeat((await store.responses.get(id)).owner)
+            clock.now += 3600
+            assert (await get(two, id))["status"] == "queued"
+        script.start.set(), script.finish.set()
+        await until_status(two, id, "completed")
+
+
+async def test_work_that_is_stopped_before_its_first_step_is_told_so():
+    async def events():
+        raise AssertionError("never begun")
+        yield
+
+    async with a_store() as store:
+        runs = ResponseRuns(store)
+        resource = Resource(ResponseIdentity("resp_1", MODEL, decode(b'{"input":"hi"}').echoed))
+        reader = runs.detach(events(), resource, logged=True)
+        await runs.close()
+        told = await asyncio.wait_for(anext(reader), 5)
+        assert isinstance(told, RunFailed) and told.status == 503
+        assert not runs._detached and not runs._written
+        with pytest.raises(Unavailable):
+            runs.detach(events(), resource, logged=True)
 
 
 async def test_cancel_does_not_wait_for_a_process_that_does_not_answer(monkeypatch):

@@ -18,6 +18,7 @@ from penstock.api.control import (
     obey,
     to_worker_decoder,
 )
+from penstock.base.errors import ServiceError
 from penstock.config import EngineSettings, Environment, LoraSettings
 from penstock.engine.adapter_host import LoadOrder
 from penstock.engine.fleet import EngineFleet, ModelState
@@ -70,6 +71,22 @@ async def test_second_load_is_told_when_to_come_back(pipe):
     with pytest.raises(AdapterRefused) as refused:
         await pipe.control.load_adapter("a", LoadOrder("x", "/"))
     assert (refused.value.status, refused.value.retry_after_s) == (429, 1)
+
+
+async def test_worker_is_answered_whatever_goes_wrong(pipe, monkeypatch):
+    async def broken(*_):
+        raise RuntimeError("broken")
+
+    for name in ("load", "unload", "load_adapter", "unload_adapter"):
+        monkeypatch.setattr(pipe.fleet, name, broken)
+    for asked, status in [
+        (pipe.control.load("b"), 503),
+        (pipe.control.load_adapter("a", LoadOrder("x", "/")), 500),
+        (pipe.control.unload_adapter("a", "x", None), 500),
+    ]:
+        with pytest.raises(ServiceError) as failed:
+            await asyncio.wait_for(asked, 5)
+        assert failed.value.status == status and "broken" not in failed.value.message
 
 
 async def test_news_are_waited_for(pipe):

@@ -9,8 +9,7 @@ import pytest
 from stores import MovableClock, opened
 
 from penstock.config import StoreSettings
-from penstock.store import Store, StoredResponse, retention
-from penstock.store import responses as stored_responses
+from penstock.store import Store, StoredResponse, response_quota, retention
 from penstock.store.records import EventChunk
 
 DAY_S = 24 * 3600
@@ -100,17 +99,19 @@ async def test_response_of_a_silent_owner_fails(store: Store, clock: MovableCloc
     await store.responses.create(response("resp_dead", owner="dead"))
     await store.responses.create(response("resp_done", owner="dead", status="completed"))
     await store.responses.create(response("resp_live", owner="live"))
+    await store.responses.create(response("resp_else", owner="silent too"))
     clock.now += 60
     await store.responses.heartbeat("live")
-    failed = await store.responses.fail_orphans(30, lambda orphan: b"failed " + orphan.id.encode())
-    assert failed == 1
-    dead, done, live = [
-        await store.responses.get(f"resp_{name}") for name in ("dead", "done", "live")
+    body = b"failed resp_dead"
+    for owner, failed in [("live", 0), ("dead", 1), ("dead", 0)]:
+        assert await store.responses.fail_orphans(owner, 30, lambda _: body) == failed
+    dead, done, live, other = [
+        await store.responses.get(f"resp_{name}") for name in ("dead", "done", "live", "else")
     ]
-    assert dead is not None and (dead.status, dead.body) == ("failed", b"failed resp_dead")
+    assert dead is not None and (dead.status, dead.body) == ("failed", body)
     assert done is not None and done.status == "completed"
     assert live is not None and live.status == "queued"
-    assert await store.responses.fail_orphans(30, lambda orphan: b"") == 0
+    assert other is not None and other.status == "queued"  # of whom nobody says that it is dead
 
 
 async def test_response_expires_as_the_server_says(
@@ -179,6 +180,21 @@ async def test_what_a_response_grows_by_counts(
         assert await kept(store, "done", "grows") == ["grows"]
 
 
+async def test_events_count_when_they_are_written(
+    settings: StoreSettings, clock: MovableClock
+) -> None:
+    small = msgspec.structs.replace(settings, max_responses_bytes=1000)
+    async with opened(small, clock) as store:
+        done = response("done", status="completed", created_at=1_699_999_000, body=b"x" * 300)
+        await store.responses.create(done)
+        await store.responses.create(response("grows", body=b"x" * 100))
+        await store.response_events.append("grows", EventChunk(0, 2, b"x" * 600))
+        assert await kept(store, "done", "grows") == ["done", "grows"], "1000 bytes"
+        await store.response_events.append("grows", EventChunk(2, 3, b"x" * 100))
+        assert await kept(store, "done", "grows") == ["grows"]
+        assert len(await store.response_events.read("grows", 0)) == 2
+
+
 async def test_what_others_have_stored_counts(settings: StoreSettings, clock: MovableClock) -> None:
     small = msgspec.structs.replace(settings, max_responses_bytes=10_000)
     async with opened(small, clock) as store:
@@ -205,7 +221,7 @@ async def test_a_response_that_began_before_others_is_kept_when_it_ends(
 async def test_many_responses_go_in_parts(
     settings: StoreSettings, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (retention, stored_responses):
+    for module in (retention, response_quota):
         monkeypatch.setattr(module, "MOST_AT_ONCE", 3)
     async with opened(settings, clock) as store:
         for at in range(8):
