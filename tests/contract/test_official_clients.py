@@ -181,3 +181,29 @@ async def test_the_message_helper_of_streams_gives_texts_and_events() -> None:
         assert beta.content[0].type == "text" and beta.stop_reason == "end_turn"
         counted = await other.beta.messages.count_tokens(model="default", messages=MESSAGES)
         assert counted.input_tokens == 7
+
+
+async def test_files_of_the_second_vendors_client() -> None:
+    async with serving() as server, vendor(server) as other:
+        files = other.beta.files
+        made = [await files.upload(file=(f"{n}.txt", b"hello")) for n in range(3)]
+        assert (made[0].type, made[0].filename, made[0].size_bytes) == ("file", "0.txt", 5)
+        assert made[0].downloadable and made[0].created_at.year >= 2026
+        assert await files.retrieve_metadata(made[0].id) == made[0]
+        assert await (await files.download(made[0].id)).read() == b"hello"
+        listed = [file.id async for file in files.list(limit=2)]
+        assert listed == [file.id for file in reversed(made)]
+        deleted = await files.delete(made[0].id)
+        assert (deleted.id, deleted.type) == (made[0].id, "file_deleted")
+        with pytest.raises(openai.BadRequestError, match="purpose"):
+            await server.openai.files.create(file=b"hello", purpose=openai.omit)  # type: ignore
+
+
+async def test_models_of_the_second_vendors_client() -> None:
+    async with serving() as server, vendor(server) as other:
+        cards = [card async for card in other.models.list()]
+        assert [(card.id, card.type) for card in cards] == [("default", "model"), (MODEL, "model")]
+        assert cards[1].display_name == MODEL and cards[1].created_at.year >= 2001
+        assert await other.models.retrieve(MODEL) == cards[1]
+        plain = (await server.http.get("/v1/models")).json()
+        assert plain.keys() == {"object", "data"} and "type" not in plain["data"][0]

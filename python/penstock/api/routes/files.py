@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Final
 from urllib.parse import quote
@@ -14,6 +14,7 @@ from penstock.api.errors import ClientGone
 from penstock.api.multipart import PartHead, read_multipart
 from penstock.api.record import current_record
 from penstock.api.routes.answers import limit_of, page_of, query_of, send_value
+from penstock.api.routes.vendor import is_vendor, rfc3339
 from penstock.api.services import Services
 from penstock.base.errors import InvalidRequest
 from penstock.store.errors import file_not_found
@@ -24,6 +25,8 @@ UPLOAD_FIELDS: Final = ("file", "purpose")
 MAX_FIELD_BYTES: Final = 1024
 MAX_PURPOSE_CHARS: Final = 64
 MAX_TYPE_CHARS: Final = 200
+# Clients of the second vendor upload files without a word on what for.
+VENDOR_PURPOSE: Final = b"user_data"
 # What was uploaded is never run as a page of this server's.
 CONTENT_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -42,7 +45,10 @@ class ListFiles:
         files = await self._services.store.files.list()
         if "purpose" in query:
             files = [file for file in files if file.purpose == query["purpose"]]
-        await send_value(_list(files, query, _metadata), send)
+        answer = _list(files, query, _shape(scope))
+        if is_vendor(scope):  # its clients have paged in one way and in the other
+            answer["next_page"] = answer["last_id"] if answer["has_more"] else None
+        await send_value(answer, send)
 
 
 class UploadFile:
@@ -73,11 +79,13 @@ class UploadFile:
                     await upload.write(event)
                 elif current is not None and current.name == "purpose":
                     purpose = _extended(purpose, event)
+            if is_vendor(scope) and "purpose" not in given:
+                purpose = VENDOR_PURPOSE
             stored = await upload.finish(_described(head, purpose))
         except BaseException:
             await upload.abort()
             raise
-        await send_value(_metadata(stored), send)
+        await send_value(_shape(scope)(stored), send)
 
 
 class GetFile:
@@ -87,7 +95,7 @@ class GetFile:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_value(_metadata(await _file(self._services, scope)), send)
+        await send_value(_shape(scope)(await _file(self._services, scope)), send)
 
 
 class DeleteFile:
@@ -100,7 +108,8 @@ class DeleteFile:
         id = (await _file(self._services, scope)).id
         if not await self._services.store.files.delete(id):
             raise file_not_found(id)
-        await send_value({"id": id, "object": "file", "deleted": True}, send)
+        gone = {"id": id, "object": "file", "deleted": True}
+        await send_value({**gone, "type": "file_deleted"} if is_vendor(scope) else gone, send)
 
 
 class FileContent:
@@ -211,7 +220,8 @@ def _mime_type(content_type: str | None) -> str | None:
 def _list(files: list[StoredFile], query: dict[str, str], shape: Any) -> dict[str, Any]:
     if query.get("order") == "asc":
         files = files[::-1]
-    page, more = page_of(files, query.get("after"), limit_of(query), lambda file: file.id)
+    after = query.get("after") or query.get("after_id") or query.get("page")
+    page, more = page_of(files, after, limit_of(query), lambda file: file.id)
     return {
         "object": "list",
         "data": [shape(file) for file in page],
@@ -239,6 +249,21 @@ def _metadata(file: StoredFile) -> dict[str, Any]:
     if file.code is not None:
         return shown | {"code": file.code, "message": file.message}
     return shown | {"truncated": True} if file.elided else shown
+
+
+def _vendor_metadata(file: StoredFile) -> dict[str, Any]:
+    """With what a client of the second vendor looks for; times as it reads them."""
+    return {
+        **_metadata(file),
+        "type": "file",
+        "size_bytes": file.size_bytes,
+        "created_at": rfc3339(file.created_at),
+        "downloadable": not file.elided and file.code is None,
+    }
+
+
+def _shape(scope: Scope) -> Callable[[StoredFile], dict[str, Any]]:
+    return _vendor_metadata if is_vendor(scope) else _metadata
 
 
 def _container_metadata(file: StoredFile) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from penstock.api.record import UNKNOWN_MODEL, current_record
 from penstock.api.registry import DEFAULT_MODEL
 from penstock.api.routes.generate import send_json
 from penstock.api.routes.reading import decoded_by
+from penstock.api.routes.vendor import is_vendor, rfc3339
 from penstock.api.served_model import ServedModel
 from penstock.api.services import Services
 from penstock.base.errors import Conflict
@@ -28,8 +29,12 @@ class ListModels:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         models = self._services.models
-        cards = [_card(name, self._services) for name in (DEFAULT_MODEL, *models, *models.cards)]
-        await send_json(orjson.dumps({"object": "list", "data": cards}), send)
+        names = (DEFAULT_MODEL, *models, *models.cards)
+        cards = [_shown(_card(name, self._services), scope) for name in names]
+        answer: dict[str, Any] = {"object": "list", "data": cards}
+        if is_vendor(scope):
+            answer |= {"has_more": False, "first_id": names[0], "last_id": names[-1]}
+        await send_json(orjson.dumps(answer), send)
 
 
 class GetModel:
@@ -40,7 +45,8 @@ class GetModel:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name: str = scope["path_params"]["model"]
-        await send_json(orjson.dumps(_card(name, self._services)), send)
+        card = _shown(_card(name, self._services), scope)
+        await send_json(orjson.dumps(card), send)
 
 
 class ModelOperation:
@@ -122,6 +128,14 @@ def reload_model(services: Services) -> ModelOperation:
         await services.models[model].ready()
 
     return ModelOperation(services, load)
+
+
+def _shown(card: dict[str, Any], scope: Scope) -> dict[str, Any]:
+    """With what a client of the second vendor looks for."""
+    if not is_vendor(scope):
+        return card
+    created_at = rfc3339(card["created"])
+    return {**card, "type": "model", "display_name": card["id"], "created_at": created_at}
 
 
 def _card(name: str, services: Services) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from datetime import datetime, timezone
 from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
@@ -13,13 +12,12 @@ from starlette.types import Receive, Scope, Send
 from penstock.api.multipart import MultipartEvent, PartHead, read_multipart
 from penstock.api.record import current_record
 from penstock.api.routes.answers import limit_of, page_of, query_of, send_value
+from penstock.api.routes.vendor import is_vendor, rfc3339
 from penstock.api.services import Services
 from penstock.base.errors import InvalidRequest
 from penstock.store.records import SkillBundle, SkillVersion, StoredSkill
 
 UPLOAD_FIELDS: Final = ("files", "file", "files[]")
-# Whoever sends one of these is a client of the second vendor.
-VENDOR_HEADERS: Final = (b"anthropic-version", b"anthropic-beta", b"compat-version", b"compat-beta")
 SOURCE: Final = "custom"
 
 
@@ -124,7 +122,7 @@ async def _uploads(events: AsyncIterator[MultipartEvent]) -> list[tuple[str, byt
 
 
 def _is_vendor(scope: Scope) -> bool:
-    return "source" in query_of(scope) or any(n in VENDOR_HEADERS for n, _ in scope["headers"])
+    return "source" in query_of(scope) or is_vendor(scope)
 
 
 def _skill(skill: StoredSkill) -> dict[str, Any]:
@@ -142,8 +140,8 @@ def _vendor_skill(skill: StoredSkill) -> dict[str, Any]:
     return {
         "id": skill.id,
         "type": "skill",
-        "created_at": _rfc3339(skill.created_at),
-        "updated_at": _rfc3339(skill.updated_at),
+        "created_at": rfc3339(skill.created_at),
+        "updated_at": rfc3339(skill.updated_at),
         "display_title": skill.name,
         "latest_version": str(skill.latest_version),
         "source": SOURCE,
@@ -167,14 +165,9 @@ def _vendor_version(version: SkillVersion) -> dict[str, Any]:
         "id": version.id,
         "type": "skill_version",
         "skill_id": version.skill_id,
-        "created_at": _rfc3339(version.created_at),
+        "created_at": rfc3339(version.created_at),
         "version": str(version.version),
         "name": version.name,
         "description": version.description,
         "directory": version.directory,
     }
-
-
-def _rfc3339(seconds: int) -> str:
-    moment = datetime.fromtimestamp(seconds, timezone.utc)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

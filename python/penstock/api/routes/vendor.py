@@ -1,0 +1,22 @@
+"""What the clients of the second vendor get where its shapes are not those of the reference."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Final
+
+from starlette.types import Scope
+
+# Whoever sends one of these is a client of the second vendor.
+HEADERS: Final = (b"anthropic-version", b"anthropic-beta", b"compat-version", b"compat-beta")
+
+
+def is_vendor(scope: Scope) -> bool:
+    """Whether a request comes from such a client."""
+    return any(name in HEADERS for name, _ in scope["headers"])
+
+
+def rfc3339(seconds: int) -> str:
+    """Unix seconds as such clients read times."""
+    moment = datetime.fromtimestamp(seconds, timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
