@@ -23,6 +23,7 @@ ROUTES: dict[str, dict[str, Any]] = {
 }
 IMAGE = "data:image/png;base64,iVBORw0KGgo="
 PYTHON = {"type": "code_interpreter", "container": {"type": "auto"}}
+FUNCTION = {"type": "function", "function": {"name": "look", "parameters": {}}}
 SKILL = {"type": "skill_reference", "skill_id": "skill_1"}
 SHELL = {"type": "shell", "environment": {"type": "container_auto", "skills": [SKILL]}}
 OUTPUT = [{"name": "a.csv"}]
@@ -51,20 +52,24 @@ async def refusal(server: Serving, path: str, fields: dict[str, Any]) -> dict[st
     [
         ("/v1/chat/completions", {"tools": [PYTHON]}),
         ("/v1/chat/completions", {"tools": [PYTHON], "tool_choice": "required"}),
+        ("/v1/chat/completions", {"tools": [PYTHON], "enable_shell": True}),
         ("/v1/chat/completions", {"enable_shell": True}),
-        ("/v1/chat/completions", {"web_search_options": {}}),
+        ("/v1/chat/completions", {"web_search_options": {}, "tools": [FUNCTION]}),
         ("/v1/responses", {"tools": [{"type": "web_search"}]}),
         ("/v1/responses", {"tools": [{"type": "web_search_preview"}]}),
         ("/v1/responses", {"tools": [PYTHON]}),
         ("/v1/responses", {"tools": [SHELL]}),
         ("/v1/messages", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+        ("/v1/messages", {"enable_code_execution": True}),
     ],
 )
 async def test_tools_of_the_server_are_refused(
     server: Serving, path: str, fields: dict[str, Any], stream: bool
 ) -> None:
     error = await refusal(server, path, fields | {"stream": stream})
-    assert "tools cannot be used: no tools run on this server" in error["message"]
+    asked = next(iter(fields))
+    assert error["message"] == f"{asked} cannot be used: no tools run on this server"
+    assert error.get("param", asked) == asked  # the second vendor's errors have none
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])

@@ -123,7 +123,7 @@ def _check_stops(stops: tuple[str, ...]) -> None:
 
 def _check_served(request: GenerateRequest) -> None:
     if request.hosted:
-        raise _unavailable("tools", "no tools run on this server")
+        raise _unavailable("hosted", "no tools run on this server")
     if request.files:
         raise _unavailable("files", "output files need tools that run on this server; none do")
     if request.echo and request.messages is not None:

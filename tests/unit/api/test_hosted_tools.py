@@ -6,6 +6,7 @@ import pytest
 
 from penstock.api.codecs.fields import Fields
 from penstock.api.codecs.hosted import decode_hosted_tools
+from penstock.api.codecs.names import FieldNames
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import PythonTool, SearchTool, ShellTool, SkillReference
 
@@ -15,7 +16,7 @@ DOMAINS = [f"host{i}.example" for i in range(100)]
 
 
 def decode(*tools):
-    return decode_hosted_tools(Fields({"tools": list(tools)}), KINDS)
+    return decode_hosted_tools(Fields({"tools": list(tools)}), KINDS, FieldNames())
 
 
 def shell(**environment):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 from penstock.api.codecs.fields import Fields, shown
+from penstock.api.codecs.names import FieldNames
 from penstock.dialog import HostedTool, PythonTool, SearchTool, ShellTool, SkillReference
 
 MAX_DOMAINS: Final = 100
@@ -38,7 +39,9 @@ def decode_hosted(entry: Fields) -> HostedTool:
     return _DECODERS[kind](entry)
 
 
-def decode_hosted_tools(fields: Fields, kinds: Sequence[str]) -> tuple[HostedTool, ...]:
+def decode_hosted_tools(
+    fields: Fields, kinds: Sequence[str], names: FieldNames
+) -> tuple[HostedTool, ...]:
     """The hosted ones of `tools`, in order; each of them at most once. `kinds`: those that the
     dialect has; others are left to `tools.decode_functions`."""
     if fields.get("tools") is None:
@@ -51,6 +54,7 @@ def decode_hosted_tools(fields: Fields, kinds: Sequence[str]) -> tuple[HostedToo
         if any(type(other) is type(tool) for other in tools):
             entry.refuse("type", "names a tool of the server that is in the list already")
         tools.append(tool)
+        names.note_hosted("tools")
     return tuple(tools)
 
 

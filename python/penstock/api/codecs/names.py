@@ -27,6 +27,10 @@ class FieldNames:
         self.note(f"tools[{index}].function.parameters", written)
         self.note("grammar", written.partition("[")[0])
 
+    def note_hosted(self, written: str) -> None:
+        """The first field that asks for tools of the server."""
+        self._written.setdefault("hosted", written)
+
     def in_failure(self, event: RunFailed) -> RunFailed:
         """The failure, which names its field as the client wrote it."""
         named = event.field

@@ -51,7 +51,7 @@ def decode(body: bytes) -> Decoded:
     names = FieldNames()
     legacy = decode_legacy_functions(fields, names)
     tools = legacy or decode_functions(fields, HOSTED, names)
-    hosted = _hosted(fields)
+    hosted = _hosted(fields, names)
     places = Places()
     messages, prompt = decode_messages(fields, places)
     names.note("prompt", "messages")  # which may be a text
@@ -83,13 +83,15 @@ def decode(body: bytes) -> Decoded:
     return Decoded(request, stream, FUNCTION_CALLS if legacy else None, names)
 
 
-def _hosted(fields: Fields) -> tuple[HostedTool, ...]:
+def _hosted(fields: Fields, names: FieldNames) -> tuple[HostedTool, ...]:
     """What the server is to run, in whatever field it is asked for."""
-    hosted = list(decode_hosted_tools(fields, HOSTED))
+    hosted = list(decode_hosted_tools(fields, HOSTED, names))
     search = decode_search_options(fields)
     if search is not None:
+        names.note_hosted("web_search_options")
         hosted.append(search)
     if fields.boolean("enable_shell"):
+        names.note_hosted("enable_shell")
         hosted.append(ShellTool())
     return tuple(hosted)
 

@@ -55,7 +55,7 @@ def decode(body: bytes) -> Decoded:
         places=places.of(messages),
         begun=begun,
         tools=tools,
-        hosted=(*hosted, *decode_hosted(fields)),
+        hosted=(*hosted, *decode_hosted(fields, names)),
         permissions=decode_permissions(fields, stream),
         files=decode_requested_files(fields),
         session=decode_session(fields),

@@ -55,20 +55,25 @@ def decode_tools(
                 code="unsupported_value",
             )
     check_functions(fields, functions)
+    if hosted:
+        names.note_hosted("tools")
     return tuple(functions), tuple(hosted)
 
 
-def decode_hosted(fields: Fields) -> tuple[HostedTool, ...]:
+def decode_hosted(fields: Fields, names: FieldNames) -> tuple[HostedTool, ...]:
     """Server tools that other fields switch on: `web_search_options`, `enable_code_execution` and
     the skills of `container`."""
     hosted: list[HostedTool] = []
     search = decode_search_options(fields)
     if search is not None:
+        names.note_hosted("web_search_options")
         hosted.append(search)
     if fields.boolean("enable_code_execution"):
+        names.note_hosted("enable_code_execution")
         hosted.append(PythonTool())
     skills = _skills(fields)
     if skills:
+        names.note_hosted("container")
         hosted.append(ShellTool(skills))
     return tuple(hosted)
 

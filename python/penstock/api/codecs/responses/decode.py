@@ -95,7 +95,7 @@ def decode(body: bytes) -> ResponsesRequest:
     names = FieldNames()
     names.note("messages", "input")
     tools = decode_functions(fields, HOSTED_KINDS, names)
-    hosted = decode_hosted_tools(fields, HOSTED_KINDS)
+    hosted = decode_hosted_tools(fields, HOSTED_KINDS, names)
     limits = _limits(fields)
     request = GenerateRequest(
         model=fields.string("model") or None,
