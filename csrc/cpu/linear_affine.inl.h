@@ -125,8 +125,16 @@ PENSTOCK_INLINE void multiply_panels(const PanelPart& part, const uint8_t* (&pan
 
 // Groups of 16 have twice the scales, and are common at 6 bits only.
 constexpr int kScaledRows = kRegisterRows < 4 ? kRegisterRows : 4;
+#if defined(PENSTOCK_BF16_PAIRS) && !defined(PENSTOCK_TILES_AMX)
+// AMD's processors take two VPDPBUSD a cycle, each four cycles long: eight chains keep them busy.
+template <int kBits>
+constexpr int kGroupRows = kBits == 4 ? kScaledRows : kRegisterRows;
+#else
+template <int kBits>
+constexpr int kGroupRows = kRegisterRows;
+#endif
 template <int kBits, int kGroup>
-constexpr int kMaxRows = kGroup == kUnit ? kRegisterRows
+constexpr int kMaxRows = kGroup == kUnit ? kGroupRows<kBits>
                          : kBits == 6    ? kScaledRows
                                          : 2;
 
@@ -197,7 +205,7 @@ void multiply_blocks(const AffineOperands& operands, const LinearTask& task, int
 template <int kBits, int kGroup, Minima kMinima>
 void multiply_task(const AffineOperands& operands, const LinearTask& task, Workspace& workspace) {
     if constexpr (kUnpacks) {
-        if (task.row_end - task.row_begin >= kMinUnpackedRows)
+        if (unpacking_pays<kGroup>(task.row_end - task.row_begin))
             return multiply_unpacked<kBits, kGroup>(operands, task, workspace);
     }
     int64_t row = task.row_begin;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/panel.h"
+#include "cpu/processor.h"
 #include "cpu/simd.h"
 #include "cpu/sizes.h"
 #include "cpu/tiles.h"
@@ -59,8 +60,11 @@ PENSTOCK_INLINE int64_t bf16_row_bytes(int64_t depth) {
 }
 
 // Rows from which on a panel is computed with for about as long as memory takes to bring the next.
-// Fewer only wait, and the hardware streams that best. Measured with AVX-512 on two cores.
-constexpr int64_t fetching_rows(Encoding encoding) {
+// Fewer only wait, and the hardware streams that best, but for Zen 5: it waits a third less for one
+// row of 4-bit weights that it was told of. Measured with AVX-512 on two cores.
+PENSTOCK_INLINE int64_t fetching_rows(Encoding encoding) {
+    if (processor() == Processor::zen5)
+        return encoding == Encoding::dense_f32 ? 4 : 1;
     switch (encoding) {
     case Encoding::affine4: return 4;
     case Encoding::affine6:

@@ -10,16 +10,26 @@
 #include "cpu/affine_sums.h"
 #include "cpu/linear_cut.h"
 #include "cpu/panel_ahead.h"
+#include "cpu/processor.h"
 #include "cpu/unpacked_panel.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 
 constexpr bool kUnpacks = kPanelVectors == 1 && !kTiles;
-// Fewer rows than this do not repay the unpacking.
-constexpr int64_t kMinUnpackedRows = 16;
 // Most units that are unpacked at once: with their activations they fill half of a first level.
 constexpr int64_t kMostUnits = 12;
+
+// Whether so many rows repay the unpacking. Intel's processors unpack on the ports that multiply.
+// AMD's do it on others: there it pays only where panels share few rows otherwise.
+template <int kGroup>
+PENSTOCK_INLINE bool unpacking_pays(int64_t rows) {
+#if defined(PENSTOCK_BF16_PAIRS)
+    if (processor() != Processor::other)
+        return kGroup < kUnit && rows >= 32;
+#endif
+    return rows >= 16;
+}
 
 // What a task has of its own.
 template <int kGroup>
