@@ -8,15 +8,19 @@ another process takes away. Pure arithmetic on durations that it is given: it re
 from __future__ import annotations
 
 CALM_STRETCH = 1.9
-"""A step with prompt tokens may take this many times the same step without them. This bounds the
-inter-token latency of those who decode while prompts arrive (p99 / p50 <= 2) and leaves prompts
-1 - 1 / stretch of the machine."""
+"""A step with prompt tokens may take this many times the same step without them, while one request
+waits for its first token. This bounds the inter-token latency of those who decode while prompts
+arrive (p99 / p50 <= 2) and leaves prompts 1 - 1 / stretch of the machine."""
 
 CROWDED_STRETCH = 3.0
+"""The same while half as many wait for their first token as for their next one, and as much more
+than calm as there are more than one between: where prompts need more than their share of the
+machine they get it before they pile up."""
+
 CROWDED_STEP_S = 0.1
-"""While more requests wait for their first token than for their next one, a step may take that many
-times itself, or so long: tokens still come as fast as they are read, and what a step costs whatever
-it computes is shared by many prompt tokens."""
+"""While more wait for their first token than for their next one, a step may take so long: tokens
+still come as fast as they are read, and what a step costs whatever it computes is shared by many
+prompt tokens."""
 
 _FORGETTING = 1 / 16
 _OUTLIER = 4.0
@@ -83,7 +87,8 @@ class StepPace:
         if self._per_token_s <= 0.0:
             return max(_FIRST_GUESS_TOKENS, self._min_share)
         alone_s = self.fixed_s + self._per_token_s * decodes
-        step_s = CALM_STRETCH * alone_s
+        crowd = min(1.0, 2.0 * (prompts - 1) / decodes)
+        step_s = (CALM_STRETCH + crowd * (CROWDED_STRETCH - CALM_STRETCH)) * alone_s
         if prompts > decodes:
-            step_s = max(CROWDED_STRETCH * alone_s, CROWDED_STEP_S)
+            step_s = max(step_s, CROWDED_STEP_S)
         return max(int((step_s - alone_s) / self._per_token_s), self._min_share)

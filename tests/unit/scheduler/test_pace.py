@@ -35,6 +35,16 @@ def test_while_more_wait_to_begin_a_step_takes_as_long_as_readers_do_not_notice(
     assert seconds(decodes + share) == pytest.approx(CROWDED_STEP_S, abs=2 * PER_TOKEN_S)
 
 
+def test_the_more_wait_to_begin_the_longer_a_step_may_take() -> None:
+    pace = taught(512, 1, 1, 40)
+    ratios = [seconds(8 + pace.prompt_share(8, n)) / seconds(8) for n in range(1, 9)]
+    middle = (CALM_STRETCH + CROWDED_STRETCH) / 2
+    expected = [CALM_STRETCH, None, middle, None, *[CROWDED_STRETCH] * 4]
+    assert ratios == sorted(ratios)
+    for ratio, wanted in zip(ratios, expected, strict=True):
+        assert wanted is None or ratio == pytest.approx(wanted, abs=0.1)
+
+
 def test_while_more_wait_to_begin_slow_steps_are_stretched() -> None:
     pace = StepPace(min_share=1)
     for tokens in (512, 1, 1, 40):
