@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.compare import medians
 from bench.load import figures, percentile
-from bench.machine import facts
+from bench.machine import facts, wait_until_quiet
 from bench.targets import HttpTarget
 from bench.workloads import Prompts, Workload
 
@@ -41,6 +41,7 @@ def measure(targets: Sequence[HttpTarget], repeats: int) -> dict[str, Any]:
 
 def _arrivals(target: HttpTarget, seed: int) -> dict[str, float]:
     prompts = Prompts(seed)
+    wait_until_quiet()
     alone = figures(target.burst(prompts.take(PROMPTS)[:2], PROMPTS.new), PROMPTS.prompt)
     rate = LOAD * alone["prompt_tok_s"] / PROMPTS.prompt
     streams, answered = target.beside(

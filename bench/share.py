@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.compare import medians
 from bench.load import figures
-from bench.machine import facts
+from bench.machine import facts, wait_until_quiet
 from bench.targets import Target
 from bench.workloads import ALL, Prompts
 
@@ -26,6 +26,7 @@ def measure(target: Target, repeats: int) -> dict[str, Any]:
     """decode-1 alone and beside a busy process on the last core, and their ratio."""
     target.start()
     try:
+        wait_until_quiet()
         alone = _decode(target, repeats)
         busy = multiprocessing.Process(target=burn, args=(max(os.sched_getaffinity(0)),))
         busy.start()
