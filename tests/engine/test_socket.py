@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import stat
 import threading
@@ -234,6 +235,23 @@ def test_a_connection_that_sends_much_does_not_keep_the_engine_from_its_steps(
         assert list(source.active) == list("ab")
         server._handle_sockets(None)
         assert list(source.active) == list("abcd")
+
+
+def test_an_engine_without_a_descriptor_for_a_new_connection_serves_the_others(
+    tmp_path: Path,
+) -> None:
+    with accepted(tmp_path / "s") as (source, server, sock), socket.socket(socket.AF_UNIX) as other:
+        other.connect(str(tmp_path / "s"))
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (other.fileno() + 1, hard))
+        try:
+            sock.sendall(frame(Submit(request("served"))))
+            server._handle_sockets(None)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert list(source.active) == ["served"] and len(server._connections) == 1
+        server._handle_sockets(None)
+        assert len(server._connections) == 2
 
 
 async def test_refusal_reaches_its_request_with_status_and_code(tmp_path: Path) -> None:

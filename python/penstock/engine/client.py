@@ -177,8 +177,7 @@ class EngineClient:
 
     async def close(self) -> None:
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await asyncio.gather(self._task, return_exceptions=True)
         self._lose("the engine was shut down")
 
     def _send(self, message: ToEngine) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import selectors
 import socket
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -15,6 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from penstock.base.errors import ServiceError
+from penstock.engine.failures import FailureLog
 from penstock.engine.joining import Joiner
 from penstock.engine.protocol import IDLE_S, Core
 from penstock.engine.types import (
@@ -55,6 +57,7 @@ READ_BYTES = 256 * 1024
 MAX_READ_BYTES = 8 * 1024 * 1024
 """Of one connection before a step. The system holds some 200 kB of what it sends, less than a long
 prompt: what stands behind that would wait for a step for each such piece."""
+ACCEPT_PAUSE_S = 0.01
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 
 
@@ -79,6 +82,7 @@ class EngineServer:
         self._connections: dict[int, Connection] = {}
         self._owners: dict[str, tuple[Connection, str]] = {}  # engine's id -> who, its own id
         self._accepted = 0
+        self._not_taken = FailureLog(log)
         self._stopping = False
         self._draining = False
         self._may_prepare = True
@@ -149,7 +153,12 @@ class EngineServer:
         return bool(ready)
 
     def _accept(self) -> None:
-        sock, _ = self._listener.accept()
+        try:
+            sock, _ = self._listener.accept()
+        except OSError as error:  # such as no free descriptor: it waits, those served go on
+            self._not_taken.note(f"a connection cannot be taken: {error}", time.monotonic())
+            time.sleep(ACCEPT_PAUSE_S)
+            return
         sock.setblocking(False)
         self._accepted += 1
         connection = Connection(self._accepted, sock)

@@ -154,7 +154,7 @@ class EngineSupervisor:
         status line has failed, and is killed."""
         try:
             return await self._read_status(process)
-        except (ValueError, msgspec.DecodeError) as error:
+        except ValueError as error:  # msgspec's errors are of this kind, too
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             return f"the engine process wrote what is no status line: {error}"

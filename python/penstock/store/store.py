@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import Final
 
@@ -73,8 +72,12 @@ class Store:
 
     async def _sweep_on(self) -> None:
         while True:
-            with contextlib.suppress(ServiceError):  # it is logged; the next sweep may succeed
+            try:
                 await self.sweep.run()
+            except ServiceError:
+                pass  # it is logged
+            except Exception:
+                log.exception("the store was not swept")  # the next sweep may succeed
             await asyncio.sleep(SWEEP_INTERVAL_S)
 
 

@@ -16,8 +16,10 @@ from stores import MovableClock, opened, sqlite_settings
 from penstock.config import SettingsError, StoreSettings
 from penstock.store import FileSource, NewFile, Store, StoredResponse
 from penstock.store.database import Database
+from penstock.store.errors import StorageUnavailable
 from penstock.store.migrations import STEPS, migrate
 from penstock.store.records import EventChunk
+from penstock.store.sweep import Sweep
 
 OPEN = """
 import asyncio, sys, msgspec
@@ -178,3 +180,21 @@ async def test_nobody_else_may_read_what_is_kept(tmp_path: Path) -> None:
         private = [home, *home.glob("*.db*"), *(home / "blobs").iterdir()]
         assert len(private) == 5
         assert not any(path.stat().st_mode & 0o077 for path in private)
+
+
+async def test_a_sweep_that_fails_is_not_the_last(
+    settings: StoreSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    swept = asyncio.Event()
+    failures = [RuntimeError("broken"), StorageUnavailable()]
+
+    async def run(_: Sweep) -> None:
+        if failures:
+            raise failures.pop()
+        swept.set()
+
+    monkeypatch.setattr(Sweep, "run", run)
+    monkeypatch.setattr("penstock.store.store.SWEEP_INTERVAL_S", 0.001)
+    async with opened(settings, MovableClock(0)):
+        await asyncio.wait_for(swept.wait(), 5)
+    assert caplog.text.count("not swept") == 1
