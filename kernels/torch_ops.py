@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
+from penstock.kernels.arrays import tensor_of
 from penstock.kernels.draw import map_tensors
 from penstock.kernels.lora import SlotSizes
 from penstock.kernels.op import KernelTable
@@ -57,7 +57,7 @@ class TorchOps:
 
     def constant(self, array: Any) -> torch.Tensor:
         """A numpy array on the device: integers as they are, floats as `dtype`."""
-        tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+        tensor = tensor_of(array).to(self.device)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def embedding(self, table: Any, tokens: torch.Tensor, scale: float) -> torch.Tensor:

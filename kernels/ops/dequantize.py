@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from penstock.kernels.arrays import tensor_of
 from penstock.kernels.weights import Affine, Dense, Float8, Matrix
 
 
 def _tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).to(dtype)
+    return tensor_of(array).to(dtype)
 
 
 def _per_group(multiplier: Any, super_scale: Any, group: int, dtype: torch.dtype) -> torch.Tensor:
@@ -25,7 +26,7 @@ def _per_group(multiplier: Any, super_scale: Any, group: int, dtype: torch.dtype
 
 def integers(weight: Affine) -> torch.Tensor:
     """The stored integers, one a byte: [N, K] uint8."""
-    q = torch.from_numpy(np.ascontiguousarray(weight.q))
+    q = tensor_of(weight.q)
     if weight.bits == 8:
         return q
     return torch.stack((q & 15, q >> 4), dim=2).reshape(weight.shape)
@@ -44,10 +45,10 @@ def dequantize(matrix: Matrix, dtype: torch.dtype) -> torch.Tensor:
     if isinstance(matrix, Dense):
         if matrix.dtype == "bf16":
             bits = np.ascontiguousarray(matrix.data).view(np.int16)
-            return torch.from_numpy(bits).view(torch.bfloat16).to(dtype)
+            return tensor_of(bits).view(torch.bfloat16).to(dtype)
         return _tensor(matrix.data, dtype)
     if isinstance(matrix, Float8):
-        codes = torch.from_numpy(np.ascontiguousarray(matrix.codes)).view(torch.float8_e4m3fn)
+        codes = tensor_of(matrix.codes).view(torch.float8_e4m3fn)
         return codes.to(dtype) * _spread(matrix, dtype)
     rows, width = matrix.shape
     scale, minimum = scales(matrix, dtype)

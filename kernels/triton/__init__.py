@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
+from penstock.kernels.arrays import tensor_of
 from penstock.kernels.op import KernelTable, Machine
 from penstock.kernels.ops import all_ops
 from penstock.kernels.torch_ops import TorchOps
@@ -92,7 +92,7 @@ class TritonOps(TorchOps):
 
     def constant(self, array: Any) -> torch.Tensor:
         """See `TorchOps.constant`: floats stay float32, whatever the type of activations."""
-        tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+        tensor = tensor_of(array).to(self.device)
         return tensor.float() if tensor.is_floating_point() else tensor
 
     def pack_linear(self, weight: Linear) -> Any:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from penstock.kernels.arrays import tensor_of
 from penstock.kernels.ops.dequantize import dequantize, scales
 from penstock.kernels.ops.linear import FLOAT8_GROUP
 from penstock.kernels.weights import Affine, Dense, Float8, Matrix
@@ -76,7 +77,7 @@ def pack_matrix(matrix: Matrix, device: str, dtype: torch.dtype = torch.float32)
         return PackedDense(dequantize(matrix, held).to(device))
     if isinstance(matrix, Float8):
         return _float8(matrix, device)
-    q = torch.from_numpy(np.ascontiguousarray(matrix.q)).to(device)
+    q = tensor_of(matrix.q).to(device)
     scale, minimum = _factors(matrix)
     return PackedAffine(
         q,
@@ -91,9 +92,9 @@ def pack_matrix(matrix: Matrix, device: str, dtype: torch.dtype = torch.float32)
 def _float8(matrix: Float8, device: str) -> PackedFloat8:
     (height, columns), (_, width) = matrix.block, matrix.shape
     assert columns in (FLOAT8_GROUP, width), f"no kernel has groups of {columns} columns"
-    codes = torch.from_numpy(np.ascontiguousarray(matrix.codes)).to(device)
+    codes = tensor_of(matrix.codes).to(device)
     grouped = columns != width
-    scale = torch.from_numpy(np.ascontiguousarray(matrix.scale.T)).to(device)
+    scale = tensor_of(matrix.scale.T).to(device)
     packed = PackedFloat8(codes, scale, height, grouped)
     return packed if grouped else one_scale_a_row(packed)
 
