@@ -77,12 +77,12 @@ template <int rows, int vectors, class Products, class Fetch>
 #pragma GCC unroll 8
     for (int v = 0; v < vectors; ++v)
         from[v] = b[v];
+    const float* old = c;
 #pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r) {
+    for (int r = 0; r < rows; ++r, old += c_stride) {
 #pragma GCC unroll 8
-        for (int v = 0; v < vectors; ++v) {
-            sum[r][v] = accumulate ? load(c + r * c_stride + v * kLanes) : broadcast(0.0f);
-        }
+        for (int v = 0; v < vectors; ++v)
+            sum[r][v] = accumulate ? load(old + v * kLanes) : broadcast(0.0f);
     }
     Fetch fetch = ahead; // in registers
     constexpr int lines = (vectors * Products::kLoaded + 63) / 64;
@@ -120,11 +120,13 @@ template <int rows, int vectors, class Products, class Fetch>
             }
         }
     }
+    // Else all addresses of c are kept while the product runs, in vector registers.
+    __asm__("" : "+r"(c));
 #pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r) {
+    for (int r = 0; r < rows; ++r, c += c_stride) {
 #pragma GCC unroll 8
         for (int v = 0; v < vectors; ++v)
-            store(c + r * c_stride + v * kLanes, sum[r][v]);
+            store(c + v * kLanes, sum[r][v]);
     }
     ahead = fetch;
 }
