@@ -12,7 +12,7 @@ CALM_STRETCH = 1.9
 waits for its first token. This bounds the inter-token latency of those who decode while prompts
 arrive (p99 / p50 <= 2) and leaves prompts 1 - 1 / stretch of the machine."""
 
-CROWDED_STRETCH = 3.0
+CROWDED_STRETCH = 2.5
 """The same while half as many wait for their first token as for their next one, and as much more
 than calm as there are more than one between: where prompts need more than their share of the
 machine they get it before they pile up."""
