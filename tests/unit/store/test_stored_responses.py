@@ -146,6 +146,13 @@ async def test_no_event_is_kept_of_a_response_that_is_gone(store: Store) -> None
     assert await store.response_events.read(made.id, 0) == []
 
 
+async def create_done_and_growing(store: Store) -> None:
+    """Of 300 and of 100 bytes; the first goes first."""
+    done = response("done", status="completed", created_at=1_699_999_000, body=b"x" * 300)
+    await store.responses.create(done)
+    await store.responses.create(response("grows", body=b"x" * 100))
+
+
 async def kept(store: Store, *ids: str) -> list[str]:
     return [id for id in ids if await store.responses.get(id) is not None]
 
@@ -168,9 +175,7 @@ async def test_what_a_response_grows_by_counts(
 ) -> None:
     small = msgspec.structs.replace(settings, max_responses_bytes=1000)
     async with opened(small, clock) as store:
-        done = response("done", status="completed", created_at=1_699_999_000, body=b"x" * 300)
-        await store.responses.create(done)
-        await store.responses.create(response("grows", body=b"x" * 100))
+        await create_done_and_growing(store)
         await store.response_events.append("grows", EventChunk(0, 2, b"x" * 300))
         more = {"body": b"x" * 200, "conversation": b"x" * 200}
         assert await store.responses.update("grows", status="in_progress", **more)
@@ -185,9 +190,7 @@ async def test_events_count_when_they_are_written(
 ) -> None:
     small = msgspec.structs.replace(settings, max_responses_bytes=1000)
     async with opened(small, clock) as store:
-        done = response("done", status="completed", created_at=1_699_999_000, body=b"x" * 300)
-        await store.responses.create(done)
-        await store.responses.create(response("grows", body=b"x" * 100))
+        await create_done_and_growing(store)
         await store.response_events.append("grows", EventChunk(0, 2, b"x" * 600))
         assert await kept(store, "done", "grows") == ["done", "grows"], "1000 bytes"
         await store.response_events.append("grows", EventChunk(2, 3, b"x" * 100))
