@@ -126,7 +126,8 @@ PENSTOCK_INLINE void multiply_panels(const PanelPart& part, const uint8_t* (&pan
 // Groups of 16 have twice the scales, and are common at 6 bits only.
 constexpr int kScaledRows = kRegisterRows < 4 ? kRegisterRows : 4;
 #if defined(PENSTOCK_BF16_PAIRS) && !defined(PENSTOCK_TILES_AMX)
-// AMD's processors take two VPDPBUSD a cycle, each four cycles long: eight chains keep them busy.
+// AMD's processors take at most two VPDPBUSD a cycle, each four cycles long: eight chains keep them
+// busy, and more would spill.
 template <int kBits>
 constexpr int kGroupRows = kBits == 4 ? kScaledRows : kRegisterRows;
 #else
