@@ -14,6 +14,7 @@
 #pragma once
 
 #include "cpu/affine_sums.h"
+#include "cpu/bf16_pairs.h"
 #include "cpu/linear_affine_tiles.h"
 #include "cpu/linear_cut.h"
 #include "cpu/linear_minima.h"
@@ -123,21 +124,15 @@ PENSTOCK_INLINE void multiply_panels(const PanelPart& part, const uint8_t* (&pan
     }
 }
 
-// Groups of 16 have twice the scales, and are common at 6 bits only.
-constexpr int kScaledRows = kRegisterRows < 4 ? kRegisterRows : 4;
-#if defined(PENSTOCK_BF16_PAIRS) && !defined(PENSTOCK_TILES_AMX)
-// AMD's processors take at most two VPDPBUSD a cycle, each four cycles long: eight chains keep them
-// busy, and more would spill.
-template <int kBits>
-constexpr int kGroupRows = kBits == 4 ? kScaledRows : kRegisterRows;
-#else
-template <int kBits>
-constexpr int kGroupRows = kRegisterRows;
-#endif
+// Rows that share what is read of panels. Four where registers have more to hold: groups of 16 have
+// twice the scales (and are common at 6 bits only), and nibbles are unpacked as they are used.
+// AMD's processors take at most two VPDPBUSD a cycle, each four cycles long, so that eight chains
+// keep them busy; Intel's of the levels without BF16 need more.
+constexpr int kFourRows = kRegisterRows < 4 ? kRegisterRows : 4;
 template <int kBits, int kGroup>
-constexpr int kMaxRows = kGroup == kUnit ? kGroupRows<kBits>
-                         : kBits == 6    ? kScaledRows
-                                         : 2;
+constexpr int kMaxRows = kGroup != kUnit                       ? (kBits == 6 ? kFourRows : 2)
+                         : kBits == 4 && kBf16Pairs && !kTiles ? kFourRows
+                                                               : kRegisterRows;
 
 // Rows from `row` on and panels [begin, end) of a part.
 struct BlockProduct {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "cpu/affine_sums.h"
+#include "cpu/bf16_pairs.h"
 #include "cpu/linear_cut.h"
 #include "cpu/panel_ahead.h"
 #include "cpu/processor.h"
@@ -24,10 +25,8 @@ constexpr int64_t kMostUnits = 12;
 // AMD's do it on others: there it pays only where panels share few rows otherwise.
 template <int kGroup>
 PENSTOCK_INLINE bool unpacking_pays(int64_t rows) {
-#if defined(PENSTOCK_BF16_PAIRS)
-    if (processor() != Processor::other)
+    if (kBf16Pairs && processor() != Processor::other)
         return kGroup < kUnit && rows >= 32;
-#endif
     return rows >= 16;
 }
 

@@ -27,8 +27,10 @@ def small_llama(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @asynccontextmanager
-async def fleet_of(**models: EngineSettings) -> AsyncIterator[EngineFleet]:
-    fleet = EngineFleet(models)
+async def fleet_of(
+    environment: Environment | None = None, **models: EngineSettings
+) -> AsyncIterator[EngineFleet]:
+    fleet = EngineFleet(models, environment)
     try:
         yield fleet
     finally:
@@ -109,17 +111,15 @@ async def test_load_whose_adapters_cannot_be_sent_fails_and_may_be_tried_again(
         raise OSError(errno.EMFILE, "Too many open files")
 
     settings = small(small_llama, lora=LoraSettings())
-    fleet = EngineFleet({"a": settings}, Environment(tmp_path, tmp_path))
-    adapters = fleet._engines["a"].adapters
-    with monkeypatch.context() as crowded:
-        crowded.setattr(adapters, "open", refused)
-        with pytest.raises(ModelError, match="Too many open files"):
-            await fleet.load("a")
-    assert fleet.states["a"].status == "unloaded"
-    assert fleet._engines["a"].supervisor.pid is None
-    await fleet.load("a")
-    assert fleet.states["a"].status == "loaded"
-    await fleet.stop()
+    async with fleet_of(Environment(tmp_path, tmp_path), a=settings) as fleet:
+        with monkeypatch.context() as crowded:
+            crowded.setattr(fleet._engines["a"].adapters, "open", refused)
+            with pytest.raises(ModelError, match="Too many open files"):
+                await fleet.load("a")
+        assert fleet.states["a"].status == "unloaded"
+        assert fleet._engines["a"].supervisor.pid is None
+        await fleet.load("a")
+        assert fleet.states["a"].status == "loaded"
 
 
 async def test_models_together_stay_within_the_memory_that_there_was(small_llama: str) -> None:

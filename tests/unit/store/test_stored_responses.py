@@ -102,13 +102,15 @@ async def test_response_of_a_silent_owner_fails(store: Store, clock: MovableCloc
     await store.responses.create(response("resp_else", owner="silent too"))
     clock.now += 60
     await store.responses.heartbeat("live")
-    body = b"failed resp_dead"
     for owner, failed in [("live", 0), ("dead", 1), ("dead", 0)]:
-        assert await store.responses.fail_orphans(owner, 30, lambda _: body) == failed
+        count = await store.responses.fail_orphans(
+            owner, 30, lambda one: b"failed " + one.id.encode()
+        )
+        assert count == failed
     dead, done, live, other = [
         await store.responses.get(f"resp_{name}") for name in ("dead", "done", "live", "else")
     ]
-    assert dead is not None and (dead.status, dead.body) == ("failed", body)
+    assert dead is not None and (dead.status, dead.body) == ("failed", b"failed resp_dead")
     assert done is not None and done.status == "completed"
     assert live is not None and live.status == "queued"
     assert other is not None and other.status == "queued"  # of whom nobody says that it is dead
