@@ -13,8 +13,11 @@
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 
-// Rows that share one pass over a chunk of weights. A multiple of 6 and of 16.
+// Most rows that share one pass over a chunk of weights. A multiple of 6 and of 16.
 constexpr int64_t kRowBlock = 96;
+// Blocks of rows are nearly equal, so that threads end together, in multiples of this. Tiles take
+// whole blocks, and what is left.
+constexpr int64_t kRowStep = kTiles ? kRowBlock : 12;
 // A chunk stays in the second-level cache while a row block passes over it.
 constexpr int64_t kMaxChunkBytes = 256 * 1024;
 // Below this a task costs less than handing it out.
@@ -46,7 +49,6 @@ struct LinearTask {
     int64_t panel_end;
     int64_t row_begin;
     int64_t row_end;
-    bool sole = true; // no other task has these panels
     // The first panel of the task that the same thread is likely to do next; null: not known.
     const uint8_t* next = nullptr;
     int64_t next_panels = 0;
@@ -85,8 +87,7 @@ struct LinearCut {
     int64_t rows;
     int64_t row_blocks;
     int64_t chunk_bytes;
-    int64_t threads; // 0: unknown
-    bool sole;       // of each task
+    int64_t ahead; // how many tasks later the same thread is likely to do its next; 0: not known
 
     // Of a call as linear_affine and linear_dense take it.
     PENSTOCK_INLINE LinearCut make(const Arguments& call, bool affine) {
@@ -103,7 +104,7 @@ struct LinearCut {
         int64_t bytes = ceil_div(total * blocks, wanted);
         bytes = bytes < kMinChunkBytes ? kMinChunkBytes : bytes;
         bytes = bytes > kMaxChunkBytes ? kMaxChunkBytes : bytes;
-        return {&linear, affine, rows, blocks, bytes, threads, blocks == 1 && !call.in_blocks};
+        return {&linear, affine, rows, blocks, bytes, call.in_blocks ? 1 : threads};
     }
 
     PENSTOCK_INLINE int64_t chunk_panels(const LinearCut& cut, const PanelPart& part) {
@@ -125,14 +126,12 @@ struct LinearCut {
         return count * cut.row_blocks;
     }
 
-    // A thread that does this task is likely to do the one `threads` later.
     PENSTOCK_INLINE LinearTask task(const LinearCut& cut, int64_t index) {
         LinearTask task = task_alone(cut, index);
-        task.sole = cut.sole;
-        if (!cut.sole || cut.threads == 0 || !worth_fetching(task))
+        if (cut.ahead == 0 || !worth_fetching(task))
             return task;
-        if (index + cut.threads < tasks(cut)) {
-            const LinearTask next = task_alone(cut, index + cut.threads);
+        if (index + cut.ahead < tasks(cut)) {
+            const LinearTask next = task_alone(cut, index + cut.ahead);
             task.next = next.part->data + next.panel_begin * next.part->panel_bytes;
             task.next_panels = next.panel_end - next.panel_begin;
             task.next_panel_bytes = next.part->panel_bytes;
@@ -153,9 +152,15 @@ struct LinearCut {
         const PanelPart& part = cut.linear->parts[i];
         const int64_t panels = chunk_panels(cut, part);
         const int64_t begin = chunk * panels;
-        const int64_t row = block * kRowBlock;
-        return {&part, begin, begin + panels < part.panels ? begin + panels : part.panels, row,
-                row + kRowBlock < cut.rows ? row + kRowBlock : cut.rows};
+        const int64_t end = begin + panels < part.panels ? begin + panels : part.panels;
+        return {&part, begin, end, first_row(cut, block), first_row(cut, block + 1)};
+    }
+
+    // Of a block of rows; of the block after the last one, the number of rows.
+    PENSTOCK_INLINE int64_t first_row(const LinearCut& cut, int64_t block) {
+        const int64_t steps = ceil_div(cut.rows, kRowStep);
+        const int64_t row = quotient(steps * block, cut.row_blocks) * kRowStep;
+        return row < cut.rows ? row : cut.rows;
     }
 };
 

@@ -67,14 +67,11 @@ PENSTOCK_INLINE LinesAhead panels_ahead(const LinearTask& task, int64_t first, i
 // that are left; `steps`: how often all rows call ahead.step() for so many panels.
 //
 // Where fetching ahead is worth it, all rows are multiplied with one panel while the next one
-// comes; else a few rows stay near and take all panels. So too where other tasks read the panels,
-// if those are of integers: from the outer cache they come fast enough (2 % of a prompt's products;
-// floats, two to four times as long, lose 4 % by it).
+// comes; else a few rows stay near and take all panels.
 template <class Block, class Multiply>
 PENSTOCK_INLINE void multiply_each(const LinearTask& task, int64_t row_begin, int64_t steps,
                                    int64_t beside, const Block& block, const Multiply& multiply) {
-    const bool fetching = row_begin == task.row_begin && worth_fetching(task) &&
-                          (task.sole || !is_affine(task.part->encoding));
+    const bool fetching = row_begin == task.row_begin && worth_fetching(task);
     const int64_t at_once = fetching ? beside : task.panel_end - task.panel_begin;
     for (int64_t first = task.panel_begin; first < task.panel_end; first += at_once) {
         const int64_t end = first + at_once < task.panel_end ? first + at_once : task.panel_end;
