@@ -124,8 +124,7 @@ Arguments Plan::of_rows(const PlanStep& step, int64_t first, int64_t count, std:
 
 // Takes one block of rows through a segment.
 void Plan::walk(const Walk& walk, int64_t block, const Workspace& workspace) const {
-    const int64_t first = block * walk.cut.rows;
-    const int64_t count = std::min(walk.cut.rows, size_.tokens - first);
+    const int64_t first = walk.cut.first(block), count = walk.cut.first(block + 1) - first;
     auto* const slab = static_cast<std::byte*>(workspace.data);
     Workspace rest{slab + slab_bytes_, workspace.bytes - slab_bytes_};
     for (int32_t i = walk.segment.first; i < walk.segment.last; ++i) {

@@ -61,11 +61,14 @@ void place_slab(const Recorder& recorder, int32_t output, int64_t rows, Segment&
 
 } // namespace
 
+int64_t BlockCut::first(int64_t block) const {
+    return std::min(tokens, ceil_div(tokens, row_unit) * block / blocks * row_unit);
+}
+
 BlockCut cut_rows(int64_t tokens, const RowBlocks& blocks) {
-    const int64_t wanted = ceil_div(ceil_div(tokens, blocks.rows), blocks.threads) * blocks.threads;
-    const int64_t rows =
-        std::min(blocks.rows, ceil_div(ceil_div(tokens, wanted), row_unit) * row_unit);
-    return {ceil_div(tokens, rows), rows};
+    const int64_t least = ceil_div(tokens, blocks.rows);
+    const int64_t even = ceil_div(least, blocks.threads) * blocks.threads;
+    return {tokens, std::min(even, ceil_div(tokens, row_unit))};
 }
 
 Segments find_segments(const Recorder& recorder, int32_t output, const RowBlocks& blocks) {

@@ -25,11 +25,15 @@ struct RowBlocks {
     int64_t least() const { return rows * threads; }
 };
 
-// How many blocks there are, a multiple of the threads where that leaves them large, and the rows
-// of each but the last, a multiple of 16 (which tiles and registers divide).
+// Blocks of nearly equal size, a multiple of the threads where there are rows enough, so that no
+// thread waits for another's last block. They begin at multiples of 16, which tiles and registers
+// divide.
 struct BlockCut {
+    int64_t tokens = 0;
     int64_t blocks = 0;
-    int64_t rows = 0;
+
+    // The first row of a block; of the block after the last one, `tokens`.
+    int64_t first(int64_t block) const;
 };
 BlockCut cut_rows(int64_t tokens, const RowBlocks& blocks);
 

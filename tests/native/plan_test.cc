@@ -182,9 +182,17 @@ void every_token_is_in_one_block() {
             const RowBlocks blocks{rows, threads};
             for (int64_t tokens = blocks.least() + 1; tokens < 1500; ++tokens) {
                 const BlockCut cut = cut_rows(tokens, blocks);
-                CHECK(cut.rows <= rows && cut.rows % 16 == 0);
-                CHECK(cut.blocks >= threads && cut.blocks * cut.rows >= tokens);
-                CHECK((cut.blocks - 1) * cut.rows < tokens);
+                CHECK(cut.blocks >= threads && cut.first(0) == 0);
+                CHECK(cut.first(cut.blocks) == tokens);
+                int64_t smallest = rows, largest = 0;
+                for (int64_t block = 0; block < cut.blocks; ++block) {
+                    const int64_t count = cut.first(block + 1) - cut.first(block);
+                    CHECK(cut.first(block) % 16 == 0);
+                    smallest = std::min(smallest, count);
+                    largest = std::max(largest, count);
+                }
+                CHECK(smallest > 0 && largest <= rows);
+                CHECK(largest - smallest < 32); // a unit, and what the last one lacks
             }
         }
     }
