@@ -37,13 +37,17 @@ size_t workspace_bytes(const Arguments&) {
 }
 
 struct Silu {
-    PENSTOCK_INLINE F32 of(F32 x) { return x / (broadcast(1.0f) + exp(-x)); }
+    template <class Vector>
+    PENSTOCK_INLINE Vector of(Vector x) {
+        return x / (broadcast(1.0f) + exp(-x));
+    }
 };
 
 // 0.5 (1 + tanh(u)) = 1 / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3).
 struct GeluTanh {
-    PENSTOCK_INLINE F32 of(F32 x) {
-        const F32 inner = fma(x * x, broadcast(-0.07135481627f), broadcast(-1.59576912161f));
+    template <class Vector>
+    PENSTOCK_INLINE Vector of(Vector x) {
+        const Vector inner = fma(x * x, broadcast(-0.07135481627f), broadcast(-1.59576912161f));
         return x / (broadcast(1.0f) + exp(x * inner));
     }
 };
@@ -51,57 +55,61 @@ struct GeluTanh {
 // The tail of the normal distribution beyond |x| by Abramowitz and Stegun 7.1.26, whose absolute
 // error of 1.5e-7 is relative to the exponential here; the other side is its complement.
 struct Gelu {
-    PENSTOCK_INLINE F32 of(F32 x) {
-        const F32 one = broadcast(1.0f), z = abs(x) * broadcast(0.70710678118654752f);
-        const F32 t = one / fma(z, broadcast(0.3275911f), one);
-        F32 p = broadcast(0.5f * 1.061405429f);
+    template <class Vector>
+    PENSTOCK_INLINE Vector of(Vector x) {
+        const F32 one = broadcast(1.0f);
+        const Vector z = abs(x) * broadcast(0.70710678118654752f);
+        const Vector t = one / fma(z, broadcast(0.3275911f), one);
+        Vector p = broadcast(0.5f * 1.061405429f);
         p = fma(p, t, broadcast(0.5f * -1.453152027f));
         p = fma(p, t, broadcast(0.5f * 1.421413741f));
         p = fma(p, t, broadcast(0.5f * -0.284496736f));
         p = fma(p, t, broadcast(0.5f * 0.254829592f));
-        const F32 tail = p * t * exp(-(z * z));
-        return x * select(less(x, broadcast(0.0f)), tail, one - tail);
+        const Vector tail = p * t * exp(-(z * z));
+        return x * select_less(x, broadcast(0.0f), tail, one - tail);
     }
 };
 
-template <class Activation>
-void gated_run(const Arguments& call, int, int64_t task, Workspace&) {
-    const TensorView &gate_up = call.tensor[0], &out = call.tensor[1];
-    const int64_t width = out.shape[1], rows = rows_per_task(width), first = task * rows;
-    for (int64_t row = first; row < first + rows && row < out.shape[0]; ++row) {
-        const float *gate = gate_up.row<float>(row), *up = gate + width;
-        float* to = out.row<float>(row);
-        for (int64_t i = 0; i < width; i += kLanes) {
-            const int n = lanes_from(i, width);
-            store_lanes(to + i, Activation::of(load_lanes(gate + i, n)) * load_lanes(up + i, n), n);
-        }
+// One row; `up` is multiplied with where `gated`.
+template <class Activation, bool gated>
+PENSTOCK_INLINE void activate_row(const float* x, const float* up, int64_t width, float* to) {
+    using Several = Abreast<kAbreast>;
+    int64_t i = 0;
+    for (; i + kAbreast * kLanes <= width; i += kAbreast * kLanes) {
+        Several value = Activation::of(Several::loaded(x + i));
+        if constexpr (gated)
+            value = value * Several::loaded(up + i);
+        value.stored(to + i);
+    }
+    for (; i < width; i += kLanes) {
+        const int n = lanes_from(i, width);
+        F32 value = Activation::of(load_lanes(x + i, n));
+        if constexpr (gated)
+            value = value * load_lanes(up + i, n);
+        store_lanes(to + i, value, n);
     }
 }
 
-template <class Activation>
-void plain_run(const Arguments& call, int, int64_t task, Workspace&) {
+template <class Activation, bool gated>
+void run(const Arguments& call, int, int64_t task, Workspace&) {
     const TensorView &x = call.tensor[0], &out = call.tensor[1];
     const int64_t width = out.shape[1], rows = rows_per_task(width), first = task * rows;
     for (int64_t row = first; row < first + rows && row < out.shape[0]; ++row) {
         const float* from = x.row<float>(row);
-        float* to = out.row<float>(row);
-        for (int64_t i = 0; i < width; i += kLanes) {
-            const int n = lanes_from(i, width);
-            store_lanes(to + i, Activation::of(load_lanes(from + i, n)), n);
-        }
+        activate_row<Activation, gated>(from, from + width, width, out.row<float>(row));
     }
 }
 
 } // namespace activation
 
 constexpr Kernel kActivationKernels[] = {
-    {"silu_mul", activation::phases, activation::tasks, activation::gated_run<activation::Silu>,
+    {"silu_mul", activation::phases, activation::tasks, activation::run<activation::Silu, true>,
      activation::workspace_bytes, true},
-    {"gelu_mul", activation::phases, activation::tasks, activation::gated_run<activation::Gelu>,
+    {"gelu_mul", activation::phases, activation::tasks, activation::run<activation::Gelu, true>,
      activation::workspace_bytes, true},
     {"gelu_tanh_mul", activation::phases, activation::tasks,
-     activation::gated_run<activation::GeluTanh>, activation::workspace_bytes, true},
-    {"gelu", activation::phases, activation::tasks, activation::plain_run<activation::Gelu>,
+     activation::run<activation::GeluTanh, true>, activation::workspace_bytes, true},
+    {"gelu", activation::phases, activation::tasks, activation::run<activation::Gelu, false>,
      activation::workspace_bytes, true},
 };
 

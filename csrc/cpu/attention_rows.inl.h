@@ -69,7 +69,8 @@ void pack_queries(const Task<typename Numbers::Cached>& task, const Buffers<Numb
             const int n = lanes_from(i, dim);
             Numbers::pack(to + i, load_lanes(from + i, n) * task.query_scale(), n);
         }
-        std::memset(to + dim, 0, static_cast<size_t>(depth - dim) * sizeof *to);
+        if (depth > dim)
+            std::memset(to + dim, 0, static_cast<size_t>(depth - dim) * sizeof *to);
     }
 }
 

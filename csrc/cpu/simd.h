@@ -33,7 +33,6 @@
 //   reduce_add, reduce_max, reduce_min       lane i with lane i + half, halving: a fixed order
 //   reduce_add(I32)                          wraps
 //   reduce_add_each(rows), reduce_max_each   of eight F32 at once: lane r < 8 is that of rows[r]
-//   exp(F32)                                 below 2 ulp; 0 below -87.3; saturates above 88
 //   prefetch(p)                              into all cache levels
 //   prefetch_outer(p)                        into all but the first
 #pragma once
@@ -80,24 +79,6 @@ PENSTOCK_INLINE void prefetch(const void* address) {
 }
 PENSTOCK_INLINE void prefetch_outer(const void* address) {
     __builtin_prefetch(address, 0, 2);
-}
-
-PENSTOCK_INLINE F32 exp(F32 x) {
-    const F32 low = broadcast(-87.3365f);
-    // The constant comes first so that a NaN stays one.
-    const F32 clamped = min(broadcast(88.0f), max(low, x));
-    const F32 n = round_even(clamped * broadcast(1.44269504088896341f));
-    F32 r = fnma(n, broadcast(0.693145751953125f), clamped);
-    r = fnma(n, broadcast(1.42860682030941723e-6f), r);
-    F32 p = broadcast(1.9875691500e-4f);
-    p = fma(p, r, broadcast(1.3981999507e-3f));
-    p = fma(p, r, broadcast(8.3334519073e-3f));
-    p = fma(p, r, broadcast(4.1665795894e-2f));
-    p = fma(p, r, broadcast(1.6666665459e-1f));
-    p = fma(p, r, broadcast(5.0000001201e-1f));
-    p = fma(p, r * r, r) + broadcast(1.0f);
-    const I32 exponent = shift_left<23>(to_int(n) + broadcast(int32_t{127}));
-    return select(less(x, low), broadcast(0.0f), p * as_float(exponent));
 }
 
 } // namespace
