@@ -170,15 +170,15 @@ class LocalEngine:
     def _obey(self) -> bool:
         """Carry out what was asked; prepare, then block, while there is nothing to do. False: asked
         to end."""
-        may_prepare = True
+        patience_s: float | None = IDLE_S
         while True:
             busy = self._core.has_work
             try:
-                command = self._commands.get(not busy, IDLE_S if may_prepare else None)
+                command = self._commands.get(not busy, patience_s)
             except queue.Empty:
                 if busy:
                     return True
-                may_prepare = self._core.prepare()
+                patience_s = 0 if self._core.prepare() else None
                 continue
             if command is None:
                 return False

@@ -85,7 +85,7 @@ class Engine(Protocol):
 
 
 IDLE_S: Final = 0.005
-"""An engine with nothing to do for so long prepares itself for later steps."""
+"""An engine with nothing to do for so long prepares itself for later steps, until news come."""
 
 
 class Core(Protocol):

@@ -86,6 +86,7 @@ class EngineServer:
         self._stopping = False
         self._draining = False
         self._may_prepare = True
+        self._preparing = False
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
@@ -119,15 +120,17 @@ class EngineServer:
             news = self._handle_sockets(self._patience_s())
             if self._core.has_work and not self._stopping:
                 self._deliver(self._joiner.pass_on(self._core.step()))
-                self._may_prepare = True
-            elif self._may_prepare and not news:
-                self._may_prepare = self._core.prepare()
+                self._may_prepare, self._preparing = True, False
+            elif news:
+                self._preparing = False
+            elif self._may_prepare:
+                self._may_prepare = self._preparing = self._core.prepare()
         for connection in list(self._connections.values()):
             self._drop(connection)
         self._stop_listening()
 
     def _patience_s(self) -> float | None:
-        if self._core.has_work:
+        if self._core.has_work or self._preparing:
             return 0
         return IDLE_S if self._may_prepare else None
 

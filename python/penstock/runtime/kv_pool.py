@@ -14,7 +14,8 @@ from penstock.kernels.table import LayerCache
 from penstock.runtime.memory import CacheShape
 
 LARGE_PAGE_BYTES: Final = 2 << 20
-# How much memory beyond that in use is kept ready: 2,800 tokens of SmolLM2-135M.
+# How much memory beyond that in use is kept ready, 2,800 tokens of SmolLM2-135M; as much again as
+# is in use, where that is more.
 AHEAD_BYTES: Final = 64 << 20
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
 
@@ -40,8 +41,8 @@ class KvPool:
         ]
 
     def prepare(self, used_blocks: int) -> bool:
-        """Have the system give one more page, where less than AHEAD_BYTES beyond the first
-        `used_blocks` blocks are there. False: it was not needed, or the system cannot."""
+        """Have the system give one more page, where less is there beyond the first `used_blocks`
+        blocks than is kept ready. False: it was not needed, or the system cannot."""
         return any(pool.prepare(used_blocks, AHEAD_BYTES // 2) for pool in self._pools)
 
 
@@ -65,9 +66,9 @@ class _Pool:
         self.array: npt.NDArray[Any] = data.view(dtype).reshape(blocks, shape.layers, *rest)
         self._ready_bytes = 0
 
-    def prepare(self, used_blocks: int, ahead_bytes: int) -> bool:
+    def prepare(self, used_blocks: int, least_bytes: int) -> bool:
         used = used_blocks * self._block_bytes
-        wanted = min(used + ahead_bytes, self._size_bytes)
+        wanted = min(used + max(used, least_bytes), self._size_bytes)
         begin = max(self._ready_bytes, used // LARGE_PAGE_BYTES * LARGE_PAGE_BYTES)
         if begin >= wanted:
             return False

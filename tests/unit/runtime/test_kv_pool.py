@@ -10,7 +10,7 @@ from penstock.runtime.kv_pool import AHEAD_BYTES, LARGE_PAGE_BYTES, KvPool
 from penstock.runtime.memory import CacheShape
 
 SHAPE = CacheShape(blocks=5, block_tokens=16, layers=3, kv_heads=2, head_dim=8, item_bytes=2)
-# Half a large page of keys a block, and as much of values; more than is ever kept ahead.
+# Half a large page of keys a block, and as much of values: a block is a page.
 LARGE = CacheShape(blocks=400, block_tokens=64, layers=4, kv_heads=16, head_dim=128, item_bytes=2)
 PAGES_AHEAD = AHEAD_BYTES // LARGE_PAGE_BYTES
 
@@ -52,9 +52,13 @@ def test_memory_is_prepared_a_page_at_a_time_and_so_far_ahead_of_use() -> None:
     assert not any(cache.keys.any() or cache.values.any() for cache in pool.caches)
 
 
+def test_as_much_again_as_is_in_use_is_prepared() -> None:
+    pool = KvPool(LARGE)
+    assert prepared_pages(pool, LARGE.blocks // 4) == LARGE.blocks // 4
+
+
 def test_pages_in_use_are_not_prepared() -> None:
     pool = KvPool(LARGE)
-    assert prepared_pages(pool, LARGE.blocks // 2) == PAGES_AHEAD
     assert prepared_pages(pool, LARGE.blocks - 2) == 2  # the last one of keys, and of values
     assert prepared_pages(pool, LARGE.blocks) == 0
 
