@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 import time
 from collections import OrderedDict
@@ -29,6 +30,11 @@ _MAX_DROPPED: Final = 32
 """Keywords that are left out of one schema; each takes some trials."""
 _SEARCH_S: Final = 4.0
 """How long the place of an error, and what can be enforced without it, may be looked for."""
+
+_REGEX_ERROR = re.compile(r"(?s)regex parse error:\n(?P<shown>.*)\nerror: (?P<reason>[^\n]+)")
+_EXCERPT = re.compile(r"(?s)\n +\d+ \| .*")
+_POSITION = re.compile(r"^(?:at )?(?P<line>\d+)\((?P<column>\d+)\): ")
+_SHOWN_INDENT = 4
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
@@ -84,7 +90,8 @@ class GrammarCompiler:
             try:
                 found = search.error_of(grammar)
             except TrialFailed as failure:
-                raise _refusal(constraint, error or str(failure), place) from failure
+                reason = _plain(constraint, error or str(failure))
+                raise _refusal(constraint, reason, place) from failure
             if found is None:
                 return grammar
             error = found
@@ -92,7 +99,7 @@ class GrammarCompiler:
             if rest is None:
                 break
             tried = Constraint("json_schema", rest, strict=False)
-        raise _refusal(constraint, error, place)
+        raise _refusal(constraint, _plain(constraint, error), place)
 
     def _fault(self, constraint: Constraint, error: str, search: _Search) -> tuple[str, str | None]:
         """(the place of an error, the schema without it where that may be left out)."""
@@ -167,6 +174,20 @@ def _checked(constraint: Constraint) -> str:
     except msgspec.DecodeError as error:
         raise _refusal(constraint, f"it is no object with `grammars`: {error}") from error
     return constraint.value
+
+
+def _plain(constraint: Constraint, error: str) -> str:
+    """What llguidance says of what the client wrote: without the grammar that a regular expression
+    was made part of, and without excerpts."""
+    position = _POSITION.match(error) if constraint.kind == "lark" else None
+    where = f"line {position['line']}, column {position['column']}: " if position else ""
+    of_regex = _REGEX_ERROR.search(error)
+    if of_regex is None:
+        return where + _EXCERPT.sub("", _POSITION.sub("", error))
+    shown = of_regex["shown"].splitlines()
+    character = shown[-1].find("^") - _SHOWN_INDENT + 1
+    at = f" at character {character}" if len(shown) == 2 and character > 0 else ""
+    return where + of_regex["reason"] + at
 
 
 def _refusal(constraint: Constraint, reason: str, place: str = "") -> InvalidRequest:

@@ -117,6 +117,41 @@ def test_a_bad_grammar_is_refused(compiler: GrammarCompiler, constraint: Constra
         assert len(caught.value.message) < 700
 
 
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        (
+            Constraint("regex", "(a"),
+            "the regular expression cannot be used: unclosed group at character 1",
+        ),
+        (
+            Constraint("regex", "x[z-a]"),
+            "the regular expression cannot be used: invalid character class range, "
+            "the start must be <= the end at character 3",
+        ),
+        (
+            Constraint("lark", 'start: "a" x'),
+            'the Lark grammar cannot be used: line 1, column 8: unknown name: "x"',
+        ),
+        (
+            Constraint("lark", "start: /(a/"),
+            "the Lark grammar cannot be used: line 1, column 8: unclosed group at character 1",
+        ),
+        (
+            schema({"type": "string", "pattern": "a(?=b)"}),
+            "the JSON schema cannot be used: look-around, including look-ahead and look-behind, "
+            "is not supported at character 2",
+        ),
+    ],
+)
+def test_an_error_is_of_what_was_sent(
+    compiler: GrammarCompiler, constraint: Constraint, message: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        compiler.compile(constraint)
+    assert caught.value.message == message
+
+
 def test_control_tokens_are_known_to_lark(compiler: GrammarCompiler) -> None:
     grammar = compiler.compile(Constraint("lark", 'start: "a" <|im_start|> "b"'))
     matcher = compile_grammar(TOKENS, grammar)
