@@ -75,7 +75,8 @@ class Op:
     """One operation: meaning, cases and the order of its implementations.
 
     `tolerance`: by kind of case; `<kind>-in-bf16` and `<kind>-by-tiles` are those of the native
-    levels which multiply operands as bf16, in pairs or by matrix tiles, where they are wider.
+    levels which multiply operands as bf16, in pairs (and weigh products of 4-bit integers in pairs
+    of int16) or by matrix tiles, where they are wider.
 
     `invoke(ops, inputs)` computes a case through any `Ops` over torch tensors and returns all that
     the op writes, as a tuple. `alone(inputs, index)` gives the inputs of token or row `index` by

@@ -146,6 +146,9 @@ const void* check_object(const KernelSet& kernels, const Signature& signature,
     }
     const auto& packed = object.cast<const PackedWeights&>();
     check_level(kernels, signature, packed.level);
+    if (signature.object == ObjectKind::packed_rows && packed.linear.use() != cpu::Use::rows) {
+        throw py::value_error(signature.kernel + ": object: was packed for products only");
+    }
     const cpu::LinearPanels& panels = *packed.linear.panels();
     symbols.set("K", {panels.depth});
     symbols.set("N", {panels.rows});

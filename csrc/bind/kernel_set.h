@@ -33,8 +33,8 @@ class KernelSet {
 // A packed linear layer with the level it was packed for.
 struct PackedWeights {
     PackedWeights(std::span<const cpu::MatrixSource> parts, const float* bias,
-                  cpu::Level packed_for)
-        : linear(parts, bias, packed_for), level(packed_for) {}
+                  cpu::Level packed_for, cpu::Use use)
+        : linear(parts, bias, packed_for, use), level(packed_for) {}
 
     cpu::PackedLinear linear;
     cpu::Level level;

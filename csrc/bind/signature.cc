@@ -150,7 +150,7 @@ const std::vector<Signature>& table() {
          {{"tokens", read, i32, {"T"}, "V"}, {"out", write, f32, {"T", "K"}, ""}},
          {},
          {"scale"},
-         ObjectKind::packed_linear},
+         ObjectKind::packed_rows},
         {"quantize_rows",
          {{"x", read, f32, {"T", "K"}, ""}, {"out", write, u8, {"T", "Z"}, ""}},
          {},

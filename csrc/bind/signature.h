@@ -28,7 +28,8 @@ struct Parameter {
     std::string runs_to = {};         // values ascend from 0 to this extent
 };
 
-enum class ObjectKind : uint8_t { none, packed_linear, adapter_slots, packed_experts };
+// packed_rows: a packed_linear that rows may be gathered from.
+enum class ObjectKind : uint8_t { none, packed_linear, packed_rows, adapter_slots, packed_experts };
 
 struct Signature {
     std::string kernel;

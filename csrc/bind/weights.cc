@@ -126,7 +126,7 @@ HeldSource affine_source(int bits, int group, const py::array& q, const py::arra
 
 std::shared_ptr<PackedWeights> pack(const KernelSet& kernels, ThreadPool& pool,
                                     const std::vector<HeldSource>& parts,
-                                    const std::optional<py::array>& bias) {
+                                    const std::optional<py::array>& bias, bool rows_wanted) {
     std::vector<cpu::MatrixSource> sources;
     int64_t rows = 0;
     for (const HeldSource& part : parts) {
@@ -148,7 +148,8 @@ std::shared_ptr<PackedWeights> pack(const KernelSet& kernels, ThreadPool& pool,
         bias_data = static_cast<const float*>(view.data);
     }
     const py::gil_scoped_release release;
-    auto packed = std::make_shared<PackedWeights>(sources, bias_data, kernels.level());
+    const cpu::Use use = rows_wanted ? cpu::Use::rows : cpu::Use::products;
+    auto packed = std::make_shared<PackedWeights>(sources, bias_data, kernels.level(), use);
     constexpr int64_t panels_per_task = 4;
     const int64_t panels = packed->linear.num_panels();
     pool.parallel_for((panels + panels_per_task - 1) / panels_per_task, [&](int64_t task) {
@@ -168,7 +169,7 @@ void bind_weights(py::module_& module) {
                     py::arg("super_scale") = py::none(), py::arg("super_minimum") = py::none());
     py::class_<PackedWeights, std::shared_ptr<PackedWeights>>(module, "PackedLinear")
         .def(py::init(&pack), py::arg("kernels"), py::arg("pool"), py::arg("parts"),
-             py::arg("bias") = py::none())
+             py::arg("bias") = py::none(), py::arg("rows") = false)
         .def_property_readonly("shape",
                                [](const PackedWeights& packed) {
                                    return py::make_tuple(packed.linear.panels()->rows,

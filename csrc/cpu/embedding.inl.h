@@ -53,7 +53,8 @@ PENSTOCK_INLINE float value_at(ScaleForm form, const uint8_t* values, int64_t ro
     switch (form) {
     case ScaleForm::f16: return half_at(values + 2 * row);
     case ScaleForm::f32: return bits_float(load_u32(values + 4 * row));
-    case ScaleForm::two_level: break;
+    case ScaleForm::two_level:
+    case ScaleForm::paired: break; // no table is packed so
     }
     return super * static_cast<float>(static_cast<int8_t>(values[row]));
 }

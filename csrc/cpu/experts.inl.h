@@ -215,6 +215,8 @@ PENSTOCK_INLINE void write_row(const ExpertLayer& layer, const float* from, uint
                        });
         if constexpr (kTiles)
             split_sums(to, depth, 0, depth / kUnit);
+        if constexpr (kPairedScales)
+            pair_units(to, depth);
     }
     if (layer.dense) {
         std::memcpy(to + expert_float_offset(layer.affine, depth), from,

@@ -84,6 +84,11 @@ constexpr bool has_bf16_pairs(Level level) {
     return level == Level::avx512_bf16 || level == Level::emulated_avx512_bf16;
 }
 
+// True where scales of 4-bit weights are paired, but for tables that are gathered from.
+constexpr bool has_paired_scales(Level level) {
+    return has_bf16_pairs(level);
+}
+
 // True where bf16 weights are packed for, and multiplied in, bf16 tiles.
 constexpr bool has_bf16_tiles(Level level) {
     return level == Level::amx || level == Level::emulated_amx;

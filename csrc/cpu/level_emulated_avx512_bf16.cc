@@ -5,13 +5,16 @@
 #include "cpu/attention.inl.h"
 #include "cpu/experts.inl.h"
 #include "cpu/level.h"
+#include "cpu/linear_affine.inl.h"
 #include "cpu/linear_dense.inl.h"
+#include "cpu/quantize.inl.h"
 
 namespace penstock::cpu {
 namespace emulated_avx512_bf16 {
 namespace {
 
-constexpr KernelTable kTable{{kLinearDenseKernels, kAttentionKernels, kExpertKernels},
+constexpr KernelTable kTable{{kLinearDenseKernels, kLinearAffineKernels, kQuantizeKernels,
+                              kAttentionKernels, kExpertKernels},
                              kernels_emulated_avx512};
 
 } // namespace

@@ -11,6 +11,7 @@
 //   acc = fma(minimum, scaled sum of the group's values, acc), where minima are stored
 // then out = acc + bias. float(dot) is exact: |dot| <= 32 * 255 * 127 < 2^24. At levels with tiles
 // the minima of groups of 32 are summed apart, as linear_minima.h says: out = (acc + sum) + bias.
+// Weights with paired scales have the arithmetic of linear_paired.h.
 #pragma once
 
 #include "cpu/affine_sums.h"
@@ -18,6 +19,7 @@
 #include "cpu/linear_affine_tiles.h"
 #include "cpu/linear_cut.h"
 #include "cpu/linear_minima.h"
+#include "cpu/linear_paired.h"
 #include "cpu/linear_unpacked.h"
 #include "cpu/panel_ahead.h"
 #include "cpu/panel_reader.h"
@@ -242,6 +244,8 @@ inline int64_t linear_affine_tasks(const Arguments& arguments, int) {
 // Any task of affine parts.
 inline void multiply_affine(const AffineOperands& operands, const LinearTask& task,
                             Workspace& workspace) {
+    if (kPairedScales && task.part->scale_form == ScaleForm::paired)
+        return multiply_paired(operands, task);
     switch (task.part->encoding) {
     case Encoding::affine4: multiply_format<4>(operands, task, workspace); break;
     case Encoding::affine6: multiply_format<6>(operands, task, workspace); break;

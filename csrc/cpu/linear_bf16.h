@@ -81,7 +81,8 @@ int64_t multiply_pair_rows(const PairOperands& operands, const LinearTask& task,
     }
     for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
         const uint8_t* weights = part.data + panel * part.panel_bytes;
-        F32 sum[kRows][2] = {};
+        F32 sum[kRows][2];
+        set_zero(sum);
         LinesAhead ahead = row == task.row_begin
                                ? panels_ahead(task, panel, 1, ceil_div(pairs, kPairsEach))
                                : LinesAhead();

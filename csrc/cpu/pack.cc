@@ -52,7 +52,14 @@ ScaleForm scale_form(const MatrixSource& source) {
     return halves ? ScaleForm::f16 : ScaleForm::f32;
 }
 
-PanelPart affine_part(const MatrixSource& source) {
+// Centred quants times activations fit 16 bits, as do all scales that float16 holds, near enough.
+bool pairs(const MatrixSource& source, Encoding encoding, Level level, Use use) {
+    return has_paired_scales(level) && use == Use::products && encoding == Encoding::affine4 &&
+           scale_form(source) == ScaleForm::f16 && source.group == kUnit &&
+           source.depth % (2 * kUnit) == 0;
+}
+
+PanelPart affine_part(const MatrixSource& source, Level level, Use use) {
     PanelPart part;
     part.encoding = source.bits == 4        ? Encoding::affine4
                     : fits_six_bits(source) ? Encoding::affine6
@@ -61,9 +68,13 @@ PanelPart affine_part(const MatrixSource& source) {
     part.stored_minimum = source.minimum != nullptr;
     part.group = source.group;
     part.zero_point = part.stored_minimum ? 0 : source.zero_point;
+    if (pairs(source, part.encoding, level, use)) {
+        part.scale_form = ScaleForm::paired;
+        part.stored_minimum = part.zero_point != kPairedCentre;
+    }
     const int64_t units = source.depth / kUnit;
     const int64_t supers = (units + kUnitsPerSuper - 1) / kUnitsPerSuper;
-    part.panel_bytes = units * unit_bytes(part) + supers * super_bytes(part);
+    part.panel_bytes = head_bytes(part) + units * unit_bytes(part) + supers * super_bytes(part);
     return part;
 }
 
@@ -134,12 +145,14 @@ std::string refusal(std::span<const MatrixSource> parts) {
     return {};
 }
 
-PackedLinear::PackedLinear(std::span<const MatrixSource> parts, const float* bias, Level level)
-    : sources_(parts.begin(), parts.end()) {
+PackedLinear::PackedLinear(std::span<const MatrixSource> parts, const float* bias, Level level,
+                           Use use)
+    : sources_(parts.begin(), parts.end()), use_(use) {
     assert(refusal(parts).empty());
     std::vector<size_t> offsets;
     for (const MatrixSource& source : sources_) {
-        PanelPart part = source.dense == nullptr ? affine_part(source) : dense_part(source, level);
+        PanelPart part =
+            source.dense == nullptr ? affine_part(source, level, use) : dense_part(source, level);
         part.rows = source.rows;
         part.column = panels_.rows;
         part.panels = (source.rows + kPanelRows - 1) / kPanelRows;

@@ -37,6 +37,10 @@ struct MatrixSource {
     const uint16_t* super_minimum = nullptr; // likewise, where `minimum` is given
 };
 
+// What packed matrices are for. Products may take the scales of `products` in a form that is not
+// exact; rows of `rows` are the source's.
+enum class Use : uint8_t { products, rows };
+
 // Why these matrices cannot be packed together, naming the part; empty where they can.
 std::string refusal(std::span<const MatrixSource> parts);
 
@@ -45,14 +49,15 @@ std::string refusal(std::span<const MatrixSource> parts);
 //
 //     PackedLinear packed(parts, bias, level);            // refusal(parts) must be empty
 //     pool: packed.pack_panels(begin, end) over [0, packed.num_panels()), in any cut, any order
-//     arguments.object = packed.panels();                  // for linear_* and for embedding
+//     arguments.object = packed.panels();   // for linear_*; for embedding too, with Use::rows
 //
 // An embedding that is tied to the head is the head: `embedding` gathers from the same panels.
 class PackedLinear {
   public:
     // Chooses the encoding and allocates; reads quants of 8-bit parts once (to see whether 6 bits
     // hold them). `bias`: [sum rows] float32 or null; copied.
-    PackedLinear(std::span<const MatrixSource> parts, const float* bias, Level level);
+    PackedLinear(std::span<const MatrixSource> parts, const float* bias, Level level,
+                 Use use = Use::products);
 
     PackedLinear(const PackedLinear&) = delete;
     PackedLinear& operator=(const PackedLinear&) = delete;
@@ -68,6 +73,9 @@ class PackedLinear {
     bool has_affine() const;
     bool has_dense() const;
 
+    // What it was packed for.
+    Use use() const { return use_; }
+
     // Memory held by the panels.
     size_t size_bytes() const { return size_bytes_; }
 
@@ -77,6 +85,7 @@ class PackedLinear {
     std::vector<MatrixSource> sources_;
     std::vector<float> bias_;
     WeightBlock memory_;
+    Use use_;
     int64_t num_panels_ = 0;
     size_t size_bytes_ = 0;
 };

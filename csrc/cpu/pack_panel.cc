@@ -1,7 +1,10 @@
 #include "cpu/pack_panel.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "cpu/half.h"
 
@@ -114,13 +117,71 @@ uint8_t* pack_group(const Values& source, ScaleForm form, Rows rows, int64_t gro
     case ScaleForm::two_level:
         return pack_column(static_cast<const uint8_t*>(source.values) + offset, source.groups, rows,
                            to);
-    case ScaleForm::f32: break;
+    case ScaleForm::f32:
+    case ScaleForm::paired: break; // those are packed apart
     }
     for (int64_t lane = 0; lane < rows.count; ++lane) {
         const float value = source.at(rows.first + lane, group);
         std::memcpy(to + 4 * lane, &value, 4);
     }
     return to + 4 * kPanelRows;
+}
+
+constexpr double kLargestInt16 = 32767.0;
+
+int16_t nearest_int16(double value) {
+    return static_cast<int16_t>(std::clamp(std::nearbyint(value), -kLargestInt16, kLargestInt16));
+}
+
+// Fills the lane of one row in the heads of a panel of paired scales, which panel.h describes:
+// steps, and of each two units, `pair_bytes` apart, scales and minima.
+void pack_paired_scales(const MatrixSource& source, const Values& scales, const Values& minima,
+                        int64_t row, int64_t lane, bool stored_minimum, uint8_t* panel,
+                        int64_t pair_bytes) {
+    std::vector<std::array<double, 2>> groups(static_cast<size_t>(scales.groups));
+    double largest = 0.0; // a NaN stays
+    for (int64_t unit = 0; unit < scales.groups; ++unit) {
+        const double scale = scales.at(row, unit);
+        const double minimum =
+            source.minimum != nullptr ? minima.at(row, unit) : -source.zero_point * scale;
+        const double centred = (minimum + kPairedCentre * scale) / kPairedCentre;
+        groups[static_cast<size_t>(unit)] = {scale, centred};
+        for (const double value : {scale, centred}) {
+            const double size = std::fabs(value);
+            largest = size > largest || std::isnan(size) ? size : largest;
+        }
+    }
+    const auto step = static_cast<float>(largest / kLargestInt16);
+    std::memcpy(panel + lane * 4, &step, sizeof step);
+    const bool usable = step > 0.0f && std::isfinite(step);
+    const double inverse = usable ? 1.0 / step : 0.0;
+    for (int64_t unit = 0; unit < scales.groups; ++unit) {
+        uint8_t* to = panel + 4 * kPanelRows + unit / 2 * pair_bytes + 4 * lane + unit % 2 * 2;
+        for (const double value : groups[static_cast<size_t>(unit)]) {
+            const int16_t rounded = usable ? nearest_int16(value * inverse) : int16_t{0};
+            std::memcpy(to, &rounded, sizeof rounded);
+            to += 4 * kPanelRows;
+            if (!stored_minimum)
+                break;
+        }
+    }
+}
+
+void pack_paired(const MatrixSource& source, const PanelPart& part, Rows rows, uint8_t* to) {
+    const int64_t units = source.depth / kUnit, pair_bytes = 2 * unit_bytes(part);
+    const Values scales{source.scale, source.scale_dtype, nullptr, source.group, units, 0};
+    const Values minima{source.minimum, source.minimum_dtype, nullptr, source.group, units, 0};
+    const int64_t unit_quants = 4 * kStepBytes;
+    for (int64_t lane = 0; lane < rows.count; ++lane) {
+        const int64_t row = rows.first + lane;
+        pack_paired_scales(source, scales, minima, row, lane, part.stored_minimum, to, pair_bytes);
+        const uint8_t* quants = source.q + row * units * Affine4::kSourceBytes;
+        for (int64_t unit = 0; unit < units; ++unit) {
+            uint8_t* pair = to + head_bytes(part) + (unit / 2 + 1) * pair_bytes - 2 * unit_quants;
+            Affine4::pack(quants + unit * Affine4::kSourceBytes,
+                          pair + unit % 2 * unit_quants + 4 * lane);
+        }
+    }
 }
 
 template <class Quants>
@@ -192,6 +253,8 @@ void pack_panel(const MatrixSource& source, const PanelPart& part, int64_t panel
     const bool padded = rows.count < kPanelRows || part.encoding == Encoding::dense_bf16;
     if (padded)
         std::memset(to, 0, static_cast<size_t>(part.panel_bytes));
+    if (part.scale_form == ScaleForm::paired)
+        return pack_paired(source, part, rows, to);
     switch (part.encoding) {
     case Encoding::affine4: pack_affine<Affine4>(source, part, rows, to); break;
     case Encoding::affine6: pack_affine<Affine6>(source, part, rows, to); break;

@@ -17,6 +17,13 @@
 // Scales and minima are f16, f32, or int8 multipliers of the f16 super values (two-level): always
 // the exact values of the source, near its size.
 //
+// Paired scales, of affine4 with f16 scales in groups of 32 and an even number of units, at levels
+// that multiply them (linear_paired.h): f32 steps [16]; then for each two units scales
+// int16[16][2], minima int16[16][2] where stored, and the quants of both. scale = value * step and
+// scale * 8 + minimum = value * 8 * step, whose values reach to +-32767 in each row: off by at most
+// 2^-16 of the largest, far less than what rounded activations are off. So no embedding is
+// packed thus.
+//
 // Dense panels: element [k][row], f32 or f16; bf16 as [k / 2][row][2], K padded with zeros to a
 // multiple of 2, or of 32 at levels with bf16 tiles, whose operand this is.
 #pragma once
@@ -31,7 +38,7 @@ constexpr int kUnit = 32;         // k that share one activation scale
 constexpr int kUnitsPerSuper = 8; // units that share one super scale
 
 enum class Encoding : uint8_t { affine4, affine6, affine8, dense_f32, dense_f16, dense_bf16 };
-enum class ScaleForm : uint8_t { f16, f32, two_level };
+enum class ScaleForm : uint8_t { f16, f32, two_level, paired };
 
 constexpr bool is_affine(Encoding encoding) {
     return encoding <= Encoding::affine8;
@@ -46,7 +53,7 @@ struct PanelPart {
     int64_t column = 0; // its first output column
     Encoding encoding = Encoding::affine8;
     ScaleForm scale_form = ScaleForm::f16;
-    bool stored_minimum = false; // else minimum = -zero_point * scale
+    bool stored_minimum = false; // else minimum = -zero_point * scale; with paired scales, of q - 8
     int32_t group = kUnit;
     int32_t zero_point = 0;
 };
@@ -64,15 +71,34 @@ struct LinearPanels {
 //
 // Rows are QuantizedUnit[K / 32], padded to a multiple of 64 bytes; then, for levels with tiles,
 // the units' scaled sums as bf16, [K / 32 padded with zeros to a multiple of 32]: the nearest ones,
-// and those of what they leave.
+// and those of what they leave. For levels with paired scales, PairedRowUnits in their place.
 struct QuantizedUnit {
     int8_t value[kUnit];
     float scale;
     float scaled_sum; // scale * float(sum of the 32 values)
     int16_t sum[2];   // of the first and of the second 16 values
-    int32_t padding;
+    int32_t centre;   // -kPairedCentre times the sum of the 32 values
 };
 static_assert(sizeof(QuantizedUnit) == 48);
+
+// Scales and scaled sums of two units, as products of paired scales take them:
+// scale = value * step / 2^15, and scaled sum = value * step / 8.
+struct PairedUnits {
+    int16_t scale[2]; // at most kPairedLargest
+    int16_t sum[2];
+};
+constexpr float kPairedLargest = 16383.0f;
+
+constexpr int kPairedCentre = 8; // what is subtracted from quants
+
+// What begins those of a row: PairedUnits[K / 64] follow.
+struct PairedRowUnits {
+    float step;
+    int32_t padding;
+
+    const PairedUnits* pairs() const { return reinterpret_cast<const PairedUnits*>(this + 1); }
+    PairedUnits* pairs() { return reinterpret_cast<PairedUnits*>(this + 1); }
+};
 
 constexpr int64_t kSumStep = 32; // units that one product of scaled sums takes
 
@@ -86,11 +112,15 @@ constexpr int64_t quantized_units_bytes(int64_t depth) {
 
 constexpr int64_t quantized_row_bytes(int64_t depth) {
     return quantized_units_bytes(depth) +
-           2 * sum_steps(depth) * kSumStep * static_cast<int64_t>(sizeof(uint16_t));
+           2 * sum_steps(depth) * kSumStep * static_cast<int64_t>(sizeof(uint16_t)) + 64;
+}
+
+inline const PairedRowUnits* paired_units(const uint8_t* row, int64_t depth) {
+    return reinterpret_cast<const PairedRowUnits*>(row + quantized_units_bytes(depth));
 }
 
 constexpr int64_t scale_bytes(ScaleForm form) {
-    return form == ScaleForm::f32 ? 4 : form == ScaleForm::f16 ? 2 : 1;
+    return form == ScaleForm::f32 ? 4 : form == ScaleForm::two_level ? 1 : 2;
 }
 
 // Bytes of one unit of an affine panel, without the super values.
@@ -101,6 +131,11 @@ constexpr int64_t unit_bytes(const PanelPart& part) {
     const int64_t groups = kUnit / part.group;
     return kPanelRows *
            (quants + groups * scale_bytes(part.scale_form) * (part.stored_minimum ? 2 : 1));
+}
+
+// Bytes that precede the first unit of a panel.
+constexpr int64_t head_bytes(const PanelPart& part) {
+    return part.scale_form == ScaleForm::paired ? 4 * kPanelRows : 0;
 }
 
 // Bytes of the super values that precede every eighth unit.

@@ -45,7 +45,8 @@ PENSTOCK_INLINE F32 load_values(const uint8_t* from, ScaleForm form, const F32& 
     switch (form) {
     case ScaleForm::f16: return load_f16(reinterpret_cast<const uint16_t*>(from));
     case ScaleForm::f32: return load(reinterpret_cast<const float*>(from));
-    case ScaleForm::two_level: break;
+    case ScaleForm::two_level:
+    case ScaleForm::paired: break; // which has products of its own
     }
     return to_float(load_i8(reinterpret_cast<const int8_t*>(from))) * super;
 }

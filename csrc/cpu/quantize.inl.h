@@ -1,9 +1,8 @@
 // quantize_rows: float32 activations to int8, symmetric, in groups of 32 along K.
 //
 //   tensor[0]  x [M, K] float32, K a multiple of 32
-//   tensor[1]  quantized [M, quantized_row_bytes(K)] u8, 64-byte aligned: QuantizedUnit[K / 32],
-//   and
-//              their sums in bf16 where the level has tiles
+//   tensor[1]  quantized [M, quantized_row_bytes(K)] u8, 64-byte aligned: QuantizedUnit[K / 32]
+//              and their sums in bf16 where the level has tiles, or what paired scales need
 //
 // value = x * (127 / max|x|), rounded half to even; scale = sum(x value) / sum(value^2), the one
 // that fits these integers best: a thirtieth less error than max|x| / 127 itself. The first sum
@@ -13,6 +12,7 @@
 // silently wrong.
 #pragma once
 
+#include "cpu/int16_pairs.h"
 #include "cpu/panel.h"
 #include "cpu/simd.h"
 #include "cpu/tiles.h"
@@ -82,7 +82,7 @@ PENSTOCK_INLINE void quantize_unit(const float* x, QuantizedUnit& unit) {
     unit.scaled_sum = unit.scale * (first + second);
     unit.sum[0] = static_cast<int16_t>(first);
     unit.sum[1] = static_cast<int16_t>(second);
-    unit.padding = 0;
+    unit.centre = -kPairedCentre * static_cast<int32_t>(first + second);
 }
 
 // Eight units, whose sums over lanes are folded together: alone, those take longer than all else.
@@ -117,15 +117,16 @@ PENSTOCK_INLINE void quantize_eight(const Eight& eight) {
     }
     const F32 of_first = reduce_add_each(first), of_second = reduce_add_each(second);
     float scale[kLanes], scaled_sum[kLanes];
-    int32_t sums[kLanes]; // as two int16, the first one low
+    int32_t centre[kLanes], sums[kLanes]; // sums: as two int16, the first one low
     store(scale, fitted);
     store(scaled_sum, fitted * (of_first + of_second));
+    store(centre, to_int(broadcast(float{-kPairedCentre}) * (of_first + of_second)));
     store(sums, (to_int(of_first) & broadcast(0xffff)) | shift_left<16>(to_int(of_second)));
     for (int i = 0; i < 8; ++i) {
         eight.unit[i]->scale = scale[i];
         eight.unit[i]->scaled_sum = scaled_sum[i];
         std::memcpy(eight.unit[i]->sum, &sums[i], sizeof sums[i]);
-        eight.unit[i]->padding = 0;
+        eight.unit[i]->centre = centre[i];
     }
 }
 
@@ -177,8 +178,38 @@ PENSTOCK_INLINE void split_sums(uint8_t* row, int64_t depth, int64_t begin, int6
     }
 }
 
+// What products of paired scales take of a quantized row. An odd last unit has no pair.
+PENSTOCK_INLINE void pair_units(uint8_t* row, int64_t depth) {
+    const auto* units = reinterpret_cast<const QuantizedUnit*>(row);
+    auto* paired = reinterpret_cast<PairedRowUnits*>(row + quantized_units_bytes(depth));
+    uint32_t bits = 0; // of the largest scale; those of a NaN are larger still
+    for (int64_t unit = 0; unit < depth / kUnit; ++unit) {
+        const uint32_t of_unit = float_bits(units[unit].scale) & 0x7fffffffU;
+        bits = of_unit > bits ? of_unit : bits;
+    }
+    const float largest = bits_float(bits), factor = kPairedLargest / largest;
+    const float inverse = factor > 0.0f && factor < __builtin_inff() ? factor : 0.0f;
+    paired->step = largest * (32768.0f / kPairedLargest); // not finite where a product must not be
+    paired->padding = 0;
+    for (int64_t unit = 0; unit < depth / (2 * kUnit) * 2; ++unit) {
+        PairedUnits& pair = paired->pairs()[unit / 2];
+        const float scale = units[unit].scale * inverse;
+        const float sum = units[unit].scaled_sum * inverse * 0x1p-12f;
+        pair.scale[unit % 2] = static_cast<int16_t>(__builtin_lrintf(scale));
+        pair.sum[unit % 2] = static_cast<int16_t>(__builtin_lrintf(sum));
+    }
+}
+
 // Units of a task, counted through all rows: about a microsecond of work.
 constexpr int64_t kQuantizeTaskUnits = 128;
+
+// Units of a task whose rows have `row_units` units: whole rows, where what a row needs beside its
+// units depends on all of them.
+PENSTOCK_INLINE int64_t quantize_task_units(int64_t row_units) {
+    if (!kPairedScales)
+        return kQuantizeTaskUnits;
+    return row_units < kQuantizeTaskUnits ? kQuantizeTaskUnits / row_units * row_units : row_units;
+}
 
 inline int quantize_phases(const Arguments&) {
     return 1;
@@ -186,17 +217,17 @@ inline int quantize_phases(const Arguments&) {
 
 inline int64_t quantize_tasks(const Arguments& arguments, int) {
     const TensorView& x = arguments.tensor[0];
-    const int64_t units = x.shape[0] * (x.shape[1] / kUnit);
-    return (units + kQuantizeTaskUnits - 1) / kQuantizeTaskUnits;
+    const int64_t row_units = x.shape[1] / kUnit;
+    return ceil_div(x.shape[0] * row_units, quantize_task_units(row_units));
 }
 
 inline void quantize_run(const Arguments& arguments, int, int64_t task, Workspace&) {
     const TensorView& x = arguments.tensor[0];
     const TensorView& quantized = arguments.tensor[1];
     const int64_t row_units = x.shape[1] / kUnit;
-    const int64_t begin = task * kQuantizeTaskUnits;
+    const int64_t units = quantize_task_units(row_units), begin = task * units;
     const int64_t total = x.shape[0] * row_units;
-    const int64_t end = begin + kQuantizeTaskUnits < total ? begin + kQuantizeTaskUnits : total;
+    const int64_t end = begin + units < total ? begin + units : total;
     int64_t row = begin / row_units, unit = begin % row_units;
     quantize_units(end - begin, [&](int64_t, const float*& from, QuantizedUnit*& to) {
         from = x.row<float>(row) + unit * kUnit;
@@ -212,6 +243,10 @@ inline void quantize_run(const Arguments& arguments, int, int64_t task, Workspac
                        last - of_row);
             next = last;
         }
+    }
+    if constexpr (kPairedScales) {
+        for (int64_t next = begin; next < end; next += row_units)
+            pair_units(quantized.row<uint8_t>(next / row_units), x.shape[1]);
     }
 }
 

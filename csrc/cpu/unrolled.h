@@ -20,6 +20,15 @@ PENSTOCK_INLINE void unrolled(const Function& f) {
     }
 }
 
+// Zeros in registers. GCC writes a large array that begins with `= {}` to memory first, a few dozen
+// cycles for each block of a product.
+template <int rows, int columns>
+PENSTOCK_INLINE void set_zero(F32 (&sums)[rows][columns]) {
+    unrolled<rows * columns>([&](auto i) {
+        sums[decltype(i)::value / columns][decltype(i)::value % columns] = broadcast(0.0f);
+    });
+}
+
 // f(Index<count>) for a count from 1 to `most` that is known when it runs.
 template <int most, class Function>
 PENSTOCK_INLINE void with_count(int64_t count, const Function& f) {

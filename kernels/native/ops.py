@@ -35,8 +35,11 @@ class SinkOps(Generic[Tensor]):
         return str(self._sink.kernels.level)
 
     def pack_linear(self, weight: Linear) -> Any:
+        return self._pack(weight)
+
+    def _pack(self, weight: Linear, rows: bool = False) -> Any:
         parts = [matrix_source(part) for part in weight.parts]
-        return _native.PackedLinear(self._sink.kernels, self._sink.pool, parts, weight.bias)
+        return _native.PackedLinear(self._sink.kernels, self._sink.pool, parts, weight.bias, rows)
 
     def pack_head(self, weight: Linear) -> Any:
         return self.pack_linear(weight)
@@ -48,11 +51,11 @@ class SinkOps(Generic[Tensor]):
 
     def pack_embedding(self, table: Matrix) -> Any:
         """The same packed form as that of a head."""
-        return self.pack_linear(Linear((table,)))
+        return self._pack(Linear((table,)), rows=True)
 
     def pack_tied(self, table: Matrix) -> tuple[Any, Any]:
         """One packed form serves both."""
-        packed = self.pack_linear(Linear((table,)))
+        packed = self._pack(Linear((table,)), rows=True)
         return packed, packed
 
     def constant(self, array: Any) -> Any:

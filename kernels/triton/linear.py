@@ -199,4 +199,6 @@ def _dense(out, x, part: PackedDense, bias, first_column: int, invariant: bool =
     )
 
 
-LINEAR.register(Impl("triton", linear, why_not, pack_linear, invariant_kinds=("integer",)))
+LINEAR.register(
+    Impl("triton", linear, why_not, pack_linear, invariant_kinds=("integer", "nibbles"))
+)

@@ -117,7 +117,8 @@ class PackedExperts:
         """(E, F, W)."""
 
 class PackedLinear:
-    """Weights packed for a level, in parallel and with the GIL released."""
+    """Weights packed for a level, in parallel and with the GIL released. With `rows` so that the
+    kernel `embedding` may gather from them."""
 
     def __init__(
         self,
@@ -125,6 +126,7 @@ class PackedLinear:
         pool: ThreadPool,
         parts: Sequence[MatrixSource],
         bias: Array | None = None,
+        rows: bool = False,
     ) -> None: ...
     @property
     def shape(self) -> tuple[int, int]: ...

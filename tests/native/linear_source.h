@@ -6,10 +6,12 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "check.h"
 #include "cpu/half.h"
 #include "cpu/pack.h"
 
@@ -216,7 +218,7 @@ inline std::vector<QuantizedUnit> quantized(const float* x, int64_t depth, Level
         units[u].scaled_sum = scale * static_cast<float>(sum[0] + sum[1]);
         units[u].sum[0] = static_cast<int16_t>(sum[0]);
         units[u].sum[1] = static_cast<int16_t>(sum[1]);
-        units[u].padding = 0;
+        units[u].centre = -8 * (sum[0] + sum[1]);
     }
     return units;
 }
@@ -278,6 +280,59 @@ inline float affine_product(const Matrix& matrix, int64_t row, const std::vector
         }
     }
     return minima_by_tiles ? acc + minimum_product(matrix, row, x) : acc;
+}
+
+// Whether a matrix that is not gathered from has paired scales.
+inline bool is_paired(const Matrix& matrix, Level level) {
+    const Format& format = matrix.format;
+    return has_paired_scales(level) && format.bits == 4 && format.group == 32 &&
+           format.scales == DType::f16 && matrix.depth % 64 == 0;
+}
+
+// A number as a multiple of a step that reaches to +-32767 or, of a row of activations, 16383.
+inline int64_t multiple(double value, double step) {
+    return step > 0.0 && std::isfinite(step) ? std::lrint(value * (1.0 / step)) : 0;
+}
+
+// The answer, but for the bias, of an output of a matrix with paired scales.
+inline float paired_product(const Matrix& matrix, int64_t row,
+                            const std::vector<QuantizedUnit>& x) {
+    const size_t units = x.size(), first = static_cast<size_t>(row) * units;
+    const auto scale = [&](size_t unit) { return double{matrix.scale_value[first + unit]}; };
+    const auto minimum = [&](size_t unit) {
+        const double stored = matrix.format.minimum ? matrix.minimum_value[first + unit]
+                                                    : -matrix.format.zero_point * scale(unit);
+        return stored + 8.0 * scale(unit);
+    };
+    double of_weights = 0.0;
+    float of_row = 0.0f;
+    for (size_t unit = 0; unit < units; ++unit) {
+        of_weights = std::max({of_weights, std::fabs(scale(unit)), std::fabs(minimum(unit) / 8.0)});
+        of_row = std::max(of_row, x[unit].scale);
+    }
+    const auto step = static_cast<float>(of_weights / 32767.0);
+    const float inverse = 16383.0f / of_row;
+    const bool usable = inverse > 0.0f && std::isfinite(inverse);
+    const auto of_activations = [&](float value) -> int64_t {
+        return usable ? std::lrint(value) : 0;
+    };
+    float acc = 0.0f;
+    for (size_t pair = 0; pair < units; pair += 2) {
+        int64_t sum = 0;
+        for (size_t unit = pair; unit < pair + 2; ++unit) {
+            int64_t dot = 0;
+            for (size_t k = 0; k < kUnit; ++k)
+                dot += (matrix.q[(first + unit) * kUnit + k] - 8) * x[unit].value[k];
+            const int64_t both =
+                multiple(scale(unit), step) * of_activations(x[unit].scale * inverse) + (1 << 14);
+            sum += dot * (both >> 15);
+            sum += multiple(minimum(unit), 8.0 * step) *
+                   of_activations(x[unit].scaled_sum * inverse / 4096.0f);
+        }
+        CHECK(std::abs(sum) <= std::numeric_limits<int32_t>::max());
+        acc += static_cast<float>(sum);
+    }
+    return acc * step * (of_row * (32768.0f / 16383.0f));
 }
 
 inline float dense_product(const Matrix& matrix, int64_t row, const float* x, Level level) {

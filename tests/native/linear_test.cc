@@ -69,13 +69,13 @@ void run(Level level, const char* name, const Arguments& arguments) {
     }
 }
 
-std::unique_ptr<PackedLinear> pack(const std::vector<Matrix>& parts, const float* bias,
-                                   Level level) {
+std::unique_ptr<PackedLinear> pack(const std::vector<Matrix>& parts, const float* bias, Level level,
+                                   Use use = Use::products) {
     std::vector<MatrixSource> sources;
     for (const Matrix& part : parts)
         sources.push_back(part.source());
     CHECK(refusal(sources).empty());
-    auto packed = std::make_unique<PackedLinear>(sources, bias, level);
+    auto packed = std::make_unique<PackedLinear>(sources, bias, level, use);
     // Ranges that cut parts in the middle, out of order.
     const int64_t half = packed->num_panels() / 2;
     packed->pack_panels(half, packed->num_panels());
@@ -121,6 +121,8 @@ bool same(float a, float b) {
 
 float expected(const Matrix& matrix, int64_t n, const float* x,
                const std::vector<QuantizedUnit>& quanta, Level level) {
+    if (matrix.dense.empty() && is_paired(matrix, level))
+        return paired_product(matrix, n, quanta);
     if (matrix.dense.empty())
         return affine_product(matrix, n, quanta, level);
     if (matrix.dense_type == DType::bf16 && has_bf16_tiles(level))
@@ -186,6 +188,66 @@ void minima_of_long_rows_multiply_exactly() {
                 check_product({matrix}, {}, draw_x(random, rows * kDepth), rows, level);
             }
         }
+    }
+}
+
+void pairs_of_units_multiply_exactly() {
+    std::mt19937 random(9);
+    for (const Level level : levels()) {
+        for (Format format : kAffineFormats) {
+            if (format.bits != 4 || format.group != kUnit)
+                continue;
+            for (const int zero_point : {0, 7, 8, 15}) {
+                format.zero_point = format.minimum ? 0 : zero_point;
+                for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 19, 101}) {
+                    const Matrix matrix = draw_affine(random, format, 37, 320);
+                    std::vector<float> x = draw_x(random, rows * 320);
+                    // A unit beside which all others hardly count, and one that does not count.
+                    for (int64_t k = 0; k < kUnit && rows > 4; ++k) {
+                        x[static_cast<size_t>(3 * 320 + 64 + k)] *= 1e4f;
+                        x[static_cast<size_t>(4 * 320 + k)] *= 1e-9f;
+                    }
+                    check_product({matrix}, draw_x(random, 37), x, rows, level);
+                }
+            }
+        }
+    }
+}
+
+// What paired scales leave out, beside what rounding activations does: the products of an exactly
+// held row with paired scales, and with the scales that embeddings keep, hardly differ.
+void paired_scales_are_near_the_exact_ones() {
+    std::mt19937 random(10);
+    constexpr int64_t kDepth = 1024, kRows = 64;
+    for (const Level level : levels()) {
+        const Matrix matrix = draw_affine(random, kAffineFormats[1], kRows, kDepth);
+        const std::vector<float> x = draw_x(random, kDepth);
+        const auto paired = multiply(*pack({matrix}, nullptr, level), x, 1, level, 1);
+        const auto exact = multiply(*pack({matrix}, nullptr, level, Use::rows), x, 1, level, 1);
+        double off = 0.0, rounding = 0.0;
+        for (int64_t n = 0; n < kRows; ++n) {
+            double want = 0.0;
+            for (int64_t k = 0; k < kDepth; ++k)
+                want += double{matrix.weight(n, k)} * x[static_cast<size_t>(k)];
+            off +=
+                std::pow(double{paired[static_cast<size_t>(n)]} - exact[static_cast<size_t>(n)], 2);
+            rounding += std::pow(want - exact[static_cast<size_t>(n)], 2);
+        }
+        CHECK(off < 1e-2 * rounding);
+        CHECK(!has_paired_scales(level) || off > 0.0);
+    }
+}
+
+void weights_that_are_not_finite_show() {
+    std::mt19937 random(11);
+    Matrix matrix = draw_affine(random, kAffineFormats[0], 3, 64);
+    const uint16_t bad[] = {f32_to_f16(std::numeric_limits<float>::infinity()),
+                            f32_to_f16(std::nanf(""))};
+    std::memcpy(matrix.scale.data() + 2, &bad[0], 2);     // row 0, its second unit
+    std::memcpy(matrix.scale.data() + 2 * 2, &bad[1], 2); // row 1, its first unit
+    for (const Level level : levels()) {
+        const auto out = multiply(*pack({matrix}, nullptr, level), draw_x(random, 64), 1, level, 1);
+        CHECK(!std::isfinite(out[0]) && !std::isfinite(out[1]) && std::isfinite(out[2]));
     }
 }
 
@@ -289,7 +351,7 @@ void dense_products_sum_in_the_documented_order() {
 }
 
 void embedding_returns_the_exact_rows(const Matrix& matrix, Level level) {
-    const auto packed = pack({matrix}, nullptr, level);
+    const auto packed = pack({matrix}, nullptr, level, Use::rows);
     std::vector<int32_t> tokens;
     for (int32_t token = 0; token < matrix.rows; ++token) {
         tokens.push_back(static_cast<int32_t>(matrix.rows) - 1 - token);
@@ -360,6 +422,9 @@ int main(int count, char** arguments) {
     choose_levels(count - 1, arguments + 1);
     every_affine_format_multiplies_exactly();
     minima_of_long_rows_multiply_exactly();
+    pairs_of_units_multiply_exactly();
+    paired_scales_are_near_the_exact_ones();
+    weights_that_are_not_finite_show();
     extreme_integers_are_summed_exactly();
     awkward_activations_are_quantized_as_defined();
     parts_of_different_kinds_share_one_output();

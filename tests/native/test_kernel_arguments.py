@@ -187,3 +187,12 @@ def test_bias_of_wrong_length_is_refused() -> None:
         native.PackedLinear(
             native.KernelSet("auto"), native.ThreadPool(1), [source], np.zeros(5, np.float32)
         )
+
+
+def test_rows_of_weights_that_were_packed_for_products_are_refused() -> None:
+    source = native.MatrixSource.dense(np.zeros((4, 32), np.float32), "float32")
+    kernels = native.KernelSet("auto")
+    packed = native.PackedLinear(kernels, native.ThreadPool(1), [source])
+    tokens, out = np.zeros(2, np.int32), np.zeros((2, 32), np.float32)
+    with pytest.raises(ValueError, match="embedding: object: was packed for products only"):
+        kernels.call(native.ThreadPool(1), "embedding", [tokens, out], [], [1.0], packed)
