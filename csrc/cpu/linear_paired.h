@@ -114,13 +114,13 @@ void multiply_paired_rows(const AffineOperands& operands, const PanelPart& part,
         F32 acc[kRows][kPanelsBeside];
         set_zero(acc);
         multiply_pairs<kMinimum, kRows>(beside.data, depth / kUnit, rows, ahead, acc);
-        for (int m = 0; m < kRows; ++m) {
-            for (int j = 0; j < kPanelsBeside; ++j) {
-                const F32 total[] = {acc[m][j] * load(steps[j]) * broadcast(rows[m].paired->step)};
-                store_panel(*operands.linear, part, beside.index[j], total,
-                            operands.out + (row + m) * operands.out_stride);
-            }
-        }
+        unrolled<kRows * kPanelsBeside>([&](auto i) { // so that sums stay in registers
+            constexpr int m = decltype(i)::value / kPanelsBeside;
+            constexpr int j = decltype(i)::value % kPanelsBeside;
+            const F32 total[] = {acc[m][j] * load(steps[j]) * broadcast(rows[m].paired->step)};
+            store_panel(*operands.linear, part, beside.index[j], total,
+                        operands.out + (row + m) * operands.out_stride);
+        });
     }
 }
 
