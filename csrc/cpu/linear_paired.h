@@ -63,9 +63,10 @@ template <bool kMinimum, int kRows>
 PENSTOCK_INLINE void multiply_pairs(const uint8_t* (&panel)[kPanelsBeside], int64_t units,
                                     const PairedRow* rows, LinesAhead& ahead,
                                     F32 (&acc)[kRows][kPanelsBeside]) {
+    LinesAhead own = ahead; // in registers
     constexpr int64_t kPairBytes = 2 * kPanelRows * sizeof(int16_t);
     for (int64_t unit = 0; unit < units; unit += 2) {
-        ahead.step();
+        own.step();
         const int16_t* scales[kPanelsBeside];
         for (int j = 0; j < kPanelsBeside; ++j) {
             scales[j] = reinterpret_cast<const int16_t*>(panel[j]);
@@ -93,6 +94,7 @@ PENSTOCK_INLINE void multiply_pairs(const uint8_t* (&panel)[kPanelsBeside], int6
             }
         });
     }
+    ahead = own;
 }
 
 template <bool kMinimum, int kRows>
