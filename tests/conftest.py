@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 from databases import each_database, postgres_cluster, postgres_schemas, postgres_url
+from hypothesis import HealthCheck, settings
 
 __all__ = ["each_database", "postgres_cluster", "postgres_schemas", "postgres_url"]
+
+# No example of a property test has a time limit, neither its run nor its drawing: tests judge
+# behaviour, and the machine may be busy.
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("house")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
