@@ -100,11 +100,13 @@ PENSTOCK_INLINE void find_inverses(Eight& eight) {
 }
 
 PENSTOCK_INLINE void quantize_eight(const Eight& eight) {
-    F32 matched[8], squares[8], first[8], second[8];
+    // The sums of both halves are added up as one number: each is below half of this.
+    constexpr float kSecond = 4096.0f;
+    F32 matched[8], squares[8], both[8];
     for (int i = 0; i < 8; ++i) {
         const UnitSums sums = round_unit(eight.x[i], eight.inverse[i], eight.unit[i]->value);
         matched[i] = sums.matched, squares[i] = sums.squares;
-        first[i] = sums.values[0], second[i] = sums.values[1];
+        both[i] = fma(sums.values[1], broadcast(kSecond), sums.values[0]);
     }
     const F32 factor = load(eight.inverse);
     const F32 fitted = reduce_add_each(matched) / reduce_add_each(squares) / factor;
@@ -115,7 +117,9 @@ PENSTOCK_INLINE void quantize_eight(const Eight& eight) {
             quantize_unit(eight.x[i], *eight.unit[i]);
         return;
     }
-    const F32 of_first = reduce_add_each(first), of_second = reduce_add_each(second);
+    const F32 of_both = reduce_add_each(both);
+    const F32 of_second = round_even(of_both * broadcast(1.0f / kSecond));
+    const F32 of_first = fnma(of_second, broadcast(kSecond), of_both);
     float scale[kLanes], scaled_sum[kLanes];
     int32_t centre[kLanes], sums[kLanes]; // sums: as two int16, the first one low
     store(scale, fitted);
