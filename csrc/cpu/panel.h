@@ -36,6 +36,7 @@ namespace penstock::cpu {
 constexpr int kPanelRows = 16;
 constexpr int kUnit = 32;         // k that share one activation scale
 constexpr int kUnitsPerSuper = 8; // units that share one super scale
+constexpr int kPairedCentre = 8;  // what is subtracted from quants whose scales are paired
 
 enum class Encoding : uint8_t { affine4, affine6, affine8, dense_f32, dense_f16, dense_bf16 };
 enum class ScaleForm : uint8_t { f16, f32, two_level, paired };
@@ -89,8 +90,6 @@ struct PairedUnits {
 };
 constexpr float kPairedLargest = 16383.0f;
 
-constexpr int kPairedCentre = 8; // what is subtracted from quants
-
 // What begins those of a row: PairedUnits[K / 64] follow.
 struct PairedRowUnits {
     float step;
@@ -110,9 +109,14 @@ constexpr int64_t quantized_units_bytes(int64_t depth) {
     return (depth / kUnit * static_cast<int64_t>(sizeof(QuantizedUnit)) + 63) / 64 * 64;
 }
 
+// Room for what begins those of a row: PairedUnits take no more than the sums of tiles.
+constexpr int64_t kPairedHeadBytes = 64;
+static_assert(sizeof(PairedRowUnits) <= kPairedHeadBytes);
+
 constexpr int64_t quantized_row_bytes(int64_t depth) {
     return quantized_units_bytes(depth) +
-           2 * sum_steps(depth) * kSumStep * static_cast<int64_t>(sizeof(uint16_t)) + 64;
+           2 * sum_steps(depth) * kSumStep * static_cast<int64_t>(sizeof(uint16_t)) +
+           kPairedHeadBytes;
 }
 
 inline const PairedRowUnits* paired_units(const uint8_t* row, int64_t depth) {
