@@ -31,8 +31,6 @@ from penstock.runtime.gpu_model import DeviceModel
 ROWS, CONTEXT, BUDGET, BLOCK = 256, 4096, 8192, 16
 SETTINGS = EngineSettings(max_seqs=ROWS, token_budget=BUDGET, context_tokens=CONTEXT)
 
-pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
-
 
 class Nothing:
     """In the place of packaged kernels: every launch is served, and none is kept."""
