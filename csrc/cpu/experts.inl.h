@@ -208,11 +208,11 @@ PENSTOCK_INLINE void sort_choices(const Call& call, const TensorView& chosen) {
 PENSTOCK_INLINE void write_row(const ExpertLayer& layer, const float* from, uint8_t* to) {
     const int64_t depth = layer.panels.depth;
     if (layer.affine) {
-        quantize_units(depth / kUnit,
-                       [&](int64_t i, const float*& unit, QuantizedUnit*& quantized) {
-                           unit = from + i * kUnit;
-                           quantized = reinterpret_cast<QuantizedUnit*>(to) + i;
-                       });
+        int64_t next = 0;
+        quantize_units(depth / kUnit, [&](const float*& unit, QuantizedUnit*& quantized) {
+            unit = from + next * kUnit;
+            quantized = reinterpret_cast<QuantizedUnit*>(to) + next++;
+        });
         if constexpr (kTiles)
             split_sums(to, depth, 0, depth / kUnit);
         if constexpr (kPairedScales)

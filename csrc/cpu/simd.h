@@ -31,7 +31,7 @@
 //   any(mask) -> bool, bits(mask) -> uint32  bit i is lane i
 //
 //   reduce_add, reduce_max, reduce_min       lane i with lane i + half, halving: a fixed order
-//   reduce_add(I32)                          wraps
+//   reduce_add(I32), reduce_max(I32)         the sum wraps
 //   reduce_add_each(rows), reduce_max_each   of eight F32 at once: lane r < 8 is that of rows[r]
 //   prefetch(p)                              into all cache levels
 //   prefetch_outer(p)                        into all but the first

@@ -257,6 +257,12 @@ PENSTOCK_INLINE int32_t reduce_add(I32 a) {
         sum += lane(a, i);
     return static_cast<int32_t>(sum);
 }
+PENSTOCK_INLINE int32_t reduce_max(I32 a) {
+    int32_t largest = a.v[0];
+    for (int i = 1; i < kLanes; ++i)
+        largest = a.v[i] > largest ? a.v[i] : largest;
+    return largest;
+}
 PENSTOCK_INLINE float reduce_max(F32 a) {
     return fold_halves(a, [](float x, float y) { return x > y ? x : y; });
 }

@@ -250,6 +250,11 @@ PENSTOCK_INLINE int32_t reduce_add(I32 a) {
     x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
 }
+PENSTOCK_INLINE int32_t reduce_max(I32 a) {
+    __m128i x = _mm_max_epi32(_mm256_castsi256_si128(a.v), _mm256_extracti128_si256(a.v, 1));
+    x = _mm_max_epi32(x, _mm_shuffle_epi32(x, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
+}
 PENSTOCK_INLINE float reduce_max(F32 a) {
     return fold_halves(a, [](__m128 x, __m128 y) { return _mm_max_ps(x, y); });
 }

@@ -236,6 +236,9 @@ PENSTOCK_INLINE float reduce_add(F32 a) {
 PENSTOCK_INLINE int32_t reduce_add(I32 a) {
     return _mm512_reduce_add_epi32(a.v);
 }
+PENSTOCK_INLINE int32_t reduce_max(I32 a) {
+    return _mm512_reduce_max_epi32(a.v);
+}
 PENSTOCK_INLINE float reduce_max(F32 a) {
     return fold_halves(
         a, [](__m256 x, __m256 y) { return _mm256_max_ps(x, y); },
