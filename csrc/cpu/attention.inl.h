@@ -125,6 +125,24 @@ struct Walk {
 
     void run_all() {
         pack_queries(task, buffer);
+        const bool one_span = job.span + 1 == job.span_end;
+        if (one_span) {
+            span(job.span);
+            for (int64_t i = 0; i < rows; ++i)
+                buffer.total_mass[i] = reduce_add(load(buffer.lane_mass + i * kLanes));
+        } else {
+            merge_all();
+        }
+        const float* sums = one_span ? buffer.sums : buffer.totals;
+        const float* mass = buffer.total_mass;
+        for (int64_t token = 0; token < job.count; ++token) {
+            float* out = task.heads_of(call.tensor[6], token);
+            for (int64_t g = 0; g < step.group; ++g, sums += padded, out += step.dim)
+                write_out(sums, *mass++, step.dim, out);
+        }
+    }
+
+    void merge_all() {
         for (int64_t i = 0; i < rows; ++i)
             buffer.total_mass[i] = -1.0f; // no span yet
         for (int64_t index = job.span; index < job.span_end; ++index) {
@@ -137,12 +155,6 @@ struct Walk {
                       buffer.totals + i * padded, buffer.total_highest[i], buffer.total_mass[i],
                       buffer.total_mass[i] == -1.0f);
             }
-        }
-        for (int64_t i = 0; i < rows; ++i) {
-            const int64_t token = step.starts[job.row] + job.first + quotient(i, step.group);
-            const int64_t head = job.kv_head * step.group + remainder(i, step.group);
-            write_out(buffer.totals + i * padded, buffer.total_mass[i], step.dim,
-                      call.tensor[6].row<float>(token) + head * step.dim);
         }
     }
 

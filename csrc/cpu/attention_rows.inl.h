@@ -62,15 +62,17 @@ struct Buffers {
 template <class Numbers>
 void pack_queries(const Task<typename Numbers::Cached>& task, const Buffers<Numbers>& buffer) {
     const int64_t dim = task.step.dim, depth = round_up(dim, Numbers::kDepthUnit);
-    for (int64_t row = 0; row < task.rows; ++row) {
-        const float* from = task.query(row);
-        auto* to = buffer.queries + row * depth;
-        for (int64_t i = 0; i < dim; i += kLanes) {
-            const int n = lanes_from(i, dim);
-            Numbers::pack(to + i, load_lanes(from + i, n) * task.query_scale(), n);
+    auto* to = buffer.queries;
+    for (int64_t token = 0; token < task.job.count; ++token) {
+        const float* from = task.heads_of(task.call.tensor[0], token);
+        for (int64_t g = 0; g < task.step.group; ++g, from += dim, to += depth) {
+            for (int64_t i = 0; i < dim; i += kLanes) {
+                const int n = lanes_from(i, dim);
+                Numbers::pack(to + i, load_lanes(from + i, n) * task.query_scale(), n);
+            }
+            if (depth > dim)
+                std::memset(to + dim, 0, static_cast<size_t>(depth - dim) * sizeof *to);
         }
-        if (depth > dim)
-            std::memset(to + dim, 0, static_cast<size_t>(depth - dim) * sizeof *to);
     }
 }
 

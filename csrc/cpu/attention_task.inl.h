@@ -53,11 +53,10 @@ struct Task {
                remainder(key, step.block_tokens) * values.stride[2];
     }
 
-    // The query of row `row`.
-    const float* query(int64_t row) const {
-        const int64_t token = step.starts[job.row] + job.first + quotient(row, step.group);
-        const int64_t head = job.kv_head * step.group + remainder(row, step.group);
-        return call.tensor[0].row<float>(token) + head * step.dim;
+    // Of the queries or the result, rows of which are tokens: the block's token i, [G, D].
+    float* heads_of(const TensorView& rows, int64_t i) const {
+        return rows.row<float>(step.starts[job.row] + job.first + i) +
+               job.kv_head * step.group * step.dim;
     }
     F32 query_scale() const { return broadcast(call.real[0] * kLog2e); }
 
