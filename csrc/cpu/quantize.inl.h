@@ -44,7 +44,7 @@ PENSTOCK_INLINE void find_inverses(Eight& eight) {
     store(eight.inverse, broadcast(127.0f) / reduce_max_each(largest));
 }
 
-// A unit whose values nothing is to be divided by.
+// A unit whose values no finite factor brings to 127.
 PENSTOCK_INLINE void clear_unit(const float* x, QuantizedUnit& unit) {
     Mask ordered = first(kLanes);
     for (int i = 0; i < kUnit; i += kLanes)
@@ -106,11 +106,9 @@ PENSTOCK_INLINE void split_sums(uint8_t* row, int64_t depth, int64_t begin, int6
     auto* low = high + padded;
     for (int64_t unit = begin; unit < end; unit += kLanes) {
         const int n = static_cast<int>(end - unit < kLanes ? end - unit : kLanes);
-        float sums[kLanes] = {};
-        for (int i = 0; i < n; ++i)
-            sums[i] = units[unit + i].scaled_sum;
-        store_bf16(high + unit, load(sums), n);
-        store_bf16(low + unit, load(sums) - load_bf16(high + unit, n), n);
+        const F32 sums = read_scales(units + unit, n).scaled_sum;
+        store_bf16(high + unit, sums, n);
+        store_bf16(low + unit, sums - load_bf16(high + unit, n), n);
     }
     if (end == depth / kUnit) {
         const auto rest = static_cast<size_t>(padded - end) * sizeof(uint16_t);
