@@ -133,6 +133,7 @@ async def test_background_polling_and_cancel():
         script.start.set()
         while (await client.retrieve(made.id)).status == "queued":
             await asyncio.sleep(0.001)
+        await script.half.wait()
         stopped = await client.cancel(made.id)
         assert stopped.status == "cancelled" and stopped.output_text == "Hel"
 

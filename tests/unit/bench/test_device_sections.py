@@ -38,6 +38,7 @@ def run(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # a minute by itself, several beside other work
 def test_every_section_rehearses(tmp_path: Path) -> None:
     models = ["qwen3-0.6b", "qwen3-8b-fp8", "qwen3-30b-a3b"]
     sections = ["limits", "ops", "products", *models, "profile", "invariance", "adapters"]
