@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from bench import arrivals, compare, engine, share, starts
 from bench.peers import MAKERS
 from bench.targets import HttpTarget, Target, ours
-from bench.workloads import ALL, STANDARD
+from bench.workloads import ALL, STANDARD, Workload
+
+T = TypeVar("T")
 
 OURS = "penstock"
 KINDS = ["server", "starts", "engine", "share", "arrivals"]
@@ -50,14 +53,20 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct", help="what `serve` takes")
     parser.add_argument("--gguf", type=Path, help="the same weights as a GGUF file, for the peers")
     parser.add_argument("--peers", type=Path, help="the folder that peers.md fills")
-    parser.add_argument("--with", dest="which", default="llama.cpp", help="peers, with commas")
-    parser.add_argument("--workloads", default=",".join(w.name for w in STANDARD))
+    peers, loads = _some_of(MAKERS), _some_of(ALL)
+    standard = ",".join(workload.name for workload in STANDARD)
+    parser.add_argument(
+        "--with", dest="which", type=peers, default="llama.cpp", help=f"some of {','.join(MAKERS)}"
+    )
+    parser.add_argument(
+        "--workloads", type=loads, default=standard, help=f"some of {','.join(ALL)}"
+    )
     parser.add_argument("--python", default=sys.executable, help="whose penstock to measure")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--serve-args", default="", help="further options of `penstock serve`")
     parser.add_argument("--out", type=Path, help="write the result as JSON")
     arguments = parser.parse_args()
-    workloads = [ALL[name] for name in arguments.workloads.split(",")]
+    workloads: list[Workload] = arguments.workloads
     if arguments.what == "engine":
         result = engine.measure(arguments.model, workloads, arguments.repeats)
     elif arguments.what == "starts":
@@ -77,6 +86,19 @@ def main() -> None:
         compare.save(result, arguments.out)
 
 
+def _some_of(known: Mapping[str, T]) -> Callable[[str], list[T]]:
+    """The type of an option: the named ones of `known`, with commas between the names."""
+
+    def parse(text: str) -> list[T]:
+        names = text.split(",")
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+        return [known[name] for name in names]
+
+    return parse
+
+
 def _ours(arguments: argparse.Namespace) -> Target:
     return ours(arguments.model, PORT, arguments.serve_args, arguments.python)
 
@@ -84,9 +106,8 @@ def _ours(arguments: argparse.Namespace) -> Target:
 def _targets(arguments: argparse.Namespace) -> list[Target]:
     targets = [_ours(arguments)]
     if arguments.peers:
-        names = arguments.which.split(",")
-        makers = [(MAKERS[name], PORT + 1 + i) for i, name in enumerate(names)]
-        targets += [make(arguments.peers, port, arguments.gguf) for make, port in makers]
+        makers = enumerate(arguments.which)
+        targets += [make(arguments.peers, PORT + 1 + i, arguments.gguf) for i, make in makers]
     return targets
 
 

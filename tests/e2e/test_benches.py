@@ -32,6 +32,14 @@ def test_a_bench_tells_its_options(name: str) -> None:
     assert f"usage: bench {name}" in bench(name, "--help")
 
 
+@pytest.mark.parametrize("option", ["--with", "--workloads"])
+def test_an_unknown_name_is_told_the_known(option: str) -> None:
+    command = [sys.executable, "-m", "bench", "server", option, "nothing"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert f"argument {option}: 'nothing' is none of " in done.stderr
+
+
 @pytest.mark.slow
 def test_an_api_process_is_measured(default_model: Path) -> None:
     short = ("--seconds", "0.3", "--repeats", "1", "--rates", "20000")
