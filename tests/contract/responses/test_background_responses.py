@@ -101,6 +101,7 @@ async def test_cancel_stops_the_work_and_is_idempotent():
     script.start.set()
     async with answering(script) as server:
         id = (await create(server, **BACKGROUND))["id"]
+        await until_status(server, id, "in_progress")
         await script.half.wait()
         first = (await server.http.post(f"{URL}/{id}/cancel")).json()
         assert server.loop.running == 0 and server.loop.cut_short == 1
@@ -214,6 +215,7 @@ async def test_any_process_may_cancel_and_the_owner_stops_at_once():
     script.start.set()
     async with two_processes(script) as (one, two, _):
         id = (await create(one, **BACKGROUND))["id"]
+        await until_status(two, id, "in_progress")
         await script.half.wait()
         body = (await two.http.post(f"{URL}/{id}/cancel")).json()
         assert (body["status"], body["output_text"]) == ("cancelled", "Hel")
