@@ -7,8 +7,10 @@
 //   write_fields(unit, scale, scaled_sum, halves, centre)   lane i < 8 to unit i
 //   struct UnitScales               of kLanes units, by lane
 //   read_scales(units, n) -> UnitScales            of n units; those of the last in lanes after it
-//   write_pairs(paired, scale, scaled_sum, n)      the low 16 bits of lanes 2 i and 2 i + 1 to
-//                                                  pair i, for n pairs at most
+//   join_halves(a, b) -> I32                       two int16 a lane: the low ones of a, and of b
+//   write_pairs(paired, joined, n)                 scales and sums of lanes 2 i and 2 i + 1,
+//   joined,
+//                                                  to pair i, for n pairs at most
 //
 // The sum of quotients times values runs in 16 chains, k and k + 16 in order, which are then added
 // by halves. All levels give the same bits.
@@ -28,6 +30,10 @@ struct EightSums {
 struct UnitScales {
     F32 scale, scaled_sum;
 };
+
+PENSTOCK_INLINE I32 join_halves(I32 a, I32 b) {
+    return (a & broadcast(0xffff)) | shift_left<16>(b);
+}
 
 #if defined(PENSTOCK_SIMD_AVX512)
 
@@ -118,13 +124,11 @@ PENSTOCK_INLINE UnitScales read_scales(const QuantizedUnit* units, int64_t n) {
             {_mm512_castpd_ps(_mm512_unpackhi_pd(a, b))}};
 }
 
-PENSTOCK_INLINE void write_pairs(PairedUnits* paired, I32 scale, I32 scaled_sum, int64_t n) {
-    const __m512i units =
-        _mm512_mask_blend_epi16(0xaaaaaaaa, scale.v, _mm512_slli_epi32(scaled_sum.v, 16));
+PENSTOCK_INLINE void write_pairs(PairedUnits* paired, I32 joined, int64_t n) {
     const __m512i order =
         _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
     const auto some = static_cast<__mmask8>(n < kLanes / 2 ? (1U << n) - 1U : 0xffU);
-    _mm512_mask_storeu_epi64(paired, some, _mm512_shuffle_epi8(units, order));
+    _mm512_mask_storeu_epi64(paired, some, _mm512_shuffle_epi8(joined.v, order));
 }
 
 #else
@@ -186,13 +190,12 @@ PENSTOCK_INLINE UnitScales read_scales(const QuantizedUnit* units, int64_t n) {
     return {load(scales), load(scaled_sums)};
 }
 
-PENSTOCK_INLINE void write_pairs(PairedUnits* paired, I32 scale, I32 scaled_sum, int64_t n) {
-    int32_t scales[kLanes], scaled_sums[kLanes];
-    store(scales, scale);
-    store(scaled_sums, scaled_sum);
+PENSTOCK_INLINE void write_pairs(PairedUnits* paired, I32 joined, int64_t n) {
+    int16_t halves[kLanes][2];
+    std::memcpy(halves, &joined, sizeof halves);
     for (int i = 0; i < kLanes && i < 2 * n; ++i) {
-        paired[i / 2].scale[i % 2] = static_cast<int16_t>(scales[i]);
-        paired[i / 2].sum[i % 2] = static_cast<int16_t>(scaled_sums[i]);
+        paired[i / 2].scale[i % 2] = halves[i][0];
+        paired[i / 2].sum[i % 2] = halves[i][1];
     }
 }
 

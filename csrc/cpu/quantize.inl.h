@@ -60,8 +60,7 @@ PENSTOCK_INLINE void quantize_eight(const Eight& eight) {
     const F32 factor = load(eight.inverse);
     const F32 scale = sums.matched / to_float(sums.squares) / factor;
     const F32 sum = to_float(sums.first + sums.last);
-    const I32 halves = (sums.first & broadcast(0xffff)) | shift_left<16>(sums.last);
-    write_fields(eight.unit, scale, scale * sum, halves,
+    write_fields(eight.unit, scale, scale * sum, join_halves(sums.first, sums.last),
                  to_int(broadcast(float{-kPairedCentre}) * sum));
     const Mask fine = less(broadcast(0.0f), factor) & less(factor, broadcast(__builtin_inff())) &
                       equal(scale, scale); // a NaN among the values makes the scale one
@@ -136,7 +135,7 @@ PENSTOCK_INLINE void pair_units(uint8_t* row, int64_t depth) {
         const UnitScales of = read_scales(units + unit, count - unit);
         const I32 scale = to_int(of.scale * inverse);
         const I32 sum = to_int(of.scaled_sum * inverse * broadcast(0x1p-12f));
-        write_pairs(paired->pairs() + unit / 2, scale, sum, (count - unit) / 2);
+        write_pairs(paired->pairs() + unit / 2, join_halves(scale, sum), (count - unit) / 2);
     }
 }
 
