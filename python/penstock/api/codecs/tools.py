@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
+
+import msgspec
 
 from penstock.api.codecs.constraint import check_depth
 from penstock.api.codecs.fields import Fields, one_of, shown
 from penstock.api.codecs.hosted import hosted_kind
 from penstock.api.codecs.names import FieldNames
+from penstock.api.codecs.namespaces import Namespaces
 from penstock.dialog import FunctionTool, HostedTool, ToolPolicy
 
 MAX_TOOLS: Final = 1024
+NAMESPACE: Final = "namespace"
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 def decode_functions(
-    fields: Fields, hosted: Sequence[str], names: FieldNames
+    fields: Fields,
+    hosted: Sequence[str],
+    names: FieldNames,
+    namespaces: Namespaces | None = None,
 ) -> tuple[FunctionTool, ...]:
     """The functions of `tools`, in order. `hosted`: the other kinds that the dialect has, which
-    are left to `hosted.decode_hosted_tools`; what is none of them is refused."""
+    are left to `hosted.decode_hosted_tools`; what is none of them is refused. `namespaces` learns
+    who stands in one; None: the dialect has none."""
     if fields.get("tools") is None:
         return ()
     tools: list[FunctionTool] = []
+    others = hosted if namespaces is None else (NAMESPACE, *hosted)
     for entry in fields.objects("tools"):
-        if hosted_kind(entry.required_string("type")) in hosted:
+        kind = entry.required_string("type")
+        if hosted_kind(kind) in hosted:
             continue
-        function = _function(entry, hosted)
-        names.note_schema(len(tools), function.name_of("parameters"))
-        tools.append(decode_function(function))
+        if namespaces is not None and kind == NAMESPACE:
+            functions = _namespaced(entry, namespaces)
+        else:
+            function = _function(entry, others)
+            functions = iter([(function, decode_function(function))])
+        for function, tool in functions:
+            names.note_schema(len(tools), function.name_of("parameters"))
+            tools.append(tool)
     check_functions(fields, tools)
     return tuple(tools)
 
@@ -98,6 +113,26 @@ def decode_function(function: Fields) -> FunctionTool:
         parameters=parameters.values if parameters is not None else None,
         strict=function.boolean("strict") or False,
     )
+
+
+def _namespaced(entry: Fields, namespaces: Namespaces) -> Iterator[tuple[Fields, FunctionTool]]:
+    """The functions of a namespace, each with the object that describes it. What the namespace says
+    of itself stands before the description of its first."""
+    namespace = decode_function_name(entry)
+    about = entry.string("description")
+    for member in entry.objects("tools"):
+        function = _function(member, ())
+        tool = decode_function(function)
+        lines = [text for text in (about, tool.description) if text]
+        about = None
+        yield (
+            function,
+            msgspec.structs.replace(
+                tool,
+                name=namespaces.add(namespace, tool.name),
+                description="\n".join(lines) or None,
+            ),
+        )
 
 
 def _allowed_tools(choice: Fields, tools: tuple[FunctionTool, ...]) -> ToolPolicy:

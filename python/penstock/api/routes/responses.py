@@ -74,6 +74,7 @@ class CreateResponse:
             asked.echoed,
             asked.background,
             asked.names,
+            asked.namespaces,
         )
         record.names = FieldNames()  # those who follow the run know them
         resource = Resource(identity)

@@ -141,6 +141,7 @@ class InputFunctionCall(Struct, tag="function_call", tag_field="type", kw_only=T
     call_id: str
     name: str
     arguments: str
+    namespace: str | None = None
     id: str | None = None
     status: str | None = None
 

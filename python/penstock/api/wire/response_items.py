@@ -100,6 +100,7 @@ class FunctionCallItem(Struct, tag="function_call", tag_field="type"):
     call_id: str
     name: str
     arguments: str
+    namespace: str | UnsetType = UNSET
 
 
 class ShellAction(Struct):

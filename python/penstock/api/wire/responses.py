@@ -19,7 +19,7 @@ from penstock.api.wire.hosted import (
 from penstock.api.wire.response_input import InputItem
 from penstock.api.wire.response_items import OutputItem, StoredItem
 from penstock.api.wire.sampling import SamplingFields
-from penstock.api.wire.tools import FunctionTool, ToolChoice
+from penstock.api.wire.tools import FunctionTool, NamespaceTool, ToolChoice
 
 Status = Literal["queued", "in_progress", "completed", "failed", "incomplete", "cancelled"]
 Summary = Literal["auto", "concise", "detailed"]
@@ -30,7 +30,14 @@ Include = Literal[
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
 ]
-Tool = FunctionTool | WebSearchTool | WebSearchPreviewTool | CodeInterpreterTool | ShellTool
+Tool = (
+    FunctionTool
+    | NamespaceTool
+    | WebSearchTool
+    | WebSearchPreviewTool
+    | CodeInterpreterTool
+    | ShellTool
+)
 Metadata = Annotated[dict[str, Any], Meta(extra_json_schema={"maxProperties": 16})]
 
 

@@ -30,6 +30,14 @@ class FunctionTool(Struct, tag="function", tag_field="type"):
     strict: bool | None = None
 
 
+class NamespaceTool(Struct, tag="namespace", tag_field="type"):
+    """Functions under one name, which their calls carry as `namespace`."""
+
+    name: ToolName
+    tools: list[FunctionTool]
+    description: str | None = None
+
+
 class FunctionName(Struct):
     """Names a function of `tools`."""
 

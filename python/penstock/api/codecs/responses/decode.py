@@ -11,6 +11,7 @@ from penstock.api.codecs.extensions import decode_requested_files
 from penstock.api.codecs.fields import Fields, decode_object, shown
 from penstock.api.codecs.hosted import decode_hosted_tools
 from penstock.api.codecs.names import FieldNames
+from penstock.api.codecs.namespaces import Namespaces
 from penstock.api.codecs.places import Places
 from penstock.api.codecs.reasoning import OFF, decode_effort
 from penstock.api.codecs.responses.echo import echoed
@@ -65,7 +66,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
     `request`: its messages are of this turn alone, without `instructions` and without what
     `previous_id` continues. `references`: ids of stored items that `input` refers to, see
     `resolved`. `echoed`: the fields that the resource repeats. `fields`: the body, if there are
-    references. `names`: how the client wrote its fields.
+    references. `names`: how the client wrote its fields. `namespaces`: those of its functions.
     """
 
     request: GenerateRequest
@@ -78,6 +79,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
     references: tuple[str, ...] = ()
     fields: Fields | None = None
     names: FieldNames = msgspec.field(default_factory=FieldNames)
+    namespaces: Namespaces = msgspec.field(default_factory=Namespaces)
 
 
 def decode(body: bytes) -> ResponsesRequest:
@@ -94,7 +96,8 @@ def decode(body: bytes) -> ResponsesRequest:
         fields.refuse("input", "says nothing: it needs a message, a call or a result")
     names = FieldNames()
     names.note("messages", "input")
-    tools = decode_functions(fields, HOSTED_KINDS, names)
+    namespaces = Namespaces()
+    tools = decode_functions(fields, HOSTED_KINDS, names, namespaces)
     hosted = decode_hosted_tools(fields, HOSTED_KINDS, names)
     limits = _limits(fields)
     request = GenerateRequest(
@@ -126,6 +129,7 @@ def decode(body: bytes) -> ResponsesRequest:
         previous_id=_previous_id(fields),
         references=referred,
         names=names,
+        namespaces=namespaces,
     )
 
 

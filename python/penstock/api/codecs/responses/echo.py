@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from penstock.api.codecs.fields import Fields
 from penstock.api.codecs.hosted import hosted_kind
+from penstock.api.codecs.tools import NAMESPACE
 from penstock.dialog import Limits
 
 Shape = Mapping[str, Any]
@@ -17,6 +18,7 @@ Shape = Mapping[str, Any]
 
 _NAME: Final[Shape] = {"name": None}
 _FUNCTION: Final[Shape] = {"name": None, "description": None, "parameters": None, "strict": None}
+_NAMESPACE: Final[Shape] = {"name": None, "description": None}
 _SCHEMA: Final[Shape] = {"name": None, "description": None, "schema": None, "strict": None}
 _LOCATION: Final[Shape] = dict.fromkeys(("type", "city", "country", "region", "timezone"))
 _DOMAINS: Final[Shape] = dict.fromkeys(("allowed_domains", "blocked_domains"))
@@ -80,6 +82,9 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     kind = hosted_kind(tool["type"])
     if kind is not None:
         return {"type": kind, **_kept(tool, _HOSTED[kind])}
+    if tool["type"] == NAMESPACE:
+        members = [_tool(member) for member in tool.get("tools") or ()]
+        return {"type": NAMESPACE, **_kept(tool, _NAMESPACE), "tools": members}
     return {"type": tool["type"], **_flat_or_nested(tool, _FUNCTION)}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from penstock.api.codecs.fields import Fields
+from penstock.api.codecs.namespaces import qualify
 from penstock.api.codecs.places import Places
 from penstock.api.codecs.responses.content import decode_content
 from penstock.dialog import Message, Part, Reasoning, Text, ToolCall, ToolResult
@@ -107,6 +108,7 @@ def _speaks(parts: tuple[Part, ...]) -> bool:
 
 def _call(item: Fields) -> ToolCall:
     call_id, name = item.required_string("call_id"), item.required_string("name")
+    name = qualify(item.string("namespace"), name)
     return ToolCall(call_id, name, item.required_string("arguments"))
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from penstock.api.codecs.envelope import token_logprobs
+from penstock.api.codecs.namespaces import Namespaces, qualify
 from penstock.api.codecs.responses.ids import item_id
 from penstock.dialog import (
     ArgumentsDelta,
@@ -37,6 +38,7 @@ class Item(msgspec.Struct):
     kind: PartKind
     call_id: str = ""
     name: str = ""
+    namespace: str | None = None
     status: ItemStatus = "in_progress"
     pieces: list[str] = msgspec.field(default_factory=list)
     logprobs: list[TokenLogprob] = msgspec.field(default_factory=list)
@@ -70,7 +72,7 @@ class Item(msgspec.Struct):
             case "reasoning":
                 return Reasoning(self.text)
             case "tool_call":
-                return ToolCall(self.call_id, self.name, self.text)
+                return ToolCall(self.call_id, qualify(self.namespace, self.name), self.text)
 
     def _content(self, text: str, logprobs: list[TokenLogprob]) -> dict[str, Any]:
         if self.kind == "reasoning":
@@ -89,11 +91,13 @@ class Item(msgspec.Struct):
                 named = {"type": "reasoning", "id": self.id, "status": status}
                 return {**named, "summary": [], "content": content}
             case "tool_call":
+                namespace = {} if self.namespace is None else {"namespace": self.namespace}
                 return {
                     "type": "function_call",
                     "id": self.id,
                     "status": status,
                     "call_id": self.call_id,
+                    **namespace,
                     "name": self.name,
                     "arguments": arguments,
                 }
@@ -102,8 +106,9 @@ class Item(msgspec.Struct):
 class Output:
     """The items of one response, as its events come. Parts of several choices are items alike."""
 
-    def __init__(self, response_id: str) -> None:
+    def __init__(self, response_id: str, namespaces: Namespaces) -> None:
         self._response_id = response_id
+        self._namespaces = namespaces
         self._parts: dict[tuple[int, int], Item] = {}
         self._last: dict[int, Item] = {}
         self.items: list[Item] = []
@@ -154,13 +159,15 @@ class Output:
 
     def _start(self, event: PartStarted) -> None:
         index = len(self.items)
+        namespace, name = self._namespaces.split(event.name or "")
         item = Item(
             id=item_id(PREFIXES[event.kind], self._response_id, index),
             index=index,
             choice=event.choice,
             kind=event.kind,
             call_id=event.call_id or "",
-            name=event.name or "",
+            name=name,
+            namespace=namespace,
         )
         self.items.append(item)
         self._parts[event.choice, event.part] = item

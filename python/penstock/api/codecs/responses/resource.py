@@ -10,6 +10,7 @@ import orjson
 
 from penstock.api.codecs.chunks import generation_field
 from penstock.api.codecs.names import FieldNames
+from penstock.api.codecs.namespaces import Namespaces
 from penstock.api.codecs.responses.output import Output
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
@@ -34,13 +35,15 @@ INTERRUPTED: Final = "interrupted"
 
 class ResponseIdentity(msgspec.Struct, frozen=True):
     """What a response says of itself before anything is generated. `echoed`: the request's fields
-    that it repeats. `names`: how its client wrote the fields of the request."""
+    that it repeats. `names`: how its client wrote the fields of the request. `namespaces`: those of
+    its functions."""
 
     id: str
     model: str
     echoed: dict[str, Any]
     background: bool = False
     names: FieldNames = msgspec.field(default_factory=FieldNames)
+    namespaces: Namespaces = msgspec.field(default_factory=Namespaces)
 
 
 class Resource:
@@ -49,7 +52,7 @@ class Resource:
 
     def __init__(self, identity: ResponseIdentity) -> None:
         self.identity = identity
-        self.output = Output(identity.id)
+        self.output = Output(identity.id, identity.namespaces)
         self.status: Status = "queued" if identity.background else "in_progress"
         self.created = int(time.time())
         self.completed: int | None = None
