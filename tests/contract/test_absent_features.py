@@ -68,8 +68,15 @@ async def test_tools_of_the_server_are_refused(
 ) -> None:
     error = await refusal(server, path, fields | {"stream": stream})
     asked = next(iter(fields))
-    assert error["message"] == f"{asked} cannot be used: no tools run on this server"
+    asked = "tools[0]" if asked == "tools" else asked
+    assert error["message"] == f"{asked} cannot be used: this server runs no tools of its own"
     assert error.get("param", asked) == asked  # the second vendor's errors have none
+
+
+async def test_the_refused_tool_is_named_among_functions(server: Serving) -> None:
+    tools = [{"type": "function", "name": "f"}, {"type": "web_search"}]
+    error = await refusal(server, "/v1/responses", {"tools": tools})
+    assert error["param"] == "tools[1]"
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
@@ -156,7 +163,7 @@ async def test_what_is_refused_is_named_as_the_client_wrote_it(server: Serving) 
         "/v1/messages", json={"system": "s", "messages": messages, "max_tokens": 1}
     )
     assert answer.status_code == 400
-    assert "`messages[2].content[1]`: image" in answer.json()["error"]["message"]
+    assert "`messages[2].content[1]`: could not process image" in answer.json()["error"]["message"]
     items = [
         {"role": "user", "content": "hi"},
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},

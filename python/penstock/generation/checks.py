@@ -10,7 +10,7 @@ import math
 from typing import Final
 
 from penstock.base.errors import InvalidRequest
-from penstock.dialog import Audio, File, GenerateRequest, Image, Sampling, Video
+from penstock.dialog import GenerateRequest, Sampling
 
 MAX_CHOICES: Final = 128
 MAX_SEQUENCES: Final = 2048
@@ -48,7 +48,6 @@ def check_request(request: GenerateRequest) -> None:
     _check_counts(request)
     _check_stops(request.stop)
     _check_served(request)
-    _check_media(request)
 
 
 def _check_sampling(sampling: Sampling) -> None:
@@ -123,7 +122,7 @@ def _check_stops(stops: tuple[str, ...]) -> None:
 
 def _check_served(request: GenerateRequest) -> None:
     if request.hosted:
-        raise _unavailable("hosted", "no tools run on this server")
+        raise _unavailable("hosted", "this server runs no tools of its own")
     if request.files:
         raise _unavailable("files", "output files need tools that run on this server; none do")
     if request.echo and request.messages is not None:
@@ -134,19 +133,6 @@ def _check_served(request: GenerateRequest) -> None:
         raise InvalidRequest("suffix goes with a prompt, not with messages", field="suffix")
     if request.echo and request.suffix and request.top_logprobs is not None:
         raise _unavailable("echo", "with logprobs, a prompt must not have a suffix")
-
-
-def _check_media(request: GenerateRequest) -> None:
-    """Files are text by now (`agent` shows them as previews); the rest needs a model that sees."""
-    for index, message in enumerate(request.messages or ()):
-        for number, part in enumerate(message.parts):
-            if isinstance(part, Image | Audio | Video | File):
-                kind, place = type(part).__name__.lower(), request.place(index, number)
-                raise InvalidRequest(
-                    f"`{place}`: {kind} parts cannot be used: the model reads text only",
-                    field=place,
-                    code="unsupported_value",
-                )
 
 
 def _check_tools(request: GenerateRequest) -> None:

@@ -26,6 +26,7 @@ from penstock.generation.choice import Choice
 from penstock.generation.constraints import Constraints
 from penstock.generation.echo import Echo
 from penstock.generation.form import AnswerForm, AnswerForms
+from penstock.generation.media import without_media
 from penstock.generation.merge import best, merge, stream, total_usage
 from penstock.generation.prompt import Prompt, PromptBuilder, prompt_chars
 from penstock.generation.sampling import resolve_sampling, seeds, uses_dry
@@ -104,6 +105,7 @@ class Generator:
         before the first event, and what the engine raises: Overloaded, Unavailable, EngineFault.
         """
         check_request(request)
+        request = without_media(request)
         prompts = await self._build(request, self._engine.info.context_tokens)
         sampling = await self._sampling(request.sampling)
         forms = [self._forms.of(request, prompt.token_ids) for prompt in prompts]
@@ -144,6 +146,7 @@ class Generator:
 
         Raises InvalidRequest as `run` does, and ContextLengthExceeded over MOST_COUNTED_TOKENS."""
         check_request(request)
+        request = without_media(request)
         most = max(MOST_COUNTED_TOKENS, self._engine.info.context_tokens)
         try:
             prompts = await self._build(request, most)

@@ -242,10 +242,13 @@ class _Fit:
         return ids[-self.room :]
 
     def exceeded(self, ids: Sequence[int] | None) -> ContextLengthExceeded:
-        tokens = f"{len(ids)} tokens" if ids is not None else "more"
+        """In the words by which the vendors' own agents know that they must shorten it."""
+        most = self.context_tokens - self.least
+        tokens = str(len(ids)) if ids is not None else f"over {self.context_tokens}"
         return ContextLengthExceeded(
-            f"this model's context is {self.context_tokens} tokens; `{self.field}` takes {tokens},"
-            f" and the answer at least {self.least}",
+            f"prompt is too long: {tokens} tokens > {most} maximum; shorten `{self.field}`: this"
+            f" model's maximum context length is {self.context_tokens} tokens, with an answer of at"
+            f" least {self.least}",
             field=self.field,
         )
 

@@ -142,6 +142,7 @@ async def test_reasoning_and_tool_calls_are_streamed_as_they_are_made():
         chunks = await stream(server, HELLO)
         whole = (await server.http.post("/v1/chat/completions", json=HELLO)).json()
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert deltas[0] == {"role": "assistant", "content": None}
     assert deltas[1] == {"reasoning_content": "hm"}
     function = {"name": "weather", "arguments": ""}
     first = {"index": 0, "id": "call_1", "type": "function", "function": function}

@@ -156,6 +156,27 @@ def test_messages_of_every_role(fields: Any, expected: Message) -> None:
     assert message(**fields) == expected
 
 
+def test_results_without_ids_answer_the_calls_in_their_order() -> None:
+    calls = [{"id": id, "function": {"name": name}} for id, name in (("a", "f"), ("b", "g"))]
+    messages = request(
+        messages=[
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "tool_calls": [*calls, {"function": {"name": "h"}}]},
+            {"role": "tool", "tool_call_id": "b", "content": "2"},
+            {"role": "tool", "content": "1"},
+            {"role": "tool", "content": "3"},
+        ]
+    ).messages
+    assert messages is not None
+    _, _, third = messages[1].parts
+    assert isinstance(third, ToolCall)
+    assert [part for message in messages[2:] for part in message.parts] == [
+        ToolResult("b", "2", "g"),
+        ToolResult("a", "1", "f"),
+        ToolResult(third.id, "3", "h"),
+    ]
+
+
 def test_legacy_result_belongs_to_the_last_call_of_its_function() -> None:
     messages = request(
         messages=[

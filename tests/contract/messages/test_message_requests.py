@@ -303,6 +303,33 @@ def test_blocks_of_server_tools_are_accepted_and_ignored(kind: str) -> None:
     assert got.messages == (Message("user", (Text("hi"),)),)
 
 
+def test_media_in_results_and_documents_are_where_the_client_wrote_them() -> None:
+    picture = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": PNG},
+    }
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [picture]}
+    source = {"type": "content", "content": [{"type": "text", "text": "x"}, picture]}
+    document = {"type": "document", "source": source}
+    asked = request(messages=user(result, document))
+    assert asked.places == (
+        (
+            "messages",
+            "messages[0].content[0].content[0]",
+            "messages",
+            "messages[0].content[1].source.content[1]",
+        ),
+    )
+
+
+def test_the_vendors_agent_says_whom_to_bill_and_that_is_no_instruction() -> None:
+    billing = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197.ed9;"}
+    asked = request(system=[billing, {"type": "text", "text": "be brief"}])
+    assert asked.messages is not None
+    assert asked.messages[0] == Message("system", (Text("be brief"),))
+    assert [m.role for m in request(system=[billing]).messages or ()] == ["user"]
+
+
 def test_functions_of_the_client() -> None:
     strict = {"type": "custom", "name": "g", "input_schema": SCHEMA, "strict": True}
     assert request(tools=[TOOL, strict]).tools == (
@@ -429,6 +456,7 @@ def test_thinking_is_tri_state(fields: Any, policy: ReasoningPolicy) -> None:
     "fields",
     [
         {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+        {"output_format": {"type": "json_schema", "schema": SCHEMA}},
         {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
         {"grammar": {"type": "json_schema", "value": SCHEMA}},
     ],
@@ -562,6 +590,8 @@ WRONG: list[tuple[str, list[Any]]] = [
     ("output_config.effort", [{"effort": "extreme"}]),
     ("output_config.format.type", [{"format": {}}, {"format": {"type": "text"}}]),
     ("output_config.format.schema", [{"format": {"type": "json_schema"}}]),
+    ("output_format.type", [{}, {"type": "text"}]),
+    ("output_format.schema", [{"type": "json_schema"}]),
     ("container", ["container_1", 3]),
     ("container.skills[0].type", [{"skills": [{"type": "anthropic", "skill_id": "pdf"}]}]),
     ("container.skills[0].skill_id", [{"skills": [{"type": "custom"}]}]),
@@ -607,6 +637,8 @@ def test_contradictions_are_refused() -> None:
     form = {"format": {"type": "json_schema", "schema": SCHEMA}}
     grammar = {"type": "regex", "value": "a+"}
     assert refused(output_config=form, grammar=grammar).field == "output_config.format"
+    assert refused(output_format=form["format"], grammar=grammar).field == "output_format"
+    assert refused(output_config=form, output_format=form["format"]).field == "output_format"
 
 
 JSON = st.recursive(

@@ -198,6 +198,15 @@ def test_row_parallel_tool_calls_may_be_true():
     assert asked(parallel_tool_calls=True).echoed["parallel_tool_calls"] is True
 
 
+def test_calls_of_no_tools_need_not_be_parallel():
+    """As a coding agent asks for the summary of a long conversation."""
+    echoed = asked(tools=[], parallel_tool_calls=False).echoed
+    assert echoed["parallel_tool_calls"] is False
+    for tools in (None, [FLAT]):
+        with pytest.raises(InvalidRequest, match="parallel_tool_calls"):
+            asked(tools=tools, parallel_tool_calls=False)
+
+
 def test_row_metadata_of_sixteen_pairs():
     pairs = {str(i): "x" for i in range(16)}
     assert asked(metadata=pairs).echoed["metadata"] == pairs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import json
 import math
 
@@ -258,6 +259,12 @@ def test_any_bytes_are_decoded_or_refused(body):
 def test_malformed_bodies_are_invalid_json(decode, base, body):
     with pytest.raises(InvalidRequest) as caught:
         decode(body)
+    assert caught.value.code == "invalid_json"
+
+
+def test_a_compressed_body_is_told_so():
+    with pytest.raises(InvalidRequest, match="compressed") as caught:
+        decode_object(gzip.compress(b"{}"))
     assert caught.value.code == "invalid_json"
 
 

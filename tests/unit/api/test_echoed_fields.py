@@ -12,12 +12,13 @@ from penstock.api.codecs.responses import decode
 
 FLAT = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
 NESTED = {"type": "function", "function": {"name": "f", "description": "d"}}
+NESTED_SHOWN = {"type": "function", "name": "f", "description": "d"}
 SHELL_SKILLS = [{"type": "skill_reference", "skill_id": "s", "version": 2}]
 # (field, as it is sent, as it is repeated)
 CASES: list[tuple[str, Any, Any]] = [
     ("tools", [FLAT], [FLAT]),
-    ("tools", [NESTED], [NESTED]),
-    ("tools", [NESTED | {"name": 5, "defer": True}], [NESTED]),
+    ("tools", [NESTED], [NESTED_SHOWN]),
+    ("tools", [NESTED | {"name": 5, "defer": True}], [NESTED_SHOWN]),
     ("tools", [FLAT | {"function": None, "description": None}], [FLAT]),
     (
         "tools",
@@ -63,7 +64,7 @@ CHOICES = [
     ({"type": "function", "name": "f", "x": 1}, {"type": "function", "name": "f"}),
     (
         {"type": "function", "function": {"name": "f"}, "name": 5},
-        {"type": "function", "function": {"name": "f"}},
+        {"type": "function", "name": "f"},
     ),
     (
         {"type": "allowed_tools", "mode": "auto", "tools": [FLAT]},
@@ -71,13 +72,7 @@ CHOICES = [
     ),
     (
         {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NESTED]}},
-        {
-            "type": "allowed_tools",
-            "allowed_tools": {
-                "mode": "auto",
-                "tools": [{"type": "function", "function": {"name": "f"}}],
-            },
-        },
+        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
     ),
 ]
 
@@ -100,5 +95,5 @@ def test_what_was_understood_of_a_field_is_repeated(field, sent, expected):
 
 
 @pytest.mark.parametrize(("sent", "expected"), CHOICES)
-def test_choices_of_tools_are_repeated_in_their_form(sent, expected):
+def test_choices_of_tools_are_repeated_in_the_vendors_form(sent, expected):
     assert repeated(tools=[FLAT], tool_choice=sent)["tool_choice"] == expected

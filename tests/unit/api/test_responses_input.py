@@ -151,6 +151,14 @@ def test_encrypted_reasoning_alone_says_nothing():
     assert messages([item, {"role": "user", "content": "y"}]) == (Message("user", (Text("y"),)),)
 
 
+@pytest.mark.parametrize("kind", ["web_search_call", "compaction", "custom_tool_call_output"])
+def test_what_the_vendors_own_tools_left_behind_is_skipped(kind):
+    items = [{"type": kind, "id": "x", "output": {"any": 1}}, {"role": "user", "content": "y"}]
+    assert messages(items) == (Message("user", (Text("y"),)),)
+    with pytest.raises(InvalidRequest, match="says nothing"):
+        messages(items[:1])
+
+
 def test_results_get_the_names_of_the_calls_they_answer_also_from_earlier_turns():
     earlier = (Message("assistant", (ToolCall("call_1", "f", "{}"),)),)
     turn = messages([{"type": "function_call_output", "call_id": "call_1", "output": "rain"}])
@@ -191,7 +199,7 @@ def test_instructions_are_kept_apart():
         ("input", 3),
         ("input", {}),
         ("input[0]", ["hi"]),
-        ("input[0].type", [{"type": "computer_call"}]),
+        ("input[0].type", [{"type": "no_such_call"}]),
         ("input[0].type", [{"type": 3}]),
         ("input[0].role", [{}]),
         ("input[0].role", [{"role": "tool", "content": "x"}]),

@@ -79,9 +79,9 @@ async def test_without_an_answer_a_prompt_may_fill_the_context() -> None:
     engine = ScriptedEngine([], info=info(8))
     ((text, _),) = await choices(engine, prompt="a" * 8, limits=Limits(max_tokens=0))
     assert text == "a" * 8
-    with pytest.raises(ContextLengthExceeded, match="answer at least 0"):
+    with pytest.raises(ContextLengthExceeded, match="answer of at least 0"):
         await choices(engine, prompt="a" * 9, limits=Limits(max_tokens=0))
-    with pytest.raises(ContextLengthExceeded, match="answer at least 1"):
+    with pytest.raises(ContextLengthExceeded, match="answer of at least 1"):
         await choices(engine, prompt="a" * 8)
 
 

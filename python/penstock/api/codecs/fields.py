@@ -25,6 +25,8 @@ MAX_VALUES: Final = 2_000_000
 MANY_CONTAINERS: Final = 10_000
 MAX_SHOWN_CHARS: Final = 80
 
+GZIP_MAGIC: Final = b"\x1f\x8b"
+
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[{:,'))
 
 _KINDS: Final = {
@@ -54,6 +56,10 @@ def decode_object(body: bytes) -> Fields:
         with _uncollected(containers):
             value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
+        if body.startswith(GZIP_MAGIC):
+            raise InvalidRequest(
+                "the body is compressed; send it as it is", code="invalid_json"
+            ) from None
         raise InvalidRequest(
             f"the body is not valid JSON; what is wrong is at line {error.lineno}, column"
             f" {error.colno}",

@@ -54,7 +54,7 @@ def decode_hosted_tools(
         if any(type(other) is type(tool) for other in tools):
             entry.refuse("type", "names a tool of the server that is in the list already")
         tools.append(tool)
-        names.note_hosted("tools")
+        names.note_hosted(entry.path)
     return tuple(tools)
 
 

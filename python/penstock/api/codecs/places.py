@@ -14,7 +14,7 @@ class Places:
         self._found: list[tuple[Part, str]] = []
 
     def note(self, part: Part, path: str) -> None:
-        """`path`: of the part, in the words of the client."""
+        """`path`: of the part, in the words of the client. What is noted first counts."""
         if isinstance(part, Image | Audio | Video | File):
             self._found.append((part, path))
 
@@ -23,5 +23,5 @@ class Places:
         parts that were noted."""
         if not self._found:
             return ()
-        paths = {id(part): path for part, path in self._found}
+        paths = {id(part): path for part, path in reversed(self._found)}
         return tuple(tuple(paths.get(id(p), "messages") for p in m.parts) for m in messages)

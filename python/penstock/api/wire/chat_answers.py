@@ -92,10 +92,11 @@ class ToolCallDelta(Struct):
 
 
 class ChatDelta(Struct):
-    """What is new. The role is on the first chunk of a choice only."""
+    """What is new. The role is on the first chunk of a choice only, with null as `content` where no
+    text comes next."""
 
     role: Literal["assistant"] | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
     function_call: FunctionDelta | UnsetType = UNSET

@@ -95,6 +95,9 @@ class MessagesRequest(SamplingFields, kw_only=True):
     tool_choice: MessagesToolChoice | None = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
+    output_format: Annotated[
+        OutputFormat | None, Meta(description="Older than `output_config.format`.")
+    ] = None
     container: SkillContainer | None = None
     enable_thinking: bool | None = None
     reasoning_effort: Effort | None = None

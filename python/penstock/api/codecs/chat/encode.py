@@ -31,6 +31,8 @@ from penstock.dialog import (
 from penstock.dialog.fold import Answer, Choice, FailedRun
 
 FIRST_DELTA: Final = b'"delta":{"role":"assistant","content":""}'
+# Before a call or reasoning: clients take any text, the empty one too, for the answer's.
+FIRST_DELTA_NO_TEXT: Final = b'"delta":{"role":"assistant","content":null}'
 LAST_DELTA: Final = b'"delta":{}'
 TEXT: Final = b'"delta":{"content":'
 TOOL_CALLS: Final = ToolCalls()
@@ -79,11 +81,12 @@ class ChatStream:
                 index = self._calls[event.choice, event.part]
                 return self._delta(event.choice, self._form.continued(index, event.text))
             case PartStarted():
-                return self._begin(event.choice) + self._part_started(event)
+                first = FIRST_DELTA if event.kind == "text" else FIRST_DELTA_NO_TEXT
+                return self._begin(event.choice, first) + self._part_started(event)
             case TurnEnded():
                 finish = self._form.finish(event.finish)
                 end = self._writer.end_choice(event.choice, LAST_DELTA, finish)
-                return self._begin(event.choice) + end
+                return self._begin(event.choice, FIRST_DELTA) + end
             case RunStarted():
                 self._writer.start(event)
                 return b""
@@ -106,12 +109,12 @@ class ChatStream:
     def keep_alive(self) -> bytes:
         return KEEP_ALIVE
 
-    def _begin(self, choice: int) -> bytes:
+    def _begin(self, choice: int, delta: bytes) -> bytes:
         """The first chunk of a choice, which alone names the role."""
         if choice in self._around:
             return b""
         self._around[choice] = self._writer.around(choice, TEXT, b"}")
-        return self._writer.chunk(choice, FIRST_DELTA)
+        return self._writer.chunk(choice, delta)
 
     def _part_started(self, event: PartStarted) -> bytes:
         if event.kind != "tool_call":

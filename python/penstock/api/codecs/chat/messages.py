@@ -20,13 +20,21 @@ class _Calls:
     def __init__(self) -> None:
         self._functions: dict[str, str] = {}
         self._last: dict[str, str] = {}
+        self._unanswered: dict[str, None] = {}
 
     def add(self, call: ToolCall) -> None:
         self._functions[call.id] = call.name
         self._last[call.name] = call.id
+        self._unanswered[call.id] = None
 
-    def function_of(self, call_id: str) -> str | None:
+    def answered(self, call_id: str) -> str | None:
+        """The function that was called; None for a call that nobody made."""
+        self._unanswered.pop(call_id, None)
         return self._functions.get(call_id)
+
+    def first_unanswered(self) -> str | None:
+        """The id of the call that a result without one belongs to."""
+        return next(iter(self._unanswered), None)
 
     def last_of(self, function: str) -> str:
         """The id of the last call of a function; a new one where there was none."""
@@ -62,9 +70,11 @@ def _message(entry: Fields, calls: _Calls, places: Places) -> Message:
         case "assistant":
             return Message("assistant", tuple(_said(entry, calls)), name)
         case "tool":
-            call_id = entry.required_string("tool_call_id")
-            function = name or calls.function_of(call_id)
-            return Message("tool", (ToolResult(call_id, decode_text(entry), function),), name)
+            call_id = entry.string("tool_call_id") or calls.first_unanswered()
+            if call_id is None:
+                entry.refuse_missing("tool_call_id", "a string")
+            called = calls.answered(call_id)
+            return Message("tool", (ToolResult(call_id, decode_text(entry), name or called),), name)
         case "function":
             name = entry.required_string("name")
             result = ToolResult(calls.last_of(name), decode_text(entry), name)

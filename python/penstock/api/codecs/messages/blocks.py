@@ -41,13 +41,17 @@ ALLOWED: Final[dict[Role, tuple[str, ...]]] = {
 }
 IN_RESULTS: Final = ("text", "image", "document", "search_result", "tool_reference")
 IN_DOCUMENTS: Final = ("text", "image")
+# The vendor's coding agent begins `system` with this, and a value that every conversation has anew:
+# no prefix behind it would ever be found in the cache.
+BILLING: Final = "x-anthropic-billing-header:"
 NO_OUTPUT: Final = "The call failed."
 PDF: Final = "application/pdf"
 
 
 def decode_system(fields: Fields) -> tuple[Message, ...]:
-    """`system`: a string or an array of text blocks."""
-    parts = tuple(_content(fields, "system", ALLOWED["system"], {}))
+    """`system`: a string or an array of text blocks, less what is no instruction."""
+    blocks = _content(fields, "system", ALLOWED["system"], {})
+    parts = tuple(p for p in blocks if not (isinstance(p, Text) and p.text.startswith(BILLING)))
     return (Message("system", parts),) if parts else ()
 
 
@@ -111,13 +115,15 @@ def _content(
     if type(value) is not list:
         entry.refuse_type(key, "a string or an array of blocks")
     for block in entry.objects(key):
-        for part in _block(block, allowed, functions):
+        for part in _block(block, allowed, functions, places):
             if places is not None:
                 places.note(part, block.path)
             yield part
 
 
-def _block(block: Fields, allowed: tuple[str, ...], functions: dict[str, str]) -> Iterator[Part]:
+def _block(
+    block: Fields, allowed: tuple[str, ...], functions: dict[str, str], places: Places | None
+) -> Iterator[Part]:
     kind = block.required_string("type")
     if kind not in allowed:
         if kind in IGNORED or kind.endswith(IGNORED_SUFFIX):
@@ -137,11 +143,11 @@ def _block(block: Fields, allowed: tuple[str, ...], functions: dict[str, str]) -
             functions[call.id] = call.name
             yield call
         case "tool_result":
-            yield from _tool_result(block, functions)
+            yield from _tool_result(block, functions, places)
         case "image":
             yield _image(block)
         case "document":
-            yield from _document(block)
+            yield from _document(block, places)
         case "search_result":
             yield _search_result(block)
         case "container_upload":
@@ -159,11 +165,11 @@ def _tool_use(block: Fields) -> ToolCall:
     )
 
 
-def _tool_result(block: Fields, functions: dict[str, str]) -> Iterator[Part]:
+def _tool_result(block: Fields, functions: dict[str, str], places: Places | None) -> Iterator[Part]:
     """The result as text; what is no text stands beside it."""
     call_id = block.required_string("tool_use_id")
     failed = block.boolean("is_error") or False
-    parts = list(_content(block, "content", IN_RESULTS, {}))
+    parts = list(_content(block, "content", IN_RESULTS, {}, places))
     text = "\n".join(part.text for part in parts if isinstance(part, Text))
     if failed and not text:
         text = NO_OUTPUT
@@ -186,7 +192,7 @@ def _image(block: Fields) -> Part:
             return _stored_file(source, None)
 
 
-def _document(block: Fields) -> Iterator[Part]:
+def _document(block: Fields, places: Places | None) -> Iterator[Part]:
     """Text is shown whole; what is a file is one of the request's files."""
     title = block.string("title")
     name = base_name(title[:MAX_FILE_NAME_CHARS]) if title else None
@@ -199,7 +205,7 @@ def _document(block: Fields) -> Iterator[Part]:
         case "content":
             if source.get("content") is None:
                 source.refuse_missing("content", "a string or an array of blocks")
-            parts = list(_content(source, "content", IN_DOCUMENTS, {}))
+            parts = list(_content(source, "content", IN_DOCUMENTS, {}, places))
             text = "\n".join(part.text for part in parts if isinstance(part, Text))
             yield _titled("Document", title, context, text)
             yield from (part for part in parts if not isinstance(part, Text))

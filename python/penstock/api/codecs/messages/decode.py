@@ -24,6 +24,7 @@ from penstock.api.codecs.sampling import (
     decode_adapter,
     decode_sampling,
 )
+from penstock.base.errors import InvalidRequest
 from penstock.dialog import Constraint, GenerateRequest, ReasoningPolicy
 
 # Accepted with a value of any type, and without effect; so is every field named nowhere here, and
@@ -96,15 +97,23 @@ def _reasoning(fields: Fields, begun: str) -> ReasoningPolicy:
 
 
 def _constraint(fields: Fields, names: FieldNames) -> Constraint | None:
-    """`output_config.format`, or one of the service's own fields."""
+    """`output_config.format`, or the `output_format` of older clients, or one of the service's own
+    fields."""
     own = decode_constraint(fields, names)
     config = fields.object("output_config")
     wanted = config.object("format") if config is not None else None
-    if config is None or wanted is None:
+    older = fields.object("output_format")
+    if wanted is not None and older is not None:
+        fields.refuse("output_format", "cannot be used together with `output_config.format`")
+    wanted = wanted or older
+    if wanted is None:
         return own
     if own is not None:
-        config.refuse("format", "cannot be used together with `grammar` or `response_format`")
+        raise InvalidRequest(
+            f"`{wanted.path}` cannot be used together with `grammar` or `response_format`",
+            field=wanted.path,
+        )
     wanted.required_string("type")
     wanted.choice("type", ("json_schema",))
-    note_constraint(names, "output_config.format")
+    note_constraint(names, wanted.path)
     return Constraint("json_schema", schema_text(wanted, "schema"))

@@ -41,7 +41,8 @@ def decode_tools(
         if kind == "custom":
             names.note_schema(len(functions), entry.name_of("input_schema"))
             functions.append(_function(entry))
-        elif kind.startswith(SEARCH_PREFIX):
+            continue
+        if kind.startswith(SEARCH_PREFIX):
             hosted.append(_search(entry))
             if kind == SEARCH_WITH_PYTHON:
                 hosted.append(PythonTool())
@@ -54,9 +55,8 @@ def decode_tools(
                 f' "{PYTHON_PREFIX}...", not {shown(kind)}',
                 code="unsupported_value",
             )
+        names.note_hosted(entry.path)
     check_functions(fields, functions)
-    if hosted:
-        names.note_hosted("tools")
     return tuple(functions), tuple(hosted)
 
 

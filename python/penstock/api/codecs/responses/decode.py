@@ -147,7 +147,8 @@ def _refuse_unsupported(fields: Fields) -> None:
     for key, why in REFUSED.items():
         if fields.get(key) is not None:
             fields.refuse(key, why, code="unsupported_value")
-    if fields.boolean("parallel_tool_calls") is False:
+    # Of no tools nothing runs in parallel: so a coding agent asks for a summary.
+    if fields.boolean("parallel_tool_calls") is False and fields.get("tools") != []:
         fields.refuse("parallel_tool_calls", "cannot be false", code="unsupported_value")
     options = fields.object("stream_options")
     if options is not None:

@@ -16,7 +16,6 @@ from penstock.dialog import Limits
 Shape = Mapping[str, Any]
 """The fields kept of an object: name -> the shape of what is inside, or None for any value."""
 
-_NAME: Final[Shape] = {"name": None}
 _FUNCTION: Final[Shape] = {"name": None, "description": None, "parameters": None, "strict": None}
 _NAMESPACE: Final[Shape] = {"name": None, "description": None}
 _SCHEMA: Final[Shape] = {"name": None, "description": None, "schema": None, "strict": None}
@@ -57,7 +56,7 @@ def echoed(fields: Fields, limits: Limits, store: bool, background: bool) -> dic
         "max_output_tokens": limits.max_tokens,
         "max_tool_calls": None,
         "metadata": said("metadata", {}),
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": said("parallel_tool_calls", True),
         "previous_response_id": said("previous_response_id"),
         "store": store,
         "temperature": said("temperature"),
@@ -79,30 +78,34 @@ def _format(*wanted: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """Functions are flat, as the vendor has them, however they were sent."""
     kind = hosted_kind(tool["type"])
     if kind is not None:
         return {"type": kind, **_kept(tool, _HOSTED[kind])}
     if tool["type"] == NAMESPACE:
         members = [_tool(member) for member in tool.get("tools") or ()]
         return {"type": NAMESPACE, **_kept(tool, _NAMESPACE), "tools": members}
-    return {"type": tool["type"], **_flat_or_nested(tool, _FUNCTION)}
+    return {"type": "function", **_kept(_inner(tool, "function"), _FUNCTION)}
 
 
 def _choice(choice: str | dict[str, Any]) -> str | dict[str, Any]:
     if isinstance(choice, str):
         return choice
     if choice["type"] == "function":
-        return {"type": "function", **_flat_or_nested(choice, _NAME)}
-    nested = choice.get("allowed_tools")
-    inner = choice if nested is None else nested
-    tools = [{"type": "function", **_flat_or_nested(tool, _NAME)} for tool in inner["tools"]]
-    allowed = {"mode": inner["mode"], "tools": tools}
-    return {"type": choice["type"], **(allowed if nested is None else {"allowed_tools": allowed})}
+        return _named(choice)
+    allowed = _inner(choice, "allowed_tools")
+    tools = [_named(tool) for tool in allowed["tools"]]
+    return {"type": choice["type"], "mode": allowed["mode"], "tools": tools}
 
 
-def _flat_or_nested(entry: dict[str, Any], shape: Shape) -> dict[str, Any]:
-    """A function as it was sent: nested under `function`, which then counts alone, or flat."""
-    return _kept(entry, {"function": shape} if entry.get("function") is not None else shape)
+def _named(choice: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "name": _inner(choice, "function")["name"]}
+
+
+def _inner(entry: dict[str, Any], key: str) -> dict[str, Any]:
+    """What was sent nested under `key`, which then counts alone, or flat."""
+    nested: dict[str, Any] | None = entry.get(key)
+    return entry if nested is None else nested
 
 
 def _kept(value: dict[str, Any], shape: Shape) -> dict[str, Any]:

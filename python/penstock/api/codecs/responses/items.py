@@ -14,6 +14,31 @@ from penstock.dialog.message import Role
 
 ROLES: Final = ("user", "assistant", "system", "developer")
 ITEMS: Final = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+# What turns of the vendor's models leave in a conversation, and no model here reads: calls of tools
+# that the vendor runs, their results, and summaries that only the vendor can read.
+IGNORED: Final = (
+    "apply_patch_call",
+    "apply_patch_call_output",
+    "code_interpreter_call",
+    "compaction",
+    "computer_call",
+    "computer_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "file_search_call",
+    "image_generation_call",
+    "local_shell_call",
+    "local_shell_call_output",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_call",
+    "mcp_list_tools",
+    "shell_call",
+    "shell_call_output",
+    "tool_search_call",
+    "tool_search_output",
+    "web_search_call",
+)
 
 Items = Mapping[str, Any]
 """Stored items that a request refers to: id -> the item's JSON object."""
@@ -50,6 +75,9 @@ def references(fields: Fields) -> tuple[str, ...]:
 
 def _kind(item: Fields) -> str:
     """`type`, which a message and a reference may leave out."""
+    kind = item.string("type")
+    if kind in IGNORED:
+        return kind
     kind = item.choice("type", ITEMS)
     if kind is None:
         kind = "item_reference" if set(item.values) == {"id"} else "message"
@@ -76,6 +104,8 @@ def _add(messages: list[Message], item: Fields, places: Places) -> None:
             messages.append(_result(item, places))
         case "reasoning":
             _add_to_turn(messages, _reasoning(item))
+        case kind if kind in IGNORED:
+            pass
         case _:
             _add_message(messages, item, places)
 
