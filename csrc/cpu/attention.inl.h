@@ -110,7 +110,7 @@ struct Walk {
         const int64_t end = smaller((index + 1) * kSpan, seen);
         for (int64_t tile = begin; tile < end; tile += kTile) {
             const auto next =
-                task.direct ? task.pieces_after(tile) : typename Task<Cached>::Pieces{};
+                task.fetches ? task.pieces_after(tile) : typename Task<Cached>::Pieces{};
             Ahead ahead{next.start, next.start + next.count,
                         step.block_tokens * step.dim * static_cast<int64_t>(sizeof(Cached)), 0};
             tiles.add(tile, ahead);

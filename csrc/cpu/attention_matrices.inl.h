@@ -112,20 +112,21 @@ struct MatrixRows {
     void convert_values(int64_t tile, const Seen& seen, Ahead& ahead) const {
         const int first = seen.first_step() * kUnitK;
         for (int key = first; key < first + seen.steps() * kUnitK; key += 2) {
-            ahead.step();
             uint16_t* to = buffer.values + key * kLanes;
             if (seen.has(key) && seen.has(key + 1)) {
-                convert_pair(task.value_row(tile + key), to);
+                convert_pair(task.value_row(tile + key), to, ahead);
             } else {
                 convert_half(tile, key + (seen.has(key) ? 0 : 1), seen, to);
             }
         }
     }
 
-    void convert_pair(const uint16_t* from, uint16_t* to) const {
+    void convert_pair(const uint16_t* from, uint16_t* to, Ahead& ahead) const {
         const int64_t stride = task.call.tensor[5].stride[2];
-        for (int64_t d = 0; d < step.dim; d += kLanes)
+        for (int64_t d = 0; d < step.dim; d += kLanes) {
+            ahead.step();
             Matrices::convert(to + d * kTile, from + d, stride, lanes_from(d, step.dim));
+        }
     }
 
     // A pair of which at most `key` is seen.

@@ -113,12 +113,16 @@ struct TileRows {
     const Step& step;
     const Buffers<Numbers>& buffer;
 
-    // All rows with one tile. `ahead` is fetched meanwhile, where the cache is read in place.
+    // All rows with one tile. `ahead` is fetched meanwhile: as the cache is read where that is done
+    // in place, else a part before each block of rows.
     void add(int64_t tile, Ahead& ahead) const {
         if (!task.direct)
             convert(tile, task.visible_from(0, tile), task.visible_to(task.job.count - 1, tile));
         const int64_t blocks = (task.rows + kMaxRows - 1) / kMaxRows;
+        const int64_t bytes = task.direct ? 0 : kTile * task.token_bytes();
+        const int64_t lines = ceil_div(bytes, blocks * kLineBytes);
         for (int64_t b = 0, row = 0; b < blocks; ++b) {
+            ahead.steps(lines);
             const int64_t end = quotient(task.rows * (b + 1), blocks); // as even as possible
             add_block(tile, row, static_cast<int>(end - row), ahead);
             row = end;

@@ -13,8 +13,10 @@ namespace {
 namespace attention {
 
 constexpr int64_t kSpan = kAttentionSpan;
-// Rows of a task: a tile is converted once for all of them.
-constexpr int64_t kBlockRows = kLanes == 16 ? 96 : 64;
+// Rows of a task at most, and their elements of one operand: a tile is converted once for all of
+// them, and what a task has of its own stays in the second cache level.
+constexpr int64_t kBlockRows = kLanes == 16 ? 256 : 128;
+constexpr int64_t kBlockElements = kBlockRows * 128;
 
 PENSTOCK_INLINE int64_t round_up(int64_t x, int64_t unit) {
     return ceil_div(x, unit) * unit;
@@ -28,7 +30,7 @@ PENSTOCK_INLINE int64_t larger(int64_t a, int64_t b) {
 
 // Query tokens of a task are 1 << result, before small steps lower it.
 PENSTOCK_INLINE int widest_shift(int64_t group, int64_t dim) {
-    const int64_t rows = smaller(kBlockRows, larger(8192 / dim, 1));
+    const int64_t rows = smaller(kBlockRows, larger(kBlockElements / dim, 1));
     int shift = 0;
     while ((group << (shift + 1)) <= rows)
         ++shift;

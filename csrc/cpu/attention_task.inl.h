@@ -14,6 +14,9 @@ namespace attention {
 
 constexpr float kLog2e = 1.44269504088896341f;
 
+// Of a chunk's many tasks all but the first find in the second cache level what fits there.
+constexpr int64_t kSecondLevel = 1 << 20;
+
 // A task over cache elements of one type.
 template <class Element>
 struct Task {
@@ -25,13 +28,18 @@ struct Task {
     int64_t padded;   // D in whole vectors
     int64_t rows;     // count * G
     bool direct;      // few rows: elements are converted as they are used
+    bool fetches;     // what comes next is asked for ahead
     bool biased;
 
     Task(const Arguments& call, const Step& step, const Job& job)
         : call(call), step(step), job(job), table(call.tensor[3].row<int32_t>(job.row)),
           position(step.chunk_position(job.row) + job.first), padded(round_up(step.dim, kLanes)),
           rows(job.count * step.group), direct(rows <= 2 * kMaxRows && step.dim % kLanes == 0),
+          fetches(direct || token_bytes() * step.kv_heads * step.contexts[job.row] > kSecondLevel),
           biased(step.reach == Reach::both && call.tensor[7].data) {}
+
+    // Of one KV head in the cache: a key and a value.
+    int64_t token_bytes() const { return 2 * step.dim * static_cast<int64_t>(sizeof(Element)); }
 
     // Visible keys of the block's token i within the 64 keys from `tile`.
     int visible_from(int64_t i, int64_t tile) const {

@@ -51,6 +51,10 @@ struct Ahead {
             ++piece;
         }
     }
+    [[gnu::noinline]] void steps(int64_t count) {
+        for (int64_t i = 0; i < count && piece != end; ++i)
+            step();
+    }
 };
 
 // In place of Ahead where nothing is to be fetched.
