@@ -51,19 +51,25 @@ using SharedHalves = Pairs;
 using SharedHalves = Floats<uint16_t>;
 #endif
 
-// Adds a span's result to a row's total. The first one is taken as it is.
+// A row's sums of all spans so far times `keep`, and those of one more times `add`. The first one
+// is taken as it is.
+PENSTOCK_INLINE void add_span(const float* sums, int64_t padded, float* total, float keep,
+                              float add, bool start) {
+    for (int64_t i = 0; i < padded; i += kLanes) {
+        F32 sum = load(sums + i);
+        if (!start)
+            sum = fma(sum, broadcast(add), load(total + i) * broadcast(keep));
+        store(total + i, sum);
+    }
+}
+
+// Adds a span's result to a row's total.
 PENSTOCK_INLINE void merge(const float* sums, float highest, float mass, int64_t padded,
                            float* total_sums, float& total_highest, float& total_mass, bool start) {
     const float top = start || highest > total_highest ? highest : total_highest;
     const float keep = start ? 0.0f : exp2_below(total_highest, top);
     const float add = start ? 1.0f : exp2_below(highest, top);
-    for (int64_t i = 0; i < padded; i += kLanes) {
-        F32 sum = load(sums + i);
-        if (!start) {
-            sum = fma(sum, broadcast(add), load(total_sums + i) * broadcast(keep));
-        }
-        store(total_sums + i, sum);
-    }
+    add_span(sums, padded, total_sums, keep, add, start);
     total_mass = start ? mass : total_mass * keep + mass * add;
     total_highest = top;
 }
@@ -147,14 +153,34 @@ struct Walk {
             buffer.total_mass[i] = -1.0f; // no span yet
         for (int64_t index = job.span; index < job.span_end; ++index) {
             span(index);
-            for (int64_t i = 0; i < rows; ++i) {
-                if (!sees(i, index))
-                    continue;
-                merge(buffer.sums + i * padded, buffer.highest[i],
-                      reduce_add(load(buffer.lane_mass + i * kLanes)), padded,
-                      buffer.totals + i * padded, buffer.total_highest[i], buffer.total_mass[i],
-                      buffer.total_mass[i] == -1.0f);
-            }
+            for (int64_t row = 0; row < rows; row += kMerged)
+                merge_rows(row, static_cast<int>(smaller(kMerged, rows - row)), index);
+        }
+    }
+
+    // `merge` of a few rows, whose references and masses are computed beside each other.
+    static constexpr int kMerged = 8;
+    void merge_rows(int64_t row, int count, int64_t index) const {
+        F32 lanes[kMerged];
+        for (int r = 0; r < kMerged; ++r)
+            lanes[r] = r < count ? load(buffer.lane_mass + (row + r) * kLanes) : broadcast(0.0f);
+        const F32 mass = reduce_add_each(lanes), highest = load(buffer.highest + row);
+        const F32 total_mass = load(buffer.total_mass + row);
+        const F32 total_highest = load(buffer.total_highest + row);
+        const Mask start = equal(total_mass, broadcast(-1.0f));
+        const F32 top = select(start, highest, max(highest, total_highest));
+        const F32 keep = select(start, broadcast(0.0f), exp2_below(total_highest, top));
+        const F32 add = select(start, broadcast(1.0f), exp2_below(highest, top));
+        float tops[kLanes], keeps[kLanes], adds[kLanes], masses[kLanes];
+        store(tops, top), store(keeps, keep), store(adds, add);
+        store(masses, select(start, mass, total_mass * keep + mass * add));
+        for (int r = 0; r < count; ++r) {
+            if (!sees(row + r, index))
+                continue;
+            add_span(buffer.sums + (row + r) * padded, padded, buffer.totals + (row + r) * padded,
+                     keeps[r], adds[r], (bits(start) >> r & 1U) != 0);
+            buffer.total_highest[row + r] = tops[r];
+            buffer.total_mass[row + r] = masses[r];
         }
     }
 

@@ -44,7 +44,7 @@ struct Floats {
     using Cached = Element;
     using Packed = float; // queries, weights, and keys and values of a tile
     using Rows = TileRows<Floats>;
-    static constexpr int kStep = 1, kDepthUnit = 1;
+    static constexpr int kStep = 1, kDepthUnit = 1, kScoredRows = kMaxRows;
     using OfCache = FloatProducts<Element>;
     using OfTile = FloatProducts<float>;
 

@@ -22,7 +22,8 @@ struct MatrixRows;
 
 struct Matrices : Pairs {
     using Rows = MatrixRows;
-    static constexpr int kDepthUnit = 32; // k of a step of products
+    static constexpr int kDepthUnit = 32;  // k of a step of products
+    static constexpr int kScoredRows = 64; // four blocks
 };
 
 struct MatrixRows {
@@ -38,6 +39,9 @@ struct MatrixRows {
         if (configured != 0)
             release_tiles();
     }
+
+    // Of a row's scores and weights, which are kept until its block has gone through all stages.
+    static int64_t place(int64_t row) { return row % Matrices::kScoredRows; }
 
     int64_t depth() const { return round_up(step.dim, kUnitK); }
 
@@ -218,7 +222,7 @@ struct MatrixRows {
         const int first = seen.begin / kLanes;
         multiply<false>({buffer.queries + row * depth(), depth(),
                          buffer.keys + first * depth() * kLanes, depth() * kLanes, depth() / kUnitK,
-                         buffer.scores + row * kTile + first * kLanes, kTile},
+                         buffer.scores + place(row) * kTile + first * kLanes, kTile},
                         (seen.end - 1) / kLanes + 1 - first);
     }
 
@@ -228,10 +232,11 @@ struct MatrixRows {
             return;
         for (int64_t row = begin; row < end; ++row) {
             if (seen_by_some(tile, row, 1).none())
-                std::memset(buffer.weights + row * kTile, 0, kTile * sizeof(uint16_t));
+                std::memset(buffer.weights + place(row) * kTile, 0, kTile * sizeof(uint16_t));
         }
         for (int64_t row = begin; row < end; row += kMaxRows) {
-            weigh_rows(task, buffer, tile, row, static_cast<int>(smaller(kMaxRows, end - row)));
+            weigh_rows(task, buffer, tile, row, static_cast<int>(smaller(kMaxRows, end - row)),
+                       place(row));
         }
     }
 
@@ -245,8 +250,9 @@ struct MatrixRows {
             return;
         configure(count);
         const int64_t first = seen.first_step() * kUnitK;
-        multiply<true>({buffer.weights + row * kTile + first, kTile, buffer.values + first * kLanes,
-                        kTile * kLanes, seen.steps(), buffer.sums + row * task.padded, task.padded},
+        multiply<true>({buffer.weights + place(row) * kTile + first, kTile,
+                        buffer.values + first * kLanes, kTile * kLanes, seen.steps(),
+                        buffer.sums + row * task.padded, task.padded},
                        static_cast<int>(task.padded / kLanes));
     }
 

@@ -47,7 +47,7 @@ struct Pairs {
     using Cached = uint16_t;
     using Packed = uint16_t; // queries, weights, and keys and values of a tile
     using Rows = TileRows<Pairs>;
-    static constexpr int kStep = 2, kDepthUnit = 2;
+    static constexpr int kStep = 2, kDepthUnit = 2, kScoredRows = kMaxRows;
     using OfCache = CachedPairProducts;
     using OfTile = PairProducts;
 

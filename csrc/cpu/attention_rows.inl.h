@@ -4,6 +4,7 @@
 //   Cached, Packed              elements of the cache; of queries, weights and converted tiles
 //   Rows                        what computes them: TileRows, or MatrixRows
 //   kStep                       k that a step of a product takes: 1, or a pair
+//   kScoredRows                 rows whose scores and weights are kept at a time
 //   kDepthUnit                  what D is padded to, with zeros, in queries and in keys of a tile
 //   OfCache, OfTile             Products (attention_tile.inl.h) of the cache, of a converted tile
 //   pack(to, a, n)              n lanes of a query
@@ -26,8 +27,9 @@ struct Buffers {
     float *sums, *totals;                        // [rows][D in whole vectors]: of the span, of all
     float* lane_mass;                            // [rows][kLanes]
     float *highest, *total_highest, *total_mass; // [rows], and readable for a vector more
-    Packed *queries, *weights;                   // [rows][D in whole units], [rows][kTile]
-    float* scores;                               // [rows][kTile]
+    Packed* queries;                             // [rows][D in whole units]
+    float* scores;                               // [kScoredRows][kTile]: of the rows at work
+    Packed* weights;                             // [kScoredRows][kTile]
     Packed* keys;                                // [vector of keys][step of D][kStep * kLanes]
     Packed* values;                              // [vector of D][step of keys][kStep * kLanes]
     size_t bytes;
@@ -46,11 +48,11 @@ struct Buffers {
         take(total_highest, rows + kLanes);
         take(total_mass, rows + kLanes);
         take(queries, rows * depth + kLanes);
-        take(scores, rows * kTile);
+        take(scores, Numbers::kScoredRows * kTile);
         if constexpr (Numbers::kStep == 1) {
             weights = scores;
         } else {
-            take(weights, rows * kTile);
+            take(weights, Numbers::kScoredRows * kTile);
         }
         take(keys, depth * kTile);
         take(values, padded * kTile);
@@ -76,17 +78,18 @@ void pack_queries(const Task<typename Numbers::Cached>& task, const Buffers<Numb
     }
 }
 
-// Turns the scores of rows [row, row + count) into weights; kMaxRows at most.
+// Turns the scores of rows [row, row + count), which lie from `place` on, into weights; kMaxRows at
+// most.
 template <class Numbers>
 void weigh_rows(const Task<typename Numbers::Cached>& task, const Buffers<Numbers>& buffer,
-                int64_t tile, int64_t row, int count) {
+                int64_t tile, int64_t row, int count, int64_t place) {
     using Packed = typename Numbers::Packed;
     const int64_t group = task.step.group;
     Scored<Packed> scored{count,
                           {},
                           {},
-                          buffer.scores + row * kTile,
-                          buffer.weights + row * kTile,
+                          buffer.scores + place * kTile,
+                          buffer.weights + place * kTile,
                           buffer.highest + row,
                           buffer.lane_mass + row * kLanes,
                           buffer.sums + row * task.padded,
@@ -112,10 +115,11 @@ struct TileRows {
     const Task<Cached>& task;
     const Step& step;
     const Buffers<Numbers>& buffer;
+    int64_t first = 0; // of the block of rows at work, whose scores and weights there are alone
 
     // All rows with one tile. `ahead` is fetched meanwhile: as the cache is read where that is done
     // in place, else a part before each block of rows.
-    void add(int64_t tile, Ahead& ahead) const {
+    void add(int64_t tile, Ahead& ahead) {
         if (!task.direct)
             convert(tile, task.visible_from(0, tile), task.visible_to(task.job.count - 1, tile));
         const int64_t blocks = (task.rows + kMaxRows - 1) / kMaxRows;
@@ -124,6 +128,7 @@ struct TileRows {
         for (int64_t b = 0, row = 0; b < blocks; ++b) {
             ahead.steps(lines);
             const int64_t end = quotient(task.rows * (b + 1), blocks); // as even as possible
+            first = row;
             add_block(tile, row, static_cast<int>(end - row), ahead);
             row = end;
         }
@@ -152,7 +157,7 @@ struct TileRows {
     void score(int64_t tile, int64_t row, int count, int begin, int end, Ahead& ahead) const {
         const Packed* queries = buffer.queries + row * step.dim;
         const int first_vector = begin / kLanes, vectors = (end - 1) / kLanes + 1 - first_vector;
-        float* to = buffer.scores + row * kTile + first_vector * kLanes;
+        float* to = buffer.scores + (row - first) * kTile + first_vector * kLanes;
         if (task.direct) {
             const Cached* from[kTileVectors];
             for (int v = 0; v < vectors; ++v)
@@ -175,7 +180,7 @@ struct TileRows {
     void add_steps(int64_t tile, int64_t row, int count, int begin, int end, Ahead& ahead) const {
         constexpr int kMost = 1024 / kLanes;
         const int vectors = static_cast<int>(task.padded / kLanes);
-        const Packed* weights = buffer.weights + row * kTile;
+        const Packed* weights = buffer.weights + (row - first) * kTile;
         float* to = buffer.sums + row * task.padded;
         if (!task.direct) {
             Nothing nothing;
@@ -223,7 +228,7 @@ struct TileRows {
             const auto column = Numbers::half_column(from, n, key % 2);
             for (int64_t i = row; i < row + count; ++i) {
                 const auto factor =
-                    Numbers::OfTile::factor(buffer.weights + i * kTile + key / 2 * 2);
+                    Numbers::OfTile::factor(buffer.weights + (i - first) * kTile + key / 2 * 2);
                 float* sum = buffer.sums + i * task.padded + d;
                 store(sum, Numbers::OfTile::add(load(sum), factor, column));
             }
@@ -240,7 +245,7 @@ struct TileRows {
         if (begin >= kTile || end <= 0)
             return; // seen by none of them
         score(tile, row, count, begin, end, ahead);
-        weigh_rows(task, buffer, tile, row, count);
+        weigh_rows(task, buffer, tile, row, count, row - first);
         const int from = task.visible_from(last_token, tile);
         const int to = task.visible_to(first_token, tile);
         const int shared_from = (from + kStep - 1) / kStep * kStep;
