@@ -129,6 +129,19 @@ def test_bits_do_not_depend_on_how_a_sequence_is_computed(kernels, heads, window
             np.testing.assert_array_equal(got[0], whole[position])
 
 
+@pytest.mark.parametrize("window", [0, 700])
+def test_prompts_whose_cache_is_larger_than_the_second_level(kernels, window):
+    """There the next tile is fetched ahead; a task has as many rows as it may."""
+    length, begin = 1100, 1000
+    sequences = draw_sequences((4, 2, 128), [length, 40])
+    chunks = [Chunk(1, 0, 40), Chunk(0, begin, length)]
+    check(kernels, sequences, chunks, window)
+    whole = attend(kernels, sequences, chunks, window)[1]
+    for first, end in ((begin, begin + 1), (begin + 3, begin + 60), (length - 1, length)):
+        (part,) = attend(kernels, sequences, [Chunk(0, first, end)], window)
+        np.testing.assert_array_equal(part, whole[first - begin : end - begin])
+
+
 def test_bits_do_not_depend_on_where_the_blocks_lie(kernels):
     sequences = draw_sequences((9, 3, 64), [300])
     chunk = [Chunk(0, 290, 300)]
