@@ -147,7 +147,7 @@ struct BlockProduct {
     bool split; // whether `minima` still are those of the only panel
 };
 
-template <int kBits, int kGroup, Minima kMinima, int kRows>
+template <int kBits, int kGroup, Minima kMinima, int kRows, int kPanels>
 void multiply_rows(const BlockProduct& product, LinesAhead& ahead) {
     const AffineOperands& operands = *product.operands;
     const PanelPart& part = *product.part;
@@ -157,20 +157,20 @@ void multiply_rows(const BlockProduct& product, LinesAhead& ahead) {
     float* of_minima = product.minima.sums();
     if (by_tiles)
         configure_minima(kRows);
-    for (int64_t panel = product.begin; panel < product.end; panel += kPanelsBeside) {
-        PanelsBeside<kPanelsBeside> beside(part, panel, product.end);
+    for (int64_t panel = product.begin; panel < product.end; panel += kPanels) {
+        PanelsBeside<kPanels> beside(part, panel, product.end);
         if (by_tiles) {
             if (!product.split)
                 split_minima<kBits>(part, beside.data[0], units, product.minima.steps());
             multiply_minima(product.minima.steps(), depth, x, operands.x_stride, of_minima);
         }
-        F32 total[kRows][kPanelsBeside][kPanelVectors];
+        F32 total[kRows][kPanels][kPanelVectors];
         multiply_panels<kBits, kGroup, kMinima, kRows>(part, beside.data, units, x,
                                                        operands.x_stride, ahead, total);
         for (int m = 0; m < kRows; ++m) {
             if (by_tiles)
                 total[m][0][0] = total[m][0][0] + load(of_minima + m * kPanelRows);
-            for (int j = 0; j < kPanelsBeside; ++j) {
+            for (int j = 0; j < kPanels; ++j) {
                 store_panel(*operands.linear, part, beside.index[j], total[m][j],
                             operands.out + (product.row + m) * operands.out_stride);
             }
@@ -193,7 +193,10 @@ void multiply_blocks(const AffineOperands& operands, const LinearTask& task, int
                       const BlockProduct product{&operands, task.part, row,  begin,
                                                  end,       minima,    split};
                       with_count<kMax>(rows, [&](auto count) {
-                          multiply_rows<kBits, kGroup, kMinima, count.value>(product, ahead);
+                          with_panels<count.value>(task, [&](auto panels) {
+                              multiply_rows<kBits, kGroup, kMinima, count.value, panels.value>(
+                                  product, ahead);
+                          });
                       });
                   });
 }

@@ -49,7 +49,7 @@ struct LinearTask {
     int64_t panel_end;
     int64_t row_begin;
     int64_t row_end;
-    // The first panel of the task that the same thread is likely to do next; null: not known.
+    // The first panel of the next task, which the same thread is likely to do; null: there is none.
     const uint8_t* next = nullptr;
     int64_t next_panels = 0;
     int64_t next_panel_bytes = 0;
@@ -62,22 +62,34 @@ PENSTOCK_INLINE int64_t bf16_row_bytes(int64_t depth) {
 }
 
 // Rows from which on a panel is computed with for about as long as memory takes to bring the next.
-// Fewer only wait, and the hardware streams that best, but for Zen 5: it waits a third less for one
-// row of 4-bit weights that it was told of. Measured with AVX-512 on two cores.
+// Fewer only wait, and take one panel at a time: the hardware streams a lone reader best, but for
+// Zen 5, which waits a third less for one row of 4-bit weights that it was told of. Measured with
+// AVX-512 on two cores.
+constexpr int kLeastFetchingRows = 4;
 PENSTOCK_INLINE int64_t fetching_rows(Encoding encoding) {
     if (processor() == Processor::zen5)
         return encoding == Encoding::dense_f32 ? 4 : 1;
     switch (encoding) {
-    case Encoding::affine4: return 4;
+    case Encoding::affine4:
+    case Encoding::affine8: return kLeastFetchingRows;
     case Encoding::affine6:
     case Encoding::dense_f16: return 5;
-    case Encoding::affine8: return 7;
     default: return 8;
     }
 }
 
 PENSTOCK_INLINE bool worth_fetching(const LinearTask& task) {
     return task.row_end - task.row_begin >= fetching_rows(task.part->encoding);
+}
+
+// f(Index<kPanels>) for the integer panels that kRows rows of a task take beside each other.
+template <int kRows, class Function>
+PENSTOCK_INLINE void with_panels(const LinearTask& task, const Function& f) {
+    if constexpr (kPanelsBeside > 1 && kRows < kLeastFetchingRows) {
+        if (!worth_fetching(task))
+            return f(Index<1>{});
+    }
+    f(Index<kPanelsBeside>{});
 }
 
 // The cut of the affine, or of the dense, parts of a product of `rows` rows.
@@ -87,7 +99,6 @@ struct LinearCut {
     int64_t rows;
     int64_t row_blocks;
     int64_t chunk_bytes;
-    int64_t ahead; // how many tasks later the same thread is likely to do its next; 0: not known
 
     // Of a call as linear_affine and linear_dense take it.
     PENSTOCK_INLINE LinearCut make(const Arguments& call, bool affine) {
@@ -104,7 +115,7 @@ struct LinearCut {
         int64_t bytes = ceil_div(total * blocks, wanted);
         bytes = bytes < kMinChunkBytes ? kMinChunkBytes : bytes;
         bytes = bytes > kMaxChunkBytes ? kMaxChunkBytes : bytes;
-        return {&linear, affine, rows, blocks, bytes, call.in_blocks ? 1 : threads};
+        return {&linear, affine, rows, blocks, bytes};
     }
 
     PENSTOCK_INLINE int64_t chunk_panels(const LinearCut& cut, const PanelPart& part) {
@@ -128,10 +139,8 @@ struct LinearCut {
 
     PENSTOCK_INLINE LinearTask task(const LinearCut& cut, int64_t index) {
         LinearTask task = task_alone(cut, index);
-        if (cut.ahead == 0 || !worth_fetching(task))
-            return task;
-        if (index + cut.ahead < tasks(cut)) {
-            const LinearTask next = task_alone(cut, index + cut.ahead);
+        if (worth_fetching(task) && index + 1 < tasks(cut)) {
+            const LinearTask next = task_alone(cut, index + 1);
             task.next = next.part->data + next.panel_begin * next.part->panel_bytes;
             task.next_panels = next.panel_end - next.panel_begin;
             task.next_panel_bytes = next.part->panel_bytes;

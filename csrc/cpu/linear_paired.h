@@ -35,20 +35,19 @@ struct PairedRow {
 };
 
 // The dots of one of two units: kRows rows with the panels that lie beside each other.
-template <int kRows>
-PENSTOCK_INLINE void paired_dots(const uint8_t* const (&quants)[kPanelsBeside],
-                                 const PairedRow* rows, int64_t unit,
-                                 I32 (&dot)[kRows][kPanelsBeside]) {
+template <int kRows, int kPanels>
+PENSTOCK_INLINE void paired_dots(const uint8_t* const (&quants)[kPanels], const PairedRow* rows,
+                                 int64_t unit, I32 (&dot)[kRows][kPanels]) {
     using D = Dot<4>;
     unrolled<kUnit / 4>([&](auto s) {
         constexpr int step = decltype(s)::value;
-        Words weight[kPanelsBeside];
-        for (int j = 0; j < kPanelsBeside; ++j)
+        Words weight[kPanels];
+        for (int j = 0; j < kPanels; ++j)
             weight[j] = step_words<4, step, 0>(quants[j]);
         unrolled<kRows>([&](auto m) {
             const QuantizedUnit& in = rows[m.value].units[unit];
             const Words values = broadcast_word(in.value + 4 * step);
-            for (int j = 0; j < kPanelsBeside; ++j) {
+            for (int j = 0; j < kPanels; ++j) {
                 I32& sum = dot[m.value][j];
                 if (step == 0)
                     sum = broadcast(in.centre);
@@ -59,28 +58,28 @@ PENSTOCK_INLINE void paired_dots(const uint8_t* const (&quants)[kPanelsBeside],
 }
 
 // Products of kRows rows with the panels that lie beside each other, but for their steps.
-template <bool kMinimum, int kRows>
-PENSTOCK_INLINE void multiply_pairs(const uint8_t* (&panel)[kPanelsBeside], int64_t units,
+template <bool kMinimum, int kRows, int kPanels>
+PENSTOCK_INLINE void multiply_pairs(const uint8_t* (&panel)[kPanels], int64_t units,
                                     const PairedRow* rows, LinesAhead& ahead,
-                                    F32 (&acc)[kRows][kPanelsBeside]) {
+                                    F32 (&acc)[kRows][kPanels]) {
     LinesAhead own = ahead; // in registers
     constexpr int64_t kPairBytes = 2 * kPanelRows * sizeof(int16_t);
     for (int64_t unit = 0; unit < units; unit += 2) {
         own.step();
-        const int16_t* scales[kPanelsBeside];
-        for (int j = 0; j < kPanelsBeside; ++j) {
+        const int16_t* scales[kPanels];
+        for (int j = 0; j < kPanels; ++j) {
             scales[j] = reinterpret_cast<const int16_t*>(panel[j]);
             panel[j] += (kMinimum ? 2 : 1) * kPairBytes;
         }
-        I32 dot[2][kRows][kPanelsBeside];
+        I32 dot[2][kRows][kPanels];
         unrolled<2>([&](auto i) {
             paired_dots<kRows>(panel, rows, unit + i.value, dot[i.value]);
-            for (int j = 0; j < kPanelsBeside; ++j)
+            for (int j = 0; j < kPanels; ++j)
                 panel[j] += quant_bytes(4);
         });
         unrolled<kRows>([&](auto m) {
             const PairedUnits& in = rows[m.value].paired->pairs()[unit / 2];
-            for (int j = 0; j < kPanelsBeside; ++j) {
+            for (int j = 0; j < kPanels; ++j) {
                 I32 sum = broadcast(int32_t{0});
                 if (kMinimum) {
                     const Int16Pairs minima = load_int16_pairs(scales[j] + 2 * kPanelRows);
@@ -97,7 +96,7 @@ PENSTOCK_INLINE void multiply_pairs(const uint8_t* (&panel)[kPanelsBeside], int6
     ahead = own;
 }
 
-template <bool kMinimum, int kRows>
+template <bool kMinimum, int kRows, int kPanels>
 void multiply_paired_rows(const AffineOperands& operands, const PanelPart& part, int64_t row,
                           int64_t begin, int64_t end, LinesAhead& ahead) {
     const int64_t depth = operands.linear->depth;
@@ -106,19 +105,19 @@ void multiply_paired_rows(const AffineOperands& operands, const PanelPart& part,
     };
     const PairedRow rows[] = {row_of(0), row_of(1 % kRows), row_of(2 % kRows), row_of(3 % kRows)};
     static_assert(kRows <= 4);
-    for (int64_t panel = begin; panel < end; panel += kPanelsBeside) {
-        PanelsBeside<kPanelsBeside> beside(part, panel, end);
-        const float* steps[kPanelsBeside];
-        for (int j = 0; j < kPanelsBeside; ++j) {
+    for (int64_t panel = begin; panel < end; panel += kPanels) {
+        PanelsBeside<kPanels> beside(part, panel, end);
+        const float* steps[kPanels];
+        for (int j = 0; j < kPanels; ++j) {
             steps[j] = reinterpret_cast<const float*>(beside.data[j]);
             beside.data[j] += head_bytes(part);
         }
-        F32 acc[kRows][kPanelsBeside];
+        F32 acc[kRows][kPanels];
         set_zero(acc);
-        multiply_pairs<kMinimum, kRows>(beside.data, depth / kUnit, rows, ahead, acc);
-        unrolled<kRows * kPanelsBeside>([&](auto i) { // so that sums stay in registers
-            constexpr int m = decltype(i)::value / kPanelsBeside;
-            constexpr int j = decltype(i)::value % kPanelsBeside;
+        multiply_pairs<kMinimum>(beside.data, depth / kUnit, rows, ahead, acc);
+        unrolled<kRows * kPanels>([&](auto i) { // so that sums stay in registers
+            constexpr int m = decltype(i)::value / kPanels;
+            constexpr int j = decltype(i)::value % kPanels;
             const F32 total[] = {acc[m][j] * load(steps[j]) * broadcast(rows[m].paired->step)};
             store_panel(*operands.linear, part, beside.index[j], total,
                         operands.out + (row + m) * operands.out_stride);
@@ -133,10 +132,14 @@ PENSTOCK_INLINE void multiply_paired(const AffineOperands& operands, const Linea
     multiply_each(task, task.row_begin, blocks * units / 2, kPanelsBeside, block,
                   [&](int64_t begin, int64_t end, int64_t row, int64_t rows, LinesAhead& ahead) {
                       with_count<kPairedRows>(rows, [&](auto count) {
-                          const auto multiply = task.part->stored_minimum
-                                                    ? multiply_paired_rows<true, count.value>
-                                                    : multiply_paired_rows<false, count.value>;
-                          multiply(operands, *task.part, row, begin, end, ahead);
+                          with_panels<count.value>(task, [&](auto panels) {
+                              constexpr int kRows = count.value, kPanels = panels.value;
+                              const auto multiply =
+                                  task.part->stored_minimum
+                                      ? multiply_paired_rows<true, kRows, kPanels>
+                                      : multiply_paired_rows<false, kRows, kPanels>;
+                              multiply(operands, *task.part, row, begin, end, ahead);
+                          });
                       });
                   });
 }

@@ -105,7 +105,6 @@ void Plan::resize(const StepSize& size) {
 // The arguments of `step` for rows [first, first + count), with a thread's slab.
 Arguments Plan::of_rows(const PlanStep& step, int64_t first, int64_t count, std::byte* slab) const {
     Arguments call = step.arguments;
-    call.in_blocks = true;
     for (size_t i = 0; i < step.tensors.size(); ++i) {
         const PlanTensor& tensor = step.tensors[i];
         if (tensor.axis != Axis::tokens) {

@@ -92,13 +92,11 @@ void ThreadPool::run_phase(Job job) {
         run_alone(job);
         return;
     }
-    const int64_t most_groups = groups_per_worker * threads_;
-    job.grain = (job.tasks + most_groups - 1) / most_groups;
-    const auto groups = static_cast<uint32_t>((job.tasks + job.grain - 1) / job.grain);
+    job.groups = std::min(job.tasks, groups_per_worker * threads_);
     const int64_t started_ns = now_ns();
-    publish(job, groups);
+    publish(job);
     const uint32_t own_groups = drain(0);
-    helpers_target_ += groups - own_groups;
+    helpers_target_ += static_cast<uint32_t>(job.groups) - own_groups;
     barrier(helpers_target_, started_ns, own_groups);
 }
 
@@ -110,8 +108,9 @@ void ThreadPool::run_alone(const Job& job) {
 
 // A ticket is stored before `parked` is read, and a helper sets `parked` before it reads the
 // ticket, all sequentially consistent: one of the two sees the other, and no wake-up is lost.
-void ThreadPool::publish(const Job& job, uint64_t groups) {
-    const auto threads = static_cast<uint64_t>(threads_);
+void ThreadPool::publish(const Job& job) {
+    const auto threads = static_cast<uint64_t>(threads_),
+               groups = static_cast<uint64_t>(job.groups);
     for (uint64_t i = threads; i-- > 0;) {
         Worker& worker = workers_[i];
         worker.job = job;
@@ -141,9 +140,9 @@ uint32_t ThreadPool::drain(int self) {
             }
             // The group is ours, so the job beside the ticket is live and stays until we are done.
             const Job& job = victim.job;
-            const int64_t first = static_cast<int64_t>(ticket >> 32) * job.grain;
-            const int64_t last = std::min(first + job.grain, job.tasks);
-            for (int64_t task = first; task < last; ++task) {
+            const auto group = static_cast<int64_t>(ticket >> 32);
+            const int64_t last = job.first_task(group + 1);
+            for (int64_t task = job.first_task(group); task < last; ++task) {
                 job.run(*job.arguments, job.phase, task,
                         workers_[static_cast<size_t>(self)].workspace);
             }

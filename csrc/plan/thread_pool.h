@@ -92,7 +92,10 @@ class ThreadPool {
         const Arguments* arguments = nullptr;
         int phase = 0;
         int64_t tasks = 0;
-        int64_t grain = 1; // tasks of one group
+        int64_t groups = 1; // which the tasks are cut into, nearly equal
+
+        // Of a group; of the one after the last, the number of tasks.
+        int64_t first_task(int64_t group) const { return tasks * group / groups; }
     };
 
     // 128: neighbouring lines are fetched in pairs on current CPUs.
@@ -106,7 +109,7 @@ class ThreadPool {
 
     void run_phase(Job job);
     void run_alone(const Job& job);
-    void publish(const Job& job, uint64_t groups);
+    void publish(const Job& job);
     uint32_t drain(int self);
     void barrier(uint32_t helpers_done, int64_t started_ns, uint32_t own_groups);
     void help(int self);

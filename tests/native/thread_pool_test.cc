@@ -1,7 +1,10 @@
 // The pool runs every task exactly once, on any number of threads, and loses no wake-up.
 #include "plan/thread_pool.h"
 
+#include <atomic>
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -97,6 +100,22 @@ void each_thread_has_a_workspace_of_its_own() {
     pool.acquire(4096).run(scribble, {});
 }
 
+// Two threads keep step: each is in its n-th task before either ends it, so nothing can be stolen.
+void threads_get_equal_shares(int64_t tasks) {
+    ThreadPool pool(2);
+    std::atomic<int64_t> begun[2] = {0, 0};
+    const std::thread::id caller = std::this_thread::get_id();
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    pool.parallel_for(tasks, [&](int64_t) {
+        const size_t self = std::this_thread::get_id() == caller ? 0 : 1;
+        const int64_t own = ++begun[self];
+        while (begun[1 - self].load() < own && std::chrono::steady_clock::now() < limit)
+            std::this_thread::yield();
+    });
+    CHECK(begun[0].load() == tasks / 2);
+    CHECK(begun[1].load() == tasks / 2);
+}
+
 void sleeping_helpers_wake_again() {
     ThreadPool pool(4);
     std::atomic<int64_t> sum{0};
@@ -151,6 +170,8 @@ int main() {
     }
     callers_take_turns();
     each_thread_has_a_workspace_of_its_own();
+    for (const int64_t tasks : {2, 16, 18, 30, 62, 118})
+        threads_get_equal_shares(tasks);
     sleeping_helpers_wake_again();
     stalls_that_cost_more_than_helpers_bring_make_the_caller_work_alone();
 }

@@ -18,7 +18,6 @@ struct Arguments {
     std::array<int64_t, 8> integer{};
     std::array<float, 4> real{};
     const void* object = nullptr;
-    bool in_blocks = false; // whether other calls take other rows through the same step
 };
 
 // Scratch of the thread that runs a task: at least `bytes` bytes, 64-byte aligned, contents
