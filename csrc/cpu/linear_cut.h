@@ -61,11 +61,12 @@ PENSTOCK_INLINE int64_t bf16_row_bytes(int64_t depth) {
     return ceil_div(depth, kUnit) * kUnit * static_cast<int64_t>(sizeof(uint16_t)) + 64;
 }
 
-// Rows from which on a panel is computed with for about as long as memory takes to bring the next.
-// Fewer only wait, and take one panel at a time: the hardware streams a lone reader best, but for
-// Zen 5, which waits a third less for one row of 4-bit weights that it was told of. Measured with
-// AVX-512 on two cores.
+// The least of fetching_rows, but for Zen 5.
 constexpr int kLeastFetchingRows = 4;
+
+// Rows from which on a panel is computed with for about as long as memory takes to bring the next.
+// Fewer only wait, and the hardware streams that best, but for Zen 5: it waits a third less for one
+// row of 4-bit weights that it was told of. Measured with AVX-512 on two cores.
 PENSTOCK_INLINE int64_t fetching_rows(Encoding encoding) {
     if (processor() == Processor::zen5)
         return encoding == Encoding::dense_f32 ? 4 : 1;
@@ -82,7 +83,8 @@ PENSTOCK_INLINE bool worth_fetching(const LinearTask& task) {
     return task.row_end - task.row_begin >= fetching_rows(task.part->encoding);
 }
 
-// f(Index<kPanels>) for the integer panels that kRows rows of a task take beside each other.
+// f(Index<kPanels>) for the integer panels that kRows rows of a task take beside each other: one
+// where too few rows to fetch for wait for memory, as two are two streams, which take longer.
 template <int kRows, class Function>
 PENSTOCK_INLINE void with_panels(const LinearTask& task, const Function& f) {
     if constexpr (kPanelsBeside > 1 && kRows < kLeastFetchingRows) {
