@@ -1,11 +1,13 @@
 // Speed of the linear kernels of one level, over the shapes of small models, without Python.
 //
 //     linear_bench LEVEL [THREADS [FILTER [M]]]
+//     linear_bench LEVEL THREADS step [M]
 //
-// Weights are rotated through more memory than the last cache holds, as the layers of a model are.
-// Prints GB/s of packed weights and multiply-accumulates per cycle and thread.
+// The first form rotates the copies of one shape through more memory than the last cache holds, and
+// prints GB/s of packed weights and multiply-accumulates per cycle and thread, of the best round.
+// The second runs the products of a whole decoding step in their order, layer after layer and the
+// head, and prints medians: what a shape costs behind others is not what it costs behind itself.
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -14,12 +16,13 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "cpu/half.h"
 #include "cpu/level.h"
 #include "cpu/pack.h"
+#include "plan/aligned_buffer.h"
+#include "plan/thread_pool.h"
 
 namespace {
 
@@ -31,7 +34,7 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Wall time for a team; for one thread its own CPU time, which a busy machine disturbs less.
+// Wall time for several threads; for one its own CPU time, which a busy machine disturbs less.
 double now_s(int threads) {
     if (threads > 1)
         return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
@@ -53,68 +56,6 @@ double clock_ghz() {
     return 3e6 / best / 1e9;
 }
 
-// Threads that spin between runs: what a pool costs at best.
-class Team {
-  public:
-    explicit Team(int size) : size_(size) {
-        for (int i = 1; i < size; ++i) {
-            threads_.emplace_back([this] { work(); });
-        }
-    }
-    ~Team() {
-        stop_ = true;
-        generation_.fetch_add(1);
-        for (auto& thread : threads_)
-            thread.join();
-    }
-    void run(const Kernel& kernel, const Arguments& arguments) {
-        for (int phase = 0; phase < kernel.phases(arguments); ++phase) {
-            kernel_ = &kernel;
-            arguments_ = &arguments;
-            phase_ = phase;
-            tasks_ = kernel.tasks(arguments, phase);
-            next_.store(0);
-            busy_.store(size_ - 1);
-            generation_.fetch_add(1);
-            drain();
-            while (busy_.load() != 0) {
-            }
-        }
-    }
-
-  private:
-    void drain() {
-        alignas(64) static thread_local uint8_t scratch[1 << 20];
-        Workspace workspace{scratch, sizeof scratch};
-        for (int64_t task = next_.fetch_add(1); task < tasks_; task = next_.fetch_add(1)) {
-            kernel_->run(*arguments_, phase_, task, workspace);
-        }
-    }
-    void work() {
-        int seen = 0;
-        while (true) {
-            while (generation_.load() == seen) {
-            }
-            ++seen;
-            if (stop_)
-                return;
-            drain();
-            busy_.fetch_sub(1);
-        }
-    }
-
-    int size_;
-    std::vector<std::thread> threads_;
-    std::atomic<int> generation_{0};
-    std::atomic<int> busy_{0};
-    std::atomic<int64_t> next_{0};
-    std::atomic<bool> stop_{false};
-    const Kernel* kernel_ = nullptr;
-    const Arguments* arguments_ = nullptr;
-    int phase_ = 0;
-    int64_t tasks_ = 0;
-};
-
 struct Shape {
     const char* name;
     const char* kind;
@@ -132,6 +73,9 @@ constexpr Shape kShapes[] = {
     {"135M gate-up", "f16", 3072, 576},    {"135M gate-up", "bf16", 3072, 576},
     {"1.5B gate-up", "q5_k", 17920, 1536},
 };
+
+constexpr size_t kStepShapes = 5; // the first of these are a step's: the 135M model's, head last
+constexpr size_t kStepLayers = 30;
 
 std::vector<uint8_t> noise(size_t bytes) {
     std::vector<uint8_t> data(bytes);
@@ -200,19 +144,63 @@ TensorView view(void* data, DType dtype, int64_t rows, int64_t columns) {
     return result;
 }
 
-void* aligned(size_t bytes) {
-    return std::aligned_alloc(64, (bytes + 63) / 64 * 64);
-}
-
-void measure(const Shape& shape, Level level, int threads, int64_t only, double ghz, Team& team) {
+// One matrix, packed for `level`.
+std::unique_ptr<PackedLinear> packed(const Shape& shape, Level level) {
     Arrays arrays;
     const MatrixSource source = source_of(shape, arrays);
+    auto linear = std::make_unique<PackedLinear>(std::span(&source, 1), nullptr, level);
+    linear->pack_panels(0, linear->num_panels());
+    return linear;
+}
+
+// `rows` rows times a matrix of one shape, whose copies take turns.
+class Product {
+  public:
+    Product(const Shape& shape, Level level, int64_t rows, bool affine, int threads)
+        : x_(static_cast<size_t>(rows * shape.depth)),
+          quantized_(static_cast<size_t>(rows * quantized_row_bytes(shape.depth / 32 * 32))),
+          out_(static_cast<size_t>(rows * shape.rows)),
+          quantize_(affine ? kernels(level).find("quantize_rows") : nullptr),
+          linear_(kernels(level).find(affine ? "linear_affine" : "linear_dense")) {
+        for (size_t i = 0; i < x_.size(); ++i)
+            x_[i] = 0.01f * static_cast<float>((i * 7919) % 401) - 2;
+        round_.tensor[0] = view(x_.data(), DType::f32, rows, shape.depth);
+        round_.tensor[1] =
+            view(quantized_.data(), DType::u8, rows, quantized_row_bytes(shape.depth / 32 * 32));
+        multiply_.tensor[0] = round_.tensor[affine ? 1 : 0];
+        multiply_.tensor[1] = view(out_.data(), DType::f32, rows, shape.rows);
+        multiply_.integer[0] = threads;
+    }
+    void round(ThreadPool::Lease& lease) const {
+        if (quantize_ != nullptr)
+            lease.run(*quantize_, round_);
+    }
+    void multiply(ThreadPool::Lease& lease, const PackedLinear& weights) {
+        multiply_.object = weights.panels();
+        lease.run(*linear_, multiply_);
+    }
+    size_t workspace_bytes(const PackedLinear& weights) {
+        multiply_.object = weights.panels();
+        return linear_->workspace_bytes(multiply_);
+    }
+    int64_t tasks() const { return linear_->tasks(multiply_, 0); }
+
+  private:
+    std::vector<float> x_;
+    AlignedBuffer quantized_;
+    std::vector<float> out_;
+    const Kernel* quantize_;
+    const Kernel* linear_;
+    Arguments round_;
+    Arguments multiply_;
+};
+
+void measure(const Shape& shape, Level level, int64_t only, double ghz, ThreadPool& pool) {
     std::vector<std::unique_ptr<PackedLinear>> copies;
     const auto packing = Clock::now();
     size_t total = 0;
     do {
-        copies.push_back(std::make_unique<PackedLinear>(std::span(&source, 1), nullptr, level));
-        copies.back()->pack_panels(0, copies.back()->num_panels());
+        copies.push_back(packed(shape, level));
         total += copies.back()->size_bytes();
     } while (total < (96u << 20));
     const double pack_s = seconds_since(packing);
@@ -221,66 +209,95 @@ void measure(const Shape& shape, Level level, int threads, int64_t only, double 
     std::printf("%-13s %-5s N=%ld K=%ld: %.2f bits a weight, packs %.2f GB/s a thread\n",
                 shape.name, shape.kind, shape.rows, shape.depth, bits,
                 static_cast<double>(total) / pack_s / 1e9);
-    const Kernel* quantize = kernels(level).find("quantize_rows");
-    const Kernel* linear =
-        kernels(level).find(copies[0]->has_affine() ? "linear_affine" : "linear_dense");
     const std::vector<int64_t> all{1, 2, 4, 8, 16, 32, 128, 512};
     for (const int64_t rows : only != 0 ? std::vector<int64_t>{only} : all) {
-        std::vector<float> x(static_cast<size_t>(rows * shape.depth));
-        for (size_t i = 0; i < x.size(); ++i)
-            x[i] = 0.01f * static_cast<float>((i * 7919) % 401) - 2;
-        const int64_t row_bytes = quantized_row_bytes(shape.depth / 32 * 32);
-        void* quantized = aligned(static_cast<size_t>(rows * row_bytes));
-        std::vector<float> out(static_cast<size_t>(rows * shape.rows));
-        Arguments arguments;
-        arguments.tensor[0] = view(x.data(), DType::f32, rows, shape.depth);
-        arguments.tensor[1] = view(quantized, DType::u8, rows, row_bytes);
-        if (copies[0]->has_affine()) {
-            team.run(*quantize, arguments);
-            arguments.tensor[0] = arguments.tensor[1];
-        }
-        arguments.tensor[1] = view(out.data(), DType::f32, rows, shape.rows);
-        arguments.integer[0] = threads;
+        Product product(shape, level, rows, copies[0]->has_affine(), pool.threads());
+        ThreadPool::Lease lease = pool.acquire(product.workspace_bytes(*copies[0]));
+        product.round(lease);
         size_t next = 0;
         double best = 1e9;
         const auto start = Clock::now();
         while (seconds_since(start) < 0.3) {
-            const double begin = now_s(threads);
+            const double begin = now_s(pool.threads());
             const size_t calls = rows >= 128 ? 1 : std::min<size_t>(copies.size(), 32);
             for (size_t i = 0; i < calls; ++i) {
-                arguments.object = copies[next]->panels();
+                product.multiply(lease, *copies[next]);
                 next = (next + 1) % copies.size();
-                team.run(*linear, arguments);
             }
-            best = std::min(best, (now_s(threads) - begin) / static_cast<double>(calls));
+            best = std::min(best, (now_s(pool.threads()) - begin) / static_cast<double>(calls));
         }
-        std::free(quantized);
         std::printf("  M=%-4ld %8.1f us  %6.1f GB/s  %6.1f MAC/cycle/thread  (%ld tasks)\n", rows,
                     best * 1e6, static_cast<double>(copies[0]->size_bytes()) / best / 1e9,
-                    static_cast<double>(rows * shape.rows * shape.depth) / best / 1e9 / threads /
-                        ghz,
-                    linear->tasks(arguments, 0));
+                    static_cast<double>(rows * shape.rows * shape.depth) / best / 1e9 /
+                        pool.threads() / ghz,
+                    product.tasks());
         std::fflush(stdout);
     }
+}
+
+double median_of(std::vector<double>& values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+// Each of a step's shapes once a layer, the last one, the head, once.
+void measure_step(Level level, int64_t rows, ThreadPool& pool) {
+    std::vector<Product> products;
+    std::vector<std::vector<std::unique_ptr<PackedLinear>>> weights(kStepShapes);
+    size_t workspace = 0;
+    for (size_t k = 0; k < kStepShapes; ++k) {
+        const size_t layers = k + 1 < kStepShapes ? kStepLayers : 1;
+        while (weights[k].size() < layers)
+            weights[k].push_back(packed(kShapes[k], level));
+        products.emplace_back(kShapes[k], level, rows, true, pool.threads());
+        workspace = std::max(workspace, products[k].workspace_bytes(*weights[k][0]));
+    }
+    std::vector<std::vector<double>> spent(kStepShapes);
+    std::vector<double> whole;
+    ThreadPool::Lease lease = pool.acquire(workspace);
+    for (int step = 0; step < 100; ++step) {
+        std::vector<double> now(kStepShapes);
+        const auto begin = Clock::now();
+        for (size_t layer = 0; layer < kStepLayers; ++layer) {
+            for (size_t k = 0; k < kStepShapes; ++k) {
+                if (k + 1 == kStepShapes && layer + 1 < kStepLayers)
+                    continue;
+                products[k].round(lease);
+                const auto rounded = Clock::now();
+                products[k].multiply(lease, *weights[k][layer % weights[k].size()]);
+                now[k] += seconds_since(rounded);
+            }
+        }
+        whole.push_back(seconds_since(begin));
+        for (size_t k = 0; k < kStepShapes; ++k)
+            spent[k].push_back(now[k]);
+    }
+    for (size_t k = 0; k < kStepShapes; ++k)
+        std::printf("  %-13s x %-3zu %7.3f ms\n", kShapes[k].name, weights[k].size(),
+                    1e3 * median_of(spent[k]));
+    std::printf("  M=%-4ld with rounding %6.3f ms\n", rows, 1e3 * median_of(whole));
 }
 
 } // namespace
 
 int main(int argc, char** argv) {
     const std::string wanted = argc > 1 ? argv[1] : "avx2";
-    const int threads = argc > 2 ? std::atoi(argv[2]) : 1;
     const std::string filter = argc > 3 ? argv[3] : "";
     const int64_t only = argc > 4 ? std::atol(argv[4]) : 0;
-    Team team(threads);
+    ThreadPool pool(argc > 2 ? std::atoi(argv[2]) : 1);
     const double ghz = clock_ghz();
-    std::printf("%s, %d threads, %.2f GHz\n", wanted.c_str(), threads, ghz);
+    std::printf("%s, %d threads, %.2f GHz\n", wanted.c_str(), pool.threads(), ghz);
     for (const Level level : kLevels) {
         if (level_name(level) != wanted)
             continue;
+        if (filter == "step") {
+            measure_step(level, only != 0 ? only : 1, pool);
+            continue;
+        }
         for (const Shape& shape : kShapes) {
             const std::string name = std::string(shape.name) + " " + shape.kind;
             if (name.find(filter) != std::string::npos)
-                measure(shape, level, threads, only, ghz, team);
+                measure(shape, level, only, ghz, pool);
         }
     }
     return 0;
