@@ -179,7 +179,10 @@ _AFFINE_FORMS: dict[str, tuple[Any, Any, int, str]] = {
     "q5_0": (8, 32, 16, "direct"),
     "q5_1": (8, 32, 0, "direct"),
     "q8_0": (8, 32, 128, "direct"),
+    "q2_k": (4, 16, 0, "two-level"),
+    "q3_k": (4, 16, 4, "two-level"),
     "q4_k": (4, 32, 0, "two-level"),
     "q5_k": (8, 32, 0, "two-level"),
     "q6_k": (8, 16, 32, "two-level"),
+    "iq4_xs": (8, 32, 128, "two-level"),
 }

@@ -291,6 +291,7 @@ EXPERTS = Op(
         _case("q5_0", 2, _Sizes(4, 2, 32, 96)),
         _case("q8_0-favourites", 41, _Sizes(6, 2, 64, 32), favourites=2),
         _case("q4_k-down-q6_k", 6, _Sizes(4, 2, 256, 256), down="q6_k"),
+        _case("q3_k-down-q2_k", 5, _Sizes(4, 2, 256, 256), down="q2_k"),
         _case("q6_k", 7, _Sizes(4, 2, 32, 288), down="q8_0"),
         _case("q8_0-crowded", 70, _Sizes(2, 1, 32, 64)),
         _case("f16-crowded", 70, _Sizes(2, 1, 48, 72)),

@@ -78,6 +78,8 @@ CASES: dict[str, tuple[DecoderSpec, str]] = {
     "Q4_1": (LLAMA, "q4_1"),
     "Q5_1": (LLAMA, "q5_1"),
     "Q8_0": (LLAMA, "q8_0"),
+    "Q2_K": (LLAMA, "q2_k"),
+    "Q3_K": (LLAMA, "q3_k"),
     "Q4_K": (LLAMA, "q4_k"),
     "Q5_K": (LLAMA, "q5_k"),
     "Q6_K": (LLAMA, "q6_k"),

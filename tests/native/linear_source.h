@@ -31,6 +31,8 @@ struct Format {
 inline const std::vector<Format> kAffineFormats{
     {"q4_0", 4, 32, DType::f16, false, 8, 15},
     {"q4_1", 4, 32, DType::f16, true, 0, 15},
+    {"q2_k", 4, 16, DType::u8, true, 0, 3},
+    {"q3_k", 4, 16, DType::i8, false, 4, 7},
     {"q4_k", 4, 32, DType::u8, true, 0, 15},
     {"4 bits, groups of 16", 4, 16, DType::f16, true, 0, 15},
     {"4 bits, float scales of 16", 4, 16, DType::f32, false, 7, 15},
@@ -39,6 +41,7 @@ inline const std::vector<Format> kAffineFormats{
     {"q6_k", 8, 16, DType::i8, false, 32, 63},
     {"6 bits, minima of 16", 8, 16, DType::f16, true, 0, 63},
     {"q8_0", 8, 32, DType::f16, false, 128, 255},
+    {"iq4_xs", 8, 32, DType::i8, false, 128, 255},
     {"8 bits, zero point 1", 8, 32, DType::f32, false, 1, 255},
     {"8 bits, minima", 8, 32, DType::f32, true, 0, 255},
     {"8 bits, minima of 16", 8, 16, DType::f16, true, 0, 255},

@@ -30,9 +30,18 @@ Q4_1 = np.dtype([("d", "<f2"), ("m", "<f2"), ("qs", "V16")])
 Q5_0 = np.dtype([("d", "<f2"), ("qh", "V4"), ("qs", "V16")])
 Q5_1 = np.dtype([("d", "<f2"), ("m", "<f2"), ("qh", "V4"), ("qs", "V16")])
 Q8_0 = np.dtype([("d", "<f2"), ("qs", "V32")])
+Q2_K = np.dtype([("scales", "V16"), ("qs", "V64"), ("d", "<f2"), ("dmin", "<f2")])
+Q3_K = np.dtype([("qh", "V32"), ("qs", "V64"), ("scales", "V12"), ("d", "<f2")])
 Q4_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "V12"), ("qs", "V128")])
 Q5_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "V12"), ("qh", "V32"), ("qs", "V128")])
 Q6_K = np.dtype([("ql", "V128"), ("qh", "V64"), ("scales", "V16"), ("d", "<f2")])
+IQ4_NL = np.dtype([("d", "<f2"), ("qs", "V16")])
+IQ4_XS = np.dtype([("d", "<f2"), ("high", "<u2"), ("low", "V4"), ("qs", "V128")])
+
+# What the nibbles of IQ4 types stand for, 128 added: steps that widen away from zero.
+IQ4_VALUES = np.array(
+    [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241], np.uint8
+)
 
 Fill = Callable[[npt.NDArray[np.void], Bytes], None]
 
@@ -89,6 +98,30 @@ def _q8_0(raw: Bytes, shape: tuple[int, int]) -> Affine:
     return Affine(8, 32, q.reshape(shape), _column(blocks, "d", shape), zero_point=128)
 
 
+def _q2_k(raw: Bytes, shape: tuple[int, int]) -> Affine:
+    """A byte of `scales` is a multiplier of `d` (its low nibble) and of -`dmin`, of 16 elements."""
+    blocks = raw.view(Q2_K)
+    q = _fill(blocks, 128, _pack_2_bits_k)
+    multipliers = np.ascontiguousarray(blocks["scales"]).view(np.uint8).reshape(shape[0], -1)
+    return Affine(
+        bits=4,
+        group=16,
+        q=q.reshape(shape[0], -1),
+        scale=multipliers & 15,
+        minimum=multipliers >> 4,
+        super_scale=_column(blocks, "d", shape),
+        super_minimum=np.negative(_column(blocks, "dmin", shape)),
+    )
+
+
+def _q3_k(raw: Bytes, shape: tuple[int, int]) -> Affine:
+    blocks = raw.view(Q3_K)
+    q = _fill(blocks, 128, _pack_3_bits_k).reshape(shape[0], -1)
+    scale = _signed_multipliers(np.ascontiguousarray(blocks["scales"]).view("<u4").reshape(-1, 3))
+    d = _column(blocks, "d", shape)
+    return Affine(4, 16, q, scale.reshape(shape[0], -1), zero_point=4, super_scale=d)
+
+
 def _q4_k(raw: Bytes, shape: tuple[int, int]) -> Affine:
     blocks = raw.view(Q4_K)
     q = _fill(blocks, 128, _pack_nibbles_32)
@@ -109,6 +142,26 @@ def _q6_k(raw: Bytes, shape: tuple[int, int]) -> Affine:
     return Affine(8, 16, q.reshape(shape), scale, zero_point=32, super_scale=d)
 
 
+def _iq4_nl(raw: Bytes, shape: tuple[int, int]) -> Affine:
+    blocks = raw.view(IQ4_NL)
+    q = _fill(blocks, 32, _look_up_nibbles)
+    return Affine(8, 32, q.reshape(shape), _column(blocks, "d", shape), zero_point=128)
+
+
+def _iq4_xs(raw: Bytes, shape: tuple[int, int]) -> Affine:
+    """Of each 32 elements a 6-bit multiplier of `d`, 32 added: four bits of it lie in `low`."""
+    blocks = raw.view(IQ4_XS)
+    q = _fill(blocks, 256, _look_up_nibbles)
+    low = np.ascontiguousarray(blocks["low"]).view(np.uint8).reshape(-1, 4, 1)
+    scale = (low >> np.array([0, 4], np.uint8) & 15).reshape(-1, 8)
+    scale |= ((blocks["high"][:, None] >> np.arange(0, 16, 2, dtype=np.uint16) & 3) << 4).astype(
+        np.uint8
+    )
+    signed = (scale - np.uint8(32)).view(np.int8).reshape(shape[0], -1)
+    d = _column(blocks, "d", shape)
+    return Affine(8, 32, q.reshape(shape), signed, zero_point=128, super_scale=d)
+
+
 CONVERTERS: dict[str, Callable[[Bytes, tuple[int, int]], Matrix]] = {
     "F32": _f32,
     "F16": _f16,
@@ -118,9 +171,13 @@ CONVERTERS: dict[str, Callable[[Bytes, tuple[int, int]], Matrix]] = {
     "Q5_0": _q5_0,
     "Q5_1": _q5_1,
     "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
 }
 
 
@@ -188,8 +245,36 @@ def _widen_5_bits(blocks: npt.NDArray[np.void], out: Bytes) -> None:
     out |= fifth
 
 
+def _look_up_nibbles(blocks: npt.NDArray[np.void], out: Bytes) -> None:
+    """As `_pack_nibbles_16` of each 16 bytes, and the values that the nibbles stand for."""
+    low, high = _nibbles(blocks)
+    halves = out.view("V16").reshape(-1, 2)
+    halves[:, 0] = IQ4_VALUES[low.view(np.uint8)].view("V16")
+    halves[:, 1] = IQ4_VALUES[high.view(np.uint8)].view("V16")
+
+
 def _flip_signs(blocks: npt.NDArray[np.void], out: Bytes) -> None:
     np.bitwise_xor(_lanes(blocks, "qs"), SIGN_BITS, out=out.view(np.uint64))
+
+
+def _two_bits_k(blocks: npt.NDArray[np.void]) -> Lanes:
+    """The bit pairs of each 32 bytes of `qs` belong to four runs of 32 elements: a byte each."""
+    pairs = _shifted_runs(np.ascontiguousarray(blocks["qs"]).view("V32"), range(0, 8, 2))
+    pairs &= LOW_PAIRS
+    return pairs
+
+
+def _pack_2_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
+    out[:] = _join_pairs(_two_bits_k(blocks))
+
+
+def _pack_3_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
+    """Bit s of byte l of `qh` is the third bit of element l of run s."""
+    third = _shifted_runs(blocks["qh"], range(8))
+    third &= LOW_BITS
+    third <<= np.uint64(2)
+    third |= _two_bits_k(blocks)
+    out[:] = _join_pairs(third)
 
 
 def _widen_5_bits_k(blocks: npt.NDArray[np.void], out: Bytes) -> None:
@@ -259,3 +344,17 @@ def _multipliers(words: npt.NDArray[np.uint32]) -> tuple[Bytes, Bytes]:
     minimum[:, 0] = b & six
     minimum[:, 1] = ((c >> np.uint32(4)) & four) | ((b >> np.uint32(2)) & two)
     return scale.view(np.uint8), minimum.view(np.uint8)
+
+
+def _signed_multipliers(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.int8]:
+    """Q3_K: 16 multipliers of six bits, 32 added. Of 12 bytes a, b, c of four each, a and b hold
+    the low four bits (low nibbles: of the first eight), and the bit pairs of c the top two."""
+    a, b, c = words[:, 0], words[:, 1], words[:, 2]
+    four, two = np.uint32(0x0F0F0F0F), np.uint32(0x30303030)
+    scale = np.empty((len(words), 4), np.uint32)
+    scale[:, 0] = (a & four) | ((c << np.uint32(4)) & two)
+    scale[:, 1] = (b & four) | ((c << np.uint32(2)) & two)
+    scale[:, 2] = ((a >> np.uint32(4)) & four) | (c & two)
+    scale[:, 3] = ((b >> np.uint32(4)) & four) | ((c >> np.uint32(2)) & two)
+    signed: npt.NDArray[np.int8] = (scale.view(np.uint8) - np.uint8(32)).view(np.int8)
+    return signed

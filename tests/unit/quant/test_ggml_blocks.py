@@ -12,16 +12,20 @@ from penstock.quant.ggml_blocks import CONVERTERS, PIECE_BYTES, convert
 from penstock.quant.ggml_types import SUPPORTED
 from penstock.quant.rows import size_bytes, take_rows
 
-QUANTIZED = [name for name in CONVERTERS if name.startswith("Q")]
+QUANTIZED = [name for name in CONVERTERS if name.startswith(("Q", "IQ"))]
 SCALE_BYTES = {  # where the float16 scales lie in a block
     "Q4_0": [0],
     "Q4_1": [0, 2],
     "Q5_0": [0],
     "Q5_1": [0, 2],
     "Q8_0": [0],
+    "Q2_K": [80, 82],
+    "Q3_K": [108],
     "Q4_K": [0, 2],
     "Q5_K": [0, 2],
     "Q6_K": [208],
+    "IQ4_NL": [0],
+    "IQ4_XS": [0],
 }
 
 
