@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from penstock.kernels.table import LayerCache, StepInputs
-from penstock.kernels.weights import Affine, Dense, Float8, FloatName
+from penstock.kernels.weights import IQ4_VALUES, Affine, Dense, Float8, FloatName
 
 _ACTIVATION_GROUP = 32
 
@@ -88,6 +88,8 @@ class Draw:
         packed = width // 2 if bits == 4 else width
         top = 256 if bits == 4 else {"q5_0": 32, "q5_1": 32, "q5_k": 32, "q6_k": 64}.get(like, 256)
         q = self.numpy.integers(0, top, (rows, packed), dtype=np.uint8)
+        if like.startswith("iq4"):
+            q = IQ4_VALUES[q % 16]
         levels = 16 if bits == 4 else top
         unit = 4 / levels / width**0.5
         groups = (rows, width // group)
@@ -184,5 +186,6 @@ _AFFINE_FORMS: dict[str, tuple[Any, Any, int, str]] = {
     "q4_k": (4, 32, 0, "two-level"),
     "q5_k": (8, 32, 0, "two-level"),
     "q6_k": (8, 16, 32, "two-level"),
+    "iq4_nl": (8, 32, 128, "direct"),
     "iq4_xs": (8, 32, 128, "two-level"),
 }

@@ -35,7 +35,7 @@ class Affine:
 
     `bits` 4: `q: [N, K / 2]` uint8, element k in the low nibble of byte k // 2 for even k, in the
     high one for odd k. `bits` 8: `q: [N, K]` uint8, 0..255 (a signed source is stored + 128 with
-    its -128 * scale in `minimum`; 5- and 6-bit sources are held in 8 bits).
+    its -128 * scale in `minimum`; 5- and 6-bit sources and IQ4 are held in 8 bits).
     `group` is 16 or 32 (coarser sources repeat their scales); K is a multiple of it.
 
     The scales come in one of two exact forms:
@@ -59,6 +59,13 @@ class Affine:
     @property
     def shape(self) -> tuple[int, int]:
         return self.q.shape[0], self.q.shape[1] * (2 if self.bits == 4 else 1)
+
+
+IQ4_VALUES = np.array(
+    [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241], np.uint8
+)
+"""What the nibbles of GGML's IQ4 types stand for, 128 added: steps that widen away from zero. An
+`Affine` of 8 bits that has no other values may be held as their places."""
 
 
 @dataclass(frozen=True, slots=True)

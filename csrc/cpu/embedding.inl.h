@@ -42,6 +42,11 @@ PENSTOCK_INLINE void unpack_quants(Encoding encoding, const uint8_t* words, uint
     }
     if (encoding == Encoding::affine4)
         return;
+    if (encoding == Encoding::table4) {
+        for (int k = 0; k < kUnit; ++k)
+            q[k] = kTable4[q[k]];
+        return;
+    }
     for (int k = 0; k < kUnit; ++k) {
         const uint8_t top = words[(4 + k / 16) * kStepBytes + k % 4];
         q[k] = static_cast<uint8_t>(q[k] | ((top >> (2 * (k / 4 % 4)) & 3) << 4));

@@ -5,6 +5,7 @@
 //   load_words(p)                       kLanes words
 //   broadcast_word(p)                   the 4 int8 activations at p, for every lane
 //   low_nibbles(w), high_nibbles(w)     of each byte
+//   looked_up(table, w)                 table[byte] for each byte, which is 0 .. 15
 //   two_bits<i>(w)                      bits 2 i and 2 i + 1 of each byte, moved to bits 4 and 5
 //   join(a, b)                          a | b
 //   sums_times(p, first, second) -> I32 p[0] * first + p[1] * second for the two int16 at p

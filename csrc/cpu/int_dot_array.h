@@ -31,6 +31,9 @@ PENSTOCK_INLINE Words low_nibbles(Words w) {
 PENSTOCK_INLINE Words high_nibbles(Words w) {
     return each_byte(w, [](int byte, int) { return byte >> 4; });
 }
+PENSTOCK_INLINE Words looked_up(const uint8_t (&table)[16], Words w) {
+    return each_byte(w, [&](int byte, int) { return table[byte]; });
+}
 template <int i>
 PENSTOCK_INLINE Words two_bits(Words w) {
     return each_byte(w, [](int byte, int) { return ((byte >> (2 * i)) & 3) << 4; });

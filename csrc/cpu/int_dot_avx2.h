@@ -25,6 +25,10 @@ PENSTOCK_INLINE Words low_nibbles(Words w) {
 PENSTOCK_INLINE Words high_nibbles(Words w) {
     return {_mm256_and_si256(_mm256_srli_epi16(w.v, 4), _mm256_set1_epi8(15))};
 }
+PENSTOCK_INLINE Words looked_up(const uint8_t (&table)[16], Words w) {
+    const __m128i values = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+    return {_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), w.v)};
+}
 template <int i>
 PENSTOCK_INLINE Words two_bits(Words w) {
     const __m256i moved = i == 0   ? _mm256_slli_epi16(w.v, 4)

@@ -23,6 +23,10 @@ PENSTOCK_INLINE Words low_nibbles(Words w) {
 PENSTOCK_INLINE Words high_nibbles(Words w) {
     return {_mm512_and_si512(_mm512_srli_epi16(w.v, 4), _mm512_set1_epi8(15))};
 }
+PENSTOCK_INLINE Words looked_up(const uint8_t (&table)[16], Words w) {
+    const __m128i values = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+    return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), w.v)};
+}
 template <int i>
 PENSTOCK_INLINE Words two_bits(Words w) {
     const __m512i moved = i == 0   ? _mm512_slli_epi16(w.v, 4)

@@ -29,10 +29,10 @@ namespace {
 
 // The dots of one group: kRows rows times vectors first .. first + count - 1 of the panels that lie
 // beside each other.
-template <int kBits, int kGroup, int group, int first, int count, int kPanels, int kRows>
+template <Encoding kEncoding, int kGroup, int group, int first, int count, int kPanels, int kRows>
 PENSTOCK_INLINE void group_dots(const uint8_t* const (&quants)[kPanels],
                                 const QuantizedUnit* const (&in)[kRows], I32 (&dot)[kRows][count]) {
-    using D = Dot<kBits>;
+    using D = Dot<quant_bits(kEncoding)>;
     constexpr int kSteps = kGroup / 4;
     typename D::Sum sum[kRows][count];
     unrolled<kSteps>([&](auto s) {
@@ -40,8 +40,8 @@ PENSTOCK_INLINE void group_dots(const uint8_t* const (&quants)[kPanels],
         typename D::Weight weight[count];
         unrolled<count>([&](auto p) {
             constexpr int kVector = first + decltype(p)::value;
-            weight[p.value] = D::prepare(
-                step_words<kBits, kStep, kVector % kPanelVectors>(quants[kVector / kPanelVectors]));
+            weight[p.value] = D::prepare(step_words<kEncoding, kStep, kVector % kPanelVectors>(
+                quants[kVector / kPanelVectors]));
         });
         unrolled<kRows>([&](auto m) {
             const Words values = broadcast_word(in[m.value]->value + 4 * kStep);
@@ -61,13 +61,14 @@ enum class Minima { none, stored, asked };
 
 // Products of kRows rows with kPanels panels, summed over all units, but for minima that go by
 // tiles. `x` is the first row.
-template <int kBits, int kGroup, Minima kMinima, int kRows, int kPanels>
+template <Encoding kEncoding, int kGroup, Minima kMinima, int kRows, int kPanels>
 PENSTOCK_INLINE void multiply_panels(const PanelPart& part, const uint8_t* (&panel)[kPanels],
                                      int64_t units, const uint8_t* x, int64_t x_stride,
                                      LinesAhead& ahead,
                                      F32 (&total)[kRows][kPanels][kPanelVectors]) {
     constexpr int kGroups = kUnit / kGroup;
-    constexpr int kVectors = kPanels == 1 ? Dot<kBits>::kVectors : kPanels * kPanelVectors;
+    constexpr int kVectors =
+        kPanels == 1 ? Dot<quant_bits(kEncoding)>::kVectors : kPanels * kPanelVectors;
     using Scales = PanelScales<kGroups>;
     const bool minimum = kMinima == Minima::asked ? part.stored_minimum : kMinima == Minima::stored;
     const int32_t zero = minimum ? 0 : -part.zero_point;
@@ -96,7 +97,7 @@ PENSTOCK_INLINE void multiply_panels(const PanelPart& part, const uint8_t* (&pan
             constexpr int g = decltype(i)::value % kGroups;
             constexpr int first = decltype(i)::value / kGroups * kVectors;
             I32 dot[kRows][kVectors];
-            group_dots<kBits, kGroup, g, first>(panel, in, dot);
+            group_dots<kEncoding, kGroup, g, first>(panel, in, dot);
             unrolled<kRows>([&](auto m) {
                 const QuantizedUnit& row = *in[m.value];
                 unrolled<kVectors>([&](auto p) {
@@ -114,7 +115,7 @@ PENSTOCK_INLINE void multiply_panels(const PanelPart& part, const uint8_t* (&pan
             });
         });
         for (int j = 0; j < kPanels; ++j)
-            panel[j] += quant_bytes(kBits);
+            panel[j] += quant_bytes(kEncoding);
         for (int m = 0; m < kRows; ++m)
             ++in[m];
     }
@@ -131,10 +132,12 @@ PENSTOCK_INLINE void multiply_panels(const PanelPart& part, const uint8_t* (&pan
 // AMD's processors take at most two VPDPBUSD a cycle, each four cycles long, so that eight chains
 // keep them busy; Intel's of the levels without BF16 need more.
 constexpr int kFourRows = kRegisterRows < 4 ? kRegisterRows : 4;
-template <int kBits, int kGroup>
-constexpr int kMaxRows = kGroup != kUnit                       ? (kBits == 6 ? kFourRows : 2)
-                         : kBits == 4 && kBf16Pairs && !kTiles ? kFourRows
-                                                               : kRegisterRows;
+template <Encoding kEncoding, int kGroup>
+constexpr int kMaxRows =
+    kGroup != kUnit ? (kEncoding == Encoding::affine6 ? kFourRows : 2)
+    : (kEncoding == Encoding::affine4 || kEncoding == Encoding::table4) && kBf16Pairs && !kTiles
+        ? kFourRows
+        : kRegisterRows;
 
 // Rows from `row` on and panels [begin, end) of a part.
 struct BlockProduct {
@@ -147,7 +150,7 @@ struct BlockProduct {
     bool split; // whether `minima` still are those of the only panel
 };
 
-template <int kBits, int kGroup, Minima kMinima, int kRows, int kPanels>
+template <Encoding kEncoding, int kGroup, Minima kMinima, int kRows, int kPanels>
 void multiply_rows(const BlockProduct& product, LinesAhead& ahead) {
     const AffineOperands& operands = *product.operands;
     const PanelPart& part = *product.part;
@@ -161,12 +164,12 @@ void multiply_rows(const BlockProduct& product, LinesAhead& ahead) {
         PanelsBeside<kPanels> beside(part, panel, product.end);
         if (by_tiles) {
             if (!product.split)
-                split_minima<kBits>(part, beside.data[0], units, product.minima.steps());
+                split_minima<kEncoding>(part, beside.data[0], units, product.minima.steps());
             multiply_minima(product.minima.steps(), depth, x, operands.x_stride, of_minima);
         }
         F32 total[kRows][kPanels][kPanelVectors];
-        multiply_panels<kBits, kGroup, kMinima, kRows>(part, beside.data, units, x,
-                                                       operands.x_stride, ahead, total);
+        multiply_panels<kEncoding, kGroup, kMinima, kRows>(part, beside.data, units, x,
+                                                           operands.x_stride, ahead, total);
         for (int m = 0; m < kRows; ++m) {
             if (by_tiles)
                 total[m][0][0] = total[m][0][0] + load(of_minima + m * kPanelRows);
@@ -179,10 +182,10 @@ void multiply_rows(const BlockProduct& product, LinesAhead& ahead) {
 }
 
 // Rows row_begin .. of a task, in nearly equal blocks of at most kMaxRows.
-template <int kBits, int kGroup, Minima kMinima>
+template <Encoding kEncoding, int kGroup, Minima kMinima>
 void multiply_blocks(const AffineOperands& operands, const LinearTask& task, int64_t row_begin,
                      Workspace& workspace) {
-    constexpr int kMax = kMaxRows<kBits, kGroup>;
+    constexpr int kMax = kMaxRows<kEncoding, kGroup>;
     const int64_t depth = operands.linear->depth;
     const int64_t steps = ceil_div(task.row_end - row_begin, kMax) * (depth / kUnit);
     const auto block = [](int64_t left) { return ceil_div(left, ceil_div(left, kMax)); };
@@ -194,7 +197,7 @@ void multiply_blocks(const AffineOperands& operands, const LinearTask& task, int
                                                  end,       minima,    split};
                       with_count<kMax>(rows, [&](auto count) {
                           with_panels<count.value>(task, [&](auto panels) {
-                              multiply_rows<kBits, kGroup, kMinima, count.value, panels.value>(
+                              multiply_rows<kEncoding, kGroup, kMinima, count.value, panels.value>(
                                   product, ahead);
                           });
                       });
@@ -203,36 +206,36 @@ void multiply_blocks(const AffineOperands& operands, const LinearTask& task, int
 
 // Many rows in tile blocks, where the level has tiles, or with unpacked panels; the rest in blocks
 // of a few.
-template <int kBits, int kGroup, Minima kMinima>
+template <Encoding kEncoding, int kGroup, Minima kMinima>
 void multiply_task(const AffineOperands& operands, const LinearTask& task, Workspace& workspace) {
     if constexpr (kUnpacks) {
         if (unpacking_pays<kGroup>(task.row_end - task.row_begin))
-            return multiply_unpacked<kBits, kGroup>(operands, task, workspace);
+            return multiply_unpacked<kEncoding, kGroup>(operands, task, workspace);
     }
     int64_t row = task.row_begin;
     if constexpr (kTiles) {
         const int64_t rest = (task.row_end - row) % kTileBlockRows;
         const int64_t tiled = rest < kMinTileRows ? task.row_end - rest : task.row_end;
         if (tiled > row) {
-            multiply_tiles<kBits, kGroup>(operands, task, tiled, workspace);
+            multiply_tiles<kEncoding, kGroup>(operands, task, tiled, workspace);
         }
         row = tiled;
     }
     if (row < task.row_end)
-        multiply_blocks<kBits, kGroup, kMinima>(operands, task, row, workspace);
+        multiply_blocks<kEncoding, kGroup, kMinima>(operands, task, row, workspace);
     release_tiles();
 }
 
-template <int kBits>
+template <Encoding kEncoding>
 void multiply_format(const AffineOperands& operands, const LinearTask& task, Workspace& workspace) {
     if (task.part->group != kUnit) {
-        multiply_task<kBits, 16, Minima::asked>(operands, task, workspace);
-    } else if constexpr (kBits == 4) {
+        multiply_task<kEncoding, 16, Minima::asked>(operands, task, workspace);
+    } else if constexpr (kEncoding == Encoding::affine4) {
         task.part->stored_minimum
-            ? multiply_task<kBits, kUnit, Minima::stored>(operands, task, workspace)
-            : multiply_task<kBits, kUnit, Minima::none>(operands, task, workspace);
+            ? multiply_task<kEncoding, kUnit, Minima::stored>(operands, task, workspace)
+            : multiply_task<kEncoding, kUnit, Minima::none>(operands, task, workspace);
     } else {
-        multiply_task<kBits, kUnit, Minima::asked>(operands, task, workspace);
+        multiply_task<kEncoding, kUnit, Minima::asked>(operands, task, workspace);
     }
 }
 
@@ -250,9 +253,12 @@ inline void multiply_affine(const AffineOperands& operands, const LinearTask& ta
     if (kPairedScales && task.part->scale_form == ScaleForm::paired)
         return multiply_paired(operands, task);
     switch (task.part->encoding) {
-    case Encoding::affine4: multiply_format<4>(operands, task, workspace); break;
-    case Encoding::affine6: multiply_format<6>(operands, task, workspace); break;
-    default: multiply_format<8>(operands, task, workspace); break;
+    case Encoding::affine4: multiply_format<Encoding::affine4>(operands, task, workspace); break;
+    case Encoding::affine6: multiply_format<Encoding::affine6>(operands, task, workspace); break;
+    case Encoding::table4:
+        multiply_task<Encoding::table4, kUnit, Minima::none>(operands, task, workspace);
+        break;
+    default: multiply_format<Encoding::affine8>(operands, task, workspace); break;
     }
 }
 

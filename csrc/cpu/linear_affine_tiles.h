@@ -131,11 +131,11 @@ PENSTOCK_INLINE void for_tile_blocks(int64_t begin, int64_t end, const Function&
 }
 
 // The sums of minima of one panel for rows [begin, end).
-template <int kBits>
+template <Encoding kEncoding>
 PENSTOCK_INLINE void sum_minima(const AffineOperands& operands, const PanelPart& part,
                                 const uint8_t* panel, int64_t begin, int64_t end,
                                 const MinimumBuffers& minima) {
-    split_minima<kBits>(part, panel, minima.depth / kUnit, minima.steps());
+    split_minima<kEncoding>(part, panel, minima.depth / kUnit, minima.steps());
     int64_t configured = 0;
     for_tile_blocks(begin, end, [&](int64_t row, int64_t rows) {
         if (rows != configured)
@@ -147,7 +147,7 @@ PENSTOCK_INLINE void sum_minima(const AffineOperands& operands, const PanelPart&
 }
 
 // Rows [task.row_begin, row_end) of a task. Leaves tiles in use.
-template <int kBits, int kGroup>
+template <Encoding kEncoding, int kGroup>
 PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const LinearTask& task,
                                     int64_t row_end, Workspace& workspace) {
     const LinearPanels& linear = *operands.linear;
@@ -163,8 +163,8 @@ PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const Linear
     for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
         const uint8_t* data = part.data + panel * part.panel_bytes;
         if (minima_apart)
-            sum_minima<kBits>(operands, part, data, task.row_begin, row_end, minima);
-        unpack_panel<kBits, kGroup>(part, data, units, unpacked);
+            sum_minima<kEncoding>(operands, part, data, task.row_begin, row_end, minima);
+        unpack_panel<kEncoding, kGroup>(part, data, units, unpacked);
         LinesAhead ahead = panels_ahead(task, panel, 1, steps);
         int64_t configured = 0;
         for_tile_blocks(task.row_begin, row_end, [&](int64_t row, int64_t rows) {
@@ -188,7 +188,7 @@ PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const Linear
 
 #else
 
-template <int kBits, int kGroup>
+template <Encoding kEncoding, int kGroup>
 PENSTOCK_INLINE void multiply_tiles(const AffineOperands&, const LinearTask&, int64_t, Workspace&) {
 }
 

@@ -54,7 +54,7 @@ PENSTOCK_INLINE void store_minimum_pair(MinimumStep* steps, int64_t pair, F32 fi
 }
 
 // Splits the minima of a panel; zeros past its last unit.
-template <int kBits>
+template <Encoding kEncoding>
 PENSTOCK_INLINE void split_minima(const PanelPart& part, const uint8_t* panel, int64_t units,
                                   MinimumStep* steps) {
     using Scales = PanelScales<1>;
@@ -63,7 +63,8 @@ PENSTOCK_INLINE void split_minima(const PanelPart& part, const uint8_t* panel, i
     const auto next = [&](int64_t unit) {
         if (part.scale_form == ScaleForm::two_level && unit % kUnitsPerSuper == 0)
             panel = Scales::read_super(minima, panel + 2 * kPanelRows);
-        panel = Scales::read(minima, part.scale_form, panel + scales_bytes) + quant_bytes(kBits);
+        panel =
+            Scales::read(minima, part.scale_form, panel + scales_bytes) + quant_bytes(kEncoding);
         return minima.value[0][0];
     };
     const F32 zero = broadcast(0.0f);
@@ -102,7 +103,7 @@ PENSTOCK_INLINE void multiply_minima(const MinimumStep* steps, int64_t depth, co
 
 #else
 
-template <int kBits>
+template <Encoding kEncoding>
 PENSTOCK_INLINE void split_minima(const PanelPart&, const uint8_t*, int64_t, MinimumStep*) {}
 PENSTOCK_INLINE void configure_minima(int64_t) {}
 PENSTOCK_INLINE void multiply_minima(const MinimumStep*, int64_t, const uint8_t*, int64_t, float*) {

@@ -43,7 +43,7 @@ PENSTOCK_INLINE void paired_dots(const uint8_t* const (&quants)[kPanels], const 
         constexpr int step = decltype(s)::value;
         Words weight[kPanels];
         for (int j = 0; j < kPanels; ++j)
-            weight[j] = step_words<4, step, 0>(quants[j]);
+            weight[j] = step_words<Encoding::affine4, step, 0>(quants[j]);
         unrolled<kRows>([&](auto m) {
             const QuantizedUnit& in = rows[m.value].units[unit];
             const Words values = broadcast_word(in.value + 4 * step);
@@ -75,7 +75,7 @@ PENSTOCK_INLINE void multiply_pairs(const uint8_t* (&panel)[kPanels], int64_t un
         unrolled<2>([&](auto i) {
             paired_dots<kRows>(panel, rows, unit + i.value, dot[i.value]);
             for (int j = 0; j < kPanels; ++j)
-                panel[j] += quant_bytes(4);
+                panel[j] += quant_bytes(Encoding::affine4);
         });
         unrolled<kRows>([&](auto m) {
             const PairedUnits& in = rows[m.value].paired->pairs()[unit / 2];

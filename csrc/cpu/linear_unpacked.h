@@ -182,7 +182,7 @@ void multiply_unpacked_units(UnpackedProduct<kGroup> product, const uint8_t* fro
 }
 
 // All rows of a task, kRowBlock at most.
-template <int kBits, int kGroup>
+template <Encoding kEncoding, int kGroup>
 PENSTOCK_INLINE void multiply_unpacked(const AffineOperands& operands, const LinearTask& task,
                                        Workspace& workspace) {
     const PanelPart& part = *task.part;
@@ -202,7 +202,7 @@ PENSTOCK_INLINE void multiply_unpacked(const AffineOperands& operands, const Lin
             product.units = product.unit + each < all ? each : all - product.unit;
             for (int64_t j = 0; j < product.panels; ++j) {
                 from[j] =
-                    unpack_panel<kBits, kGroup>(part, from[j], product.units, buffers.panel[j]);
+                    unpack_panel<kEncoding, kGroup>(part, from[j], product.units, buffers.panel[j]);
             }
             multiply_unpacked_units(product, from[0]);
         }
@@ -211,7 +211,7 @@ PENSTOCK_INLINE void multiply_unpacked(const AffineOperands& operands, const Lin
 
 #else
 
-template <int kBits, int kGroup>
+template <Encoding kEncoding, int kGroup>
 PENSTOCK_INLINE void multiply_unpacked(const AffineOperands&, const LinearTask&, Workspace&) {}
 
 #endif

@@ -40,6 +40,14 @@ bool fits_six_bits(const MatrixSource& source) {
     return true;
 }
 
+// True where kTable4 holds every quant, of weights that such types have.
+bool fits_table4(const MatrixSource& source) {
+    if (source.group != kUnit || source.minimum != nullptr)
+        return false;
+    const uint8_t* end = source.q + source.rows * source.depth;
+    return std::all_of(source.q, end, [](uint8_t q) { return kPlaceInTable4[q] >= 0; });
+}
+
 ScaleForm scale_form(const MatrixSource& source) {
     const int64_t count = source.rows * (source.depth / source.group);
     if (is_multiplier(source.scale_dtype)) {
@@ -63,6 +71,7 @@ PanelPart affine_part(const MatrixSource& source, Level level, Use use) {
     PanelPart part;
     part.encoding = source.bits == 4        ? Encoding::affine4
                     : fits_six_bits(source) ? Encoding::affine6
+                    : fits_table4(source)   ? Encoding::table4
                                             : Encoding::affine8;
     part.scale_form = scale_form(source);
     part.stored_minimum = source.minimum != nullptr;

@@ -55,7 +55,7 @@ std::string refusal(std::span<const MatrixSource> parts);
 class PackedLinear {
   public:
     // Chooses the encoding and allocates; reads quants of 8-bit parts once (to see whether 6 bits
-    // hold them). `bias`: [sum rows] float32 or null; copied.
+    // or the places of a table hold them). `bias`: [sum rows] float32 or null; copied.
     PackedLinear(std::span<const MatrixSource> parts, const float* bias, Level level,
                  Use use = Use::products);
 

@@ -1,9 +1,20 @@
 // Writes one panel of packed weights. Private to pack.cc.
 #pragma once
 
+#include <array>
+
 #include "cpu/pack.h"
 
 namespace penstock::cpu {
+
+// Where kTable4 has each q; -1 where it has not.
+constexpr std::array<int8_t, 256> kPlaceInTable4 = [] {
+    std::array<int8_t, 256> places{};
+    places.fill(-1);
+    for (int i = 0; i < 16; ++i)
+        places[kTable4[i]] = static_cast<int8_t>(i);
+    return places;
+}();
 
 // Packs rows [panel * 16, (panel + 1) * 16) of `source` into their place in `part`, in the
 // layout of panel.h. Rows past the end become zeros.

@@ -13,7 +13,8 @@
 //     affine8: 8 steps; byte j of step s is q of k = 4 s + j;
 //     affine4: 4 steps; byte j of step s holds k = 8 s + j (low nibble), 8 s + 4 + j (high);
 //     affine6: as affine4 for the low 4 bits, then 2 steps for the high 2: bits 2 i and 2 i + 1 of
-//       byte j of step h belong to k = 16 h + 4 i + j.
+//       byte j of step h belong to k = 16 h + 4 i + j;
+//     table4: as affine4, but each nibble is the place in kTable4 of a q of 8 bits.
 // Scales and minima are f16, f32, or int8 multipliers of the f16 super values (two-level): always
 // the exact values of the source, near its size.
 //
@@ -38,11 +39,34 @@ constexpr int kUnit = 32;         // k that share one activation scale
 constexpr int kUnitsPerSuper = 8; // units that share one super scale
 constexpr int kPairedCentre = 8;  // what is subtracted from quants whose scales are paired
 
-enum class Encoding : uint8_t { affine4, affine6, affine8, dense_f32, dense_f16, dense_bf16 };
+enum class Encoding : uint8_t {
+    affine4,
+    affine6,
+    affine8,
+    table4,
+    dense_f32,
+    dense_f16,
+    dense_bf16
+};
 enum class ScaleForm : uint8_t { f16, f32, two_level, paired };
 
 constexpr bool is_affine(Encoding encoding) {
-    return encoding <= Encoding::affine8;
+    return encoding <= Encoding::table4;
+}
+
+// The 16 values that weights of IQ4_NL and IQ4_XS have, 128 added.
+alignas(16) constexpr uint8_t kTable4[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                             129, 141, 153, 166, 181, 197, 217, 241};
+
+// Bits that hold a q of an affine encoding.
+constexpr int quant_bits(Encoding encoding) {
+    return encoding == Encoding::affine4 ? 4 : encoding == Encoding::affine6 ? 6 : 8;
+}
+
+// Bytes of the quants of one unit of an affine panel.
+constexpr int64_t quant_bytes(Encoding encoding) {
+    const int stored = encoding == Encoding::table4 ? 4 : quant_bits(encoding);
+    return kUnit * kPanelRows * stored / 8;
 }
 
 // One matrix. The memory belongs to its PackedLinear.
@@ -129,12 +153,9 @@ constexpr int64_t scale_bytes(ScaleForm form) {
 
 // Bytes of one unit of an affine panel, without the super values.
 constexpr int64_t unit_bytes(const PanelPart& part) {
-    const int64_t quants = part.encoding == Encoding::affine4   ? 16
-                           : part.encoding == Encoding::affine6 ? 24
-                                                                : 32;
     const int64_t groups = kUnit / part.group;
-    return kPanelRows *
-           (quants + groups * scale_bytes(part.scale_form) * (part.stored_minimum ? 2 : 1));
+    return quant_bytes(part.encoding) +
+           kPanelRows * groups * scale_bytes(part.scale_form) * (part.stored_minimum ? 2 : 1);
 }
 
 // Bytes that precede the first unit of a panel.

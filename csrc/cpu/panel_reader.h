@@ -18,26 +18,24 @@ struct AffineOperands {
 };
 
 // The words of the 4 k of a step, for the rows of vector `p` of a panel.
-template <int kBits, int step, int p>
+template <Encoding kEncoding, int step, int p>
 PENSTOCK_INLINE Words step_words(const uint8_t* quants) {
     constexpr int kStepBytes = 4 * kPanelRows;
     const uint8_t* rows = quants + 4 * kLanes * p;
-    if constexpr (kBits == 8) {
+    if constexpr (kEncoding == Encoding::affine8) {
         return load_words(rows + step * kStepBytes);
     } else {
         const Words pair = load_words(rows + step / 2 * kStepBytes);
         const Words low = step % 2 == 0 ? low_nibbles(pair) : high_nibbles(pair);
-        if constexpr (kBits == 4) {
+        if constexpr (kEncoding == Encoding::affine4) {
             return low;
+        } else if constexpr (kEncoding == Encoding::table4) {
+            return looked_up(kTable4, low);
         } else {
             const Words top = load_words(rows + (4 + step / 4) * kStepBytes);
             return join(low, two_bits<step % 4>(top));
         }
     }
-}
-
-constexpr int quant_bytes(int bits) {
-    return kUnit * kPanelRows * bits / 8;
 }
 
 // kLanes scales or minima of a panel.

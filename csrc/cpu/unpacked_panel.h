@@ -28,7 +28,7 @@ PENSTOCK_INLINE void store_words(uint8_t* to, const Words& words) {
 
 // Unpacks `units` units that lie at `panel`, the first of all or of a super scale. Returns where
 // the next ones lie.
-template <int kBits, int kGroup>
+template <Encoding kEncoding, int kGroup>
 PENSTOCK_INLINE const uint8_t* unpack_panel(const PanelPart& part, const uint8_t* panel,
                                             int64_t units, UnpackedUnit<kGroup>* to) {
     static_assert(kGroup > 0 && kPanelVectors == 1);
@@ -53,9 +53,9 @@ PENSTOCK_INLINE const uint8_t* unpack_panel(const PanelPart& part, const uint8_t
                 store(to->minimum[g.value], minima.value[g.value][0]);
         });
         unrolled<kUnit / 4>([&](auto s) {
-            store_words(to->quants[s.value], step_words<kBits, decltype(s)::value, 0>(panel));
+            store_words(to->quants[s.value], step_words<kEncoding, decltype(s)::value, 0>(panel));
         });
-        panel += quant_bytes(kBits);
+        panel += quant_bytes(kEncoding);
     }
     return panel;
 }

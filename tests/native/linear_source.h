@@ -25,7 +25,10 @@ struct Format {
     DType scales;
     bool minimum;
     int zero_point;
-    int largest; // quants are 0 .. largest
+    int largest;            // quants are 0 .. largest
+    bool of_table4 = false; // of which only those in kTable4
+
+    int smallest() const { return of_table4 ? kTable4[0] : 0; }
 };
 
 inline const std::vector<Format> kAffineFormats{
@@ -41,7 +44,9 @@ inline const std::vector<Format> kAffineFormats{
     {"q6_k", 8, 16, DType::i8, false, 32, 63},
     {"6 bits, minima of 16", 8, 16, DType::f16, true, 0, 63},
     {"q8_0", 8, 32, DType::f16, false, 128, 255},
-    {"iq4_xs", 8, 32, DType::i8, false, 128, 255},
+    {"8 bits, two levels", 8, 32, DType::i8, false, 128, 255},
+    {"iq4_nl", 8, 32, DType::f16, false, 128, 241, true},
+    {"iq4_xs", 8, 32, DType::i8, false, 128, 241, true},
     {"8 bits, zero point 1", 8, 32, DType::f32, false, 1, 255},
     {"8 bits, minima", 8, 32, DType::f32, true, 0, 255},
     {"8 bits, minima of 16", 8, 16, DType::f16, true, 0, 255},
@@ -150,7 +155,8 @@ inline Matrix draw_affine(std::mt19937& random, const Format& format, int64_t ro
     matrix.format = format;
     matrix.q.resize(static_cast<size_t>(rows * depth));
     for (auto& q : matrix.q)
-        q = static_cast<uint8_t>(random() % (format.largest + 1));
+        q = format.of_table4 ? kTable4[random() % 16]
+                             : static_cast<uint8_t>(random() % (format.largest + 1));
     pack_nibbles(matrix);
     draw_values(random, matrix, matrix.scale, matrix.super_scale, matrix.scale_value);
     if (format.minimum) {

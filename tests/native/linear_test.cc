@@ -260,7 +260,7 @@ void extreme_integers_are_summed_exactly() {
             for (size_t i = 0; i < matrix.q.size(); ++i) {
                 const size_t row = i / 64;
                 const bool high = row < 4 || (row >= 8 && (i / (row - 7)) % 2 == 0);
-                matrix.q[i] = static_cast<uint8_t>(high ? format.largest : 0);
+                matrix.q[i] = static_cast<uint8_t>(high ? format.largest : format.smallest());
             }
             pack_nibbles(matrix);
             std::vector<float> x;

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.weights import Affine, Dense, Matrix
+from penstock.kernels.weights import IQ4_VALUES, Affine, Dense, Matrix
 
 Bytes = npt.NDArray[np.uint8]
 Lanes = npt.NDArray[np.uint64]
@@ -37,11 +37,6 @@ Q5_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "V12"), ("qh", "V32")
 Q6_K = np.dtype([("ql", "V128"), ("qh", "V64"), ("scales", "V16"), ("d", "<f2")])
 IQ4_NL = np.dtype([("d", "<f2"), ("qs", "V16")])
 IQ4_XS = np.dtype([("d", "<f2"), ("high", "<u2"), ("low", "V4"), ("qs", "V128")])
-
-# What the nibbles of IQ4 types stand for, 128 added: steps that widen away from zero.
-IQ4_VALUES = np.array(
-    [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241], np.uint8
-)
 
 Fill = Callable[[npt.NDArray[np.void], Bytes], None]
 

@@ -17,7 +17,7 @@ from penstock.quant.rows import (
     take_rows,
 )
 
-AFFINE = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+AFFINE = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
 FLOAT8 = {"f8_row": (1, 640), "f8_all": (200, 640), "f8_tile": (128, 128), "f8_group": (1, 128)}
 FORMS = ("f32", "f16", "bf16", *AFFINE, *FLOAT8)
 ROWS, COLUMNS = 200, 640  # neither is a number of whole tiles; columns are no whole super groups

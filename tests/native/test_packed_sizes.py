@@ -1,0 +1,52 @@
+"""Packed weights take about what their file does: memory is what decoding waits for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from native_levels import LEVELS, native
+
+from penstock.kernels.draw import Draw
+from penstock.kernels.native.pack import matrix_source
+from penstock.kernels.weights import Affine
+from penstock.quant.ggml_blocks import convert
+from penstock.quant.ggml_types import SUPPORTED
+
+ROWS, COLUMNS = 64, 1024
+BITS = {  # of a weight: quants, and scales and minima over what shares them
+    "Q2_K": 4 + 8 / 16 + 8 / 16 + 16 / 256 + 16 / 256,
+    "Q3_K": 4 + 8 / 16 + 16 / 256,
+    "Q4_0": 4 + 16 / 32,
+    "Q4_1": 4 + 16 / 32 + 16 / 32,
+    "Q4_K": 4 + 8 / 32 + 8 / 32 + 16 / 256 + 16 / 256,
+    "Q5_0": 6 + 16 / 32,
+    "Q6_K": 6 + 8 / 16 + 16 / 256,
+    "Q8_0": 8 + 16 / 32,
+    "IQ4_NL": 4 + 16 / 32,
+    "IQ4_XS": 4 + 8 / 32 + 16 / 256,
+}
+
+
+def packed_bits(matrix: Affine, level: str) -> float:
+    kernels, pool = native.KernelSet(level), native.ThreadPool(1)
+    packed = native.PackedLinear(kernels, pool, [matrix_source(matrix)])
+    return 8 * packed.size_bytes / (ROWS * COLUMNS)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", BITS)
+def test_bits_of_a_weight(name: str, level: str) -> None:
+    kind = next(kind for kind in SUPPORTED.values() if kind.name == name)
+    count = ROWS * COLUMNS // kind.block * kind.size_bytes
+    raw = np.random.default_rng(0).integers(0, 256, count, np.uint8)
+    matrix = convert(name, raw, (ROWS, COLUMNS))
+    assert isinstance(matrix, Affine)
+    assert packed_bits(matrix, level) == pytest.approx(BITS[name], rel=0.01)
+
+
+@pytest.mark.parametrize("form", ["iq4_nl", "iq4_xs"])
+def test_one_value_that_the_table_lacks_is_kept(form: str) -> None:
+    matrix = Draw(0).affine(ROWS, COLUMNS, form)
+    narrow = packed_bits(matrix, "scalar")
+    matrix.q[-1, -1] = 2
+    assert packed_bits(matrix, "scalar") > narrow + 3
