@@ -71,7 +71,8 @@ constexpr Shape kShapes[] = {
     {"1.5B down", "q4_k", 1536, 8960},     {"135M gate-up", "q4_0", 3072, 576},
     {"135M gate-up", "q8_0", 3072, 576},   {"135M gate-up", "f32", 3072, 576},
     {"135M gate-up", "f16", 3072, 576},    {"135M gate-up", "bf16", 3072, 576},
-    {"1.5B gate-up", "q5_k", 17920, 1536},
+    {"1.5B gate-up", "q5_k", 17920, 1536}, {"1.5B gate-up", "q2_k", 17920, 1536},
+    {"1.5B gate-up", "q3_k", 17920, 1536}, {"1.5B gate-up", "iq4_xs", 17920, 1536},
 };
 
 constexpr size_t kStepShapes = 5; // the first of these are a step's: the 135M model's, head last
@@ -108,25 +109,34 @@ MatrixSource source_of(const Shape& shape, Arrays& arrays) {
                                      : static_cast<const void*>(arrays.halves.data());
         return source;
     }
-    source.bits = kind[1] == '4' ? 4 : 8;
-    source.group = kind == "q6_k" ? 16 : 32;
+    const bool table = kind == "iq4_xs", fine = kind == "q2_k" || kind == "q3_k";
+    source.bits = fine || kind[1] == '4' ? 4 : 8;
+    source.group = fine || kind == "q6_k" ? 16 : 32;
     arrays.q = noise(count * static_cast<size_t>(source.bits) / 8);
     if (kind == "q6_k" || kind == "q5_k") {
         for (auto& q : arrays.q)
             q &= kind == "q6_k" ? 63 : 31;
+    }
+    if (table) {
+        for (auto& q : arrays.q)
+            q = kTable4[q % 16];
     }
     arrays.halves.assign(count / 16, f32_to_f16(0.01f));
     arrays.multipliers = noise(count / 16);
     for (auto& value : arrays.multipliers)
         value &= 63;
     source.q = arrays.q.data();
-    const bool two_level = kind[3] == 'k';
+    const bool two_level = table || kind[3] == 'k';
     source.scale = two_level ? static_cast<const void*>(arrays.multipliers.data())
                              : static_cast<const void*>(arrays.halves.data());
     source.scale_dtype = two_level ? DType::u8 : DType::f16;
     source.super_scale = two_level ? arrays.halves.data() : nullptr;
-    source.zero_point = kind == "q4_0" ? 8 : kind == "q8_0" ? 128 : kind == "q6_k" ? 32 : 0;
-    if (kind == "q4_1" || kind == "q4_k" || kind == "q5_k") {
+    source.zero_point = kind == "q4_0"            ? 8
+                        : kind == "q8_0" || table ? 128
+                        : kind == "q3_k"          ? 4
+                        : kind == "q6_k"          ? 32
+                                                  : 0;
+    if (kind == "q4_1" || kind == "q2_k" || kind == "q4_k" || kind == "q5_k") {
         source.minimum = source.scale;
         source.minimum_dtype = source.scale_dtype;
         source.super_minimum = source.super_scale;
@@ -144,10 +154,7 @@ TensorView view(void* data, DType dtype, int64_t rows, int64_t columns) {
     return result;
 }
 
-// One matrix, packed for `level`.
-std::unique_ptr<PackedLinear> packed(const Shape& shape, Level level) {
-    Arrays arrays;
-    const MatrixSource source = source_of(shape, arrays);
+std::unique_ptr<PackedLinear> packed(const MatrixSource& source, Level level) {
     auto linear = std::make_unique<PackedLinear>(std::span(&source, 1), nullptr, level);
     linear->pack_panels(0, linear->num_panels());
     return linear;
@@ -196,11 +203,13 @@ class Product {
 };
 
 void measure(const Shape& shape, Level level, int64_t only, double ghz, ThreadPool& pool) {
+    Arrays arrays;
+    const MatrixSource source = source_of(shape, arrays);
     std::vector<std::unique_ptr<PackedLinear>> copies;
     const auto packing = Clock::now();
     size_t total = 0;
     do {
-        copies.push_back(packed(shape, level));
+        copies.push_back(packed(source, level));
         total += copies.back()->size_bytes();
     } while (total < (96u << 20));
     const double pack_s = seconds_since(packing);
@@ -246,9 +255,11 @@ void measure_step(Level level, int64_t rows, ThreadPool& pool) {
     std::vector<std::vector<std::unique_ptr<PackedLinear>>> weights(kStepShapes);
     size_t workspace = 0;
     for (size_t k = 0; k < kStepShapes; ++k) {
+        Arrays arrays;
+        const MatrixSource source = source_of(kShapes[k], arrays);
         const size_t layers = k + 1 < kStepShapes ? kStepLayers : 1;
         while (weights[k].size() < layers)
-            weights[k].push_back(packed(kShapes[k], level));
+            weights[k].push_back(packed(source, level));
         products.emplace_back(kShapes[k], level, rows, true, pool.threads());
         workspace = std::max(workspace, products[k].workspace_bytes(*weights[k][0]));
     }
