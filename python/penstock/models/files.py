@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from penstock.base.errors import ModelError
+from penstock.quant.gguf_names import set_names
 
 HEAD_BYTES = 1 << 16
 SAMPLE_BYTES = 4096
@@ -16,7 +17,8 @@ SAMPLES = 64
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A model on disk: `path` is a .gguf file, or a folder with config.json and safetensors."""
+    """A model on disk: `path` is a .gguf file, the first of a set of them, or a folder with
+    config.json and safetensors."""
 
     model_id: str
     kind: Literal["gguf", "folder"]
@@ -42,7 +44,10 @@ def fingerprint(files: ModelFiles) -> str:
 
 def _parts(files: ModelFiles) -> list[Path]:
     if files.kind == "gguf":
-        return [files.path]
+        names = set_names(files.path.name)
+        return [
+            path for path in map(files.path.with_name, names) if path == files.path or path.exists()
+        ]
     suffixes = {".json", ".safetensors", ".jinja"}
     inside = (*files.path.glob("*"), *files.path.glob("*/*"))  # modules and templates have folders
     return sorted(path for path in inside if path.suffix in suffixes and path.is_file())

@@ -21,6 +21,7 @@ from penstock.models.download import (
 )
 from penstock.models.folder_files import ALWAYS, TOOL_TEMPLATE, named_files
 from penstock.models.hub_access import HubAccess
+from penstock.quant.gguf_names import set_names
 from penstock.quant.safetensors_file import INDEX_NAME, SINGLE_NAME
 
 MAX_LISTING_BYTES = 16 << 20
@@ -52,12 +53,13 @@ def fetch_repository(
     progress: DownloadProgress = no_progress,
     sha256: str | None = None,
 ) -> None:
-    """Download one file, or (None) those of a safetensors folder, into `target`.
+    """Download one file (and the others of the set that it begins), or (None) those of a
+    safetensors folder, into `target`.
 
     They are checked against the hub's hashes, a single file against `sha256` if given.
     Raises ModelError where the hub does not answer or has no such files."""
     if file is not None:
-        fetch_files(access, repository, revision, (file,), target, progress, sha256)
+        fetch_files(access, repository, revision, set_names(file), target, progress, sha256)
         return
     with _open(access, repository, revision, target, progress) as source:
         small = [name for name in source.entries if SMALL_FILES.fullmatch(name)]

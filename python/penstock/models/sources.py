@@ -16,6 +16,7 @@ from penstock.models.cache import cached_folder, fetch_into_cache
 from penstock.models.catalogue import CATALOGUE, CatalogueEntry
 from penstock.models.files import ModelFiles
 from penstock.models.hub_access import HubAccess, cached_snapshot
+from penstock.quant.gguf_names import follows_another, set_names, title
 
 Progress = Callable[[str, int, "int | None"], None]  # file name, bytes done, bytes in all
 
@@ -42,7 +43,7 @@ def resolve_model(
     hub = hub or HubAccess()
     path = _path_at(name)
     if path is not None:
-        return files_at(path, path.stem if path.is_file() else path.resolve().name)
+        return files_at(path, title(path) if path.is_file() else path.resolve().name)
     entry = CATALOGUE.get(name.lower())
     if entry is not None:
         return _resolve_entry(entry, home, hub, progress)
@@ -73,7 +74,7 @@ def _hint(name: str) -> str:
 
 
 def files_at(path: Path, model_id: str) -> ModelFiles:
-    """A .gguf file, a folder with config.json, or a folder with one .gguf file."""
+    """A .gguf file, a folder with config.json, or a folder with one .gguf file or set of them."""
     if path.is_file():
         if path.suffix != ".gguf":
             hint = "; name the folder that it is in" if path.suffix == ".safetensors" else ""
@@ -81,7 +82,7 @@ def files_at(path: Path, model_id: str) -> ModelFiles:
         return ModelFiles(model_id, "gguf", path)
     if (path / "config.json").is_file():
         return ModelFiles(model_id, "folder", path)
-    found = sorted(path.glob("*.gguf"))
+    found = sorted(path for path in path.glob("*.gguf") if not follows_another(path.name))
     if len(found) != 1:
         what = "several .gguf files, name one" if found else "neither config.json nor a .gguf file"
         raise ModelError(f"{path}: {what}")
@@ -142,7 +143,7 @@ def _resolve_hub(
 def _is_complete(snapshot: Path, file: str | None) -> bool:
     """The hub's clients fetch file by file: a snapshot may hold a part of what a model needs."""
     if file is not None:
-        return (snapshot / file).exists()
+        return all((snapshot / name).exists() for name in set_names(file))
     from penstock.models.folder_files import is_complete  # with NumPy, a tenth of a second too
 
     return is_complete(snapshot)

@@ -20,6 +20,7 @@ from penstock.quant.dequantize import dequantize
 from penstock.quant.ggml_blocks import convert
 from penstock.quant.ggml_types import SUPPORTED
 from penstock.quant.gguf_header import GgufHeader, StringArray, Value
+from penstock.quant.gguf_names import set_names
 from penstock.quant.mapped import MappedFile
 
 
@@ -30,23 +31,28 @@ def read_head(path: Path) -> Mapping[str, Value]:
 
 
 class GgufFile:
-    """An opened GGUF file: `metadata`, and the tensors as a Checkpoint gives them."""
+    """An opened GGUF file, or set of them: `metadata`, and the tensors as a Checkpoint gives
+    them."""
 
     def __init__(self, path: Path) -> None:
-        """Read the header. Raises ModelError naming the file and the key or tensor at fault."""
-        self._file = MappedFile(path)
+        """Read the headers; of a set `path` is the first file. Raises ModelError naming the file
+        and the key or tensor at fault."""
         self.path = path
-        header = GgufHeader(self._file)
-        self.metadata: Mapping[str, Value] = header.metadata
-        self._types = header.types
-        files = self.integer("split.count", 1)
-        if files > 1:
-            raise ModelError(
-                f"{path}: split.count: one of a set of {files} files, which is not supported; join"
-                " them with `llama-gguf-split --merge`"
-            )
-        self.tensors: Mapping[str, TensorInfo] = header.tensors
-        self.data_offset = header.data_offset
+        opened = _open_set(path)
+        self.metadata: Mapping[str, Value] = opened[0][1].metadata
+        self._types: dict[str, int] = {}
+        self._files: dict[str, MappedFile] = {}
+        tensors: dict[str, TensorInfo] = {}
+        for file, header in opened:
+            if twice := tensors.keys() & header.tensors.keys():
+                raise ModelError(f"{file.path}: {min(twice)}: is in another file of the set too")
+            tensors |= header.tensors
+            self._types |= header.types
+            self._files |= dict.fromkeys(header.tensors, file)
+        self.tensors: Mapping[str, TensorInfo] = tensors
+        count = self.integer("split.tensors.count", len(tensors))
+        if count != len(tensors):
+            raise ModelError(f"{path}: split.tensors.count: {count}, but there are {len(tensors)}")
 
     def integer(self, key: str, default: int | None = None) -> int:
         """An integer of the metadata; an absent one is `default`, or an error without one."""
@@ -101,8 +107,7 @@ class GgufFile:
         info = self._supported(name)
         if len(info.shape) != 2:
             raise ModelError(f"{self.path}: {name}: expected a matrix, the shape is {info.shape}")
-        raw = self._file.bytes(info.offset, info.size_bytes)
-        return convert(info.type_name, raw, (info.shape[0], info.shape[1]))
+        return convert(info.type_name, self._raw(info), (info.shape[0], info.shape[1]))
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
         """See Checkpoint."""
@@ -110,7 +115,7 @@ class GgufFile:
         if len(info.shape) != 3:
             raise ModelError(f"{self.path}: {name}: expected matrices, the shape is {info.shape}")
         count, rows, columns = info.shape
-        raw = self._file.bytes(info.offset, info.size_bytes).reshape(count, -1)
+        raw = self._raw(info).reshape(count, -1)
         return tuple(convert(info.type_name, one, (rows, columns)) for one in raw)
 
     def pattern(self, name: str) -> Matrix:
@@ -123,11 +128,13 @@ class GgufFile:
         info = self._supported(name)
         if len(info.shape) != 1:
             raise ModelError(f"{self.path}: {name}: expected a vector, the shape is {info.shape}")
-        raw = self._file.bytes(info.offset, info.size_bytes)
-        row = convert(info.type_name, raw, (1, info.shape[0]))
+        row = convert(info.type_name, self._raw(info), (1, info.shape[0]))
         if not isinstance(row, Dense):
             raise ModelError(f"{self.path}: {name}: a vector of type {info.type_name}")
         return np.array(dequantize(row)[0])
+
+    def _raw(self, info: TensorInfo) -> npt.NDArray[np.uint8]:
+        return self._files[info.name].bytes(info.offset, info.size_bytes)
 
     def _value(self, key: str, default: Value | None) -> Value:
         value = self.metadata.get(key, default)
@@ -145,3 +152,31 @@ class GgufFile:
                 f"{self.path}: tensor {name} has type {info.type_name}, supported are {known}"
             )
         return info
+
+
+def _open_set(path: Path) -> list[tuple[MappedFile, GgufHeader]]:
+    """A file and, where it is the first of a set, those that follow it. The first has the metadata;
+    each has tensors of its own, or none. Raises ModelError."""
+    file = MappedFile(path)
+    header = GgufHeader(file)
+    opened = [(file, header)]
+    count = header.metadata.get("split.count", 1)
+    if count == 1:
+        return opened
+    names = set_names(path.name)
+    if header.metadata.get("split.no") != 0 or len(names) != count:
+        raise ModelError(
+            f"{path}: split.count: one of a set of {count} files: name the first, which ends in"
+            f" -00001-of-{count:05}.gguf"
+        )
+    for number, name in enumerate(names[1:], 1):
+        other = path.with_name(name)
+        file = MappedFile(other)
+        header = GgufHeader(file)
+        place = header.metadata.get("split.no"), header.metadata.get("split.count")
+        if place != (number, count):
+            raise ModelError(
+                f"{other}: split.no: not the file {number + 1} of the {count} of a set"
+            )
+        opened.append((file, header))
+    return opened

@@ -61,6 +61,18 @@ def test_a_folder_and_a_file_are_themselves(tmp_path: Path) -> None:
     assert not (tmp_path / "home").exists()
 
 
+def test_a_set_of_gguf_files_is_one_model(tmp_path: Path) -> None:
+    names = [f"m-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for name in names:
+        (tmp_path / name).write_bytes(name.encode())
+    files = resolve_model(str(tmp_path), tmp_path)
+    assert files.path == tmp_path / names[0]
+    assert resolve_model(str(tmp_path / names[0]), tmp_path).model_id == "m"
+    before = fingerprint(files)
+    (tmp_path / names[1]).write_bytes(b"other weights")
+    assert fingerprint(files) != before
+
+
 def test_a_folder_with_one_gguf_is_that_model(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     assert resolve_model(str(tmp_path), tmp_path).path == tmp_path / "m.gguf"
@@ -178,6 +190,17 @@ def test_an_interrupted_fetch_ends_with_one_revision(hub: Files, tmp_path: Path)
     files = resolve_model("who/what", tmp_path, HubAccess(hub.url))
     assert {path.name: path.read_bytes() for path in files.path.iterdir()} == FOLDER
     assert hub.ranges("/who/what/resolve/main/tokenizer.json") == []
+
+
+def test_a_set_of_files_of_a_repository_is_fetched(hub: Files, tmp_path: Path) -> None:
+    names = [f"b-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    publish(hub, "who/what", {name: name.encode() for name in ("a.gguf", *names)})
+    files = resolve_model(f"who/what/{names[0]}", tmp_path, HubAccess(hub.url))
+    assert files.path.name == names[0]
+    assert sorted(path.name for path in files.path.parent.glob("*.gguf")) == names
+    publish(hub, "who/less", {name: name.encode() for name in names[:2]})
+    with pytest.raises(ModelError, match=r"b-00003-of-00003\.gguf not found"):
+        resolve_model(f"who/less/{names[0]}", tmp_path, HubAccess(hub.url))
 
 
 def test_one_file_of_a_repository_is_fetched(hub: Files, tmp_path: Path) -> None:

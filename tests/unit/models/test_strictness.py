@@ -205,14 +205,6 @@ def test_an_unknown_gguf_architecture_is_named_with_the_known_ones(tmp_path: Pat
         load_model(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto")
 
 
-def test_one_file_of_a_split_gguf_is_told_as_such(tmp_path: Path) -> None:
-    key = b"split.count"
-    data = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", len(key)) + key
-    (tmp_path / "m.gguf").write_bytes(data + struct.pack("<IH", 2, 3) + bytes(64))
-    with pytest.raises(ModelError, match=r"m\.gguf: split\.count: one of a set of 3 files"):
-        load_model(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto")
-
-
 def test_deinterleaving_keeps_what_is_not_rotated() -> None:
     rows = deinterleaved_rows(heads=2, head_dim=6, rotated=4)
     assert rows.tolist() == [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]

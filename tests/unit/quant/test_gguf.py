@@ -73,6 +73,68 @@ def test_a_file_of_the_reference_writer_reads_back(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dequantize(file.matrix("w")), expected)
 
 
+def write_set(folder: Path, tensors: int, in_a_file: int) -> tuple[Path, list[np.ndarray]]:
+    """As the reference writer cuts: the first file has no tensor where the second has some."""
+    writer = gguf.GGUFWriter(str(folder / "m.gguf"), "llama", split_max_tensors=in_a_file)
+    writer.add_uint32("a.u32", 7)
+    random = np.random.default_rng(0)
+    values = [random.normal(size=(4, 64)).astype(np.float32) for _ in range(tensors)]
+    for number, value in enumerate(values):
+        writer.add_tensor(f"w{number}", value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return min(folder.glob("*.gguf")), values
+
+
+def test_a_set_of_files_is_one(tmp_path: Path) -> None:
+    path, values = write_set(tmp_path, tensors=5, in_a_file=2)
+    assert path.name == "m-00001-of-00003.gguf"
+    file = GgufFile(path)
+    assert file.integer("a.u32") == 7
+    assert list(file.tensors) == [f"w{number}" for number in range(5)]
+    for name, value in zip(file.tensors, values, strict=True):
+        np.testing.assert_array_equal(dequantize(file.matrix(name)), value)
+
+
+def test_the_first_of_a_set_is_asked_for(tmp_path: Path) -> None:
+    path, _ = write_set(tmp_path, tensors=3, in_a_file=1)
+    with pytest.raises(ModelError, match=r"00002-of-00003\.gguf: .*name the first, .*-00001-of-0"):
+        GgufFile(tmp_path / "m-00002-of-00003.gguf")
+    path.rename(tmp_path / "renamed.gguf")
+    with pytest.raises(ModelError, match=r"renamed\.gguf: .*name the first, .*-00001-of-00003"):
+        GgufFile(tmp_path / "renamed.gguf")
+
+
+@pytest.mark.parametrize("wrong", ["missing", "another's", "of another set", "twice", "too few"])
+def test_a_wrong_file_of_a_set_is_named(tmp_path: Path, wrong: str) -> None:
+    path, _ = write_set(tmp_path, tensors=3, in_a_file=1)
+    second, third = (tmp_path / f"m-0000{number}-of-00003.gguf" for number in (2, 3))
+    if wrong == "missing":
+        third.unlink()
+        message = "00003-of-00003.gguf: cannot be read"
+    elif wrong == "another's":
+        third.write_bytes(second.read_bytes())
+        message = "00003-of-00003.gguf: split.no: not the file 3 of the 3"
+    elif wrong == "of another set":
+        (tmp_path / "other").mkdir()
+        write_set(tmp_path / "other", tensors=4, in_a_file=1)
+        third.write_bytes((tmp_path / "other" / "m-00003-of-00004.gguf").read_bytes())
+        message = "00003-of-00003.gguf: split.no: not the file 3 of the 3"
+    elif wrong == "twice":
+        third.write_bytes(third.read_bytes().replace(b"w2", b"w1"))
+        message = "00003-of-00003.gguf: w1: is in another file"
+    else:
+        data = path.read_bytes()
+        key = b"split.tensors.count"
+        at = data.index(key) + len(key) + 4
+        path.write_bytes(data[:at] + struct.pack("<i", 4) + data[at + 4 :])
+        message = "split.tensors.count: 4, but there are 3"
+    with pytest.raises(ModelError, match=message):
+        GgufFile(path)
+
+
 @given(text=st.lists(st.text(), max_size=8))
 @REUSE_PATH
 def test_any_strings_read_back(tmp_path: Path, text: list[str]) -> None:
