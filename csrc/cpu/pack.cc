@@ -25,27 +25,30 @@ bool fits_int8(const void* values, DType type, int64_t count) {
     return std::all_of(bytes, bytes + count, [](uint8_t value) { return value < 128; });
 }
 
-// True where 6 bits hold every quant. Stops at the first that they do not.
-bool fits_six_bits(const MatrixSource& source) {
-    const int64_t row_block = 4096;
+// True where `place` of no quant is negative. Stops soon after the first that is.
+template <class Place>
+bool all_have(const MatrixSource& source, const Place& place) {
+    const int64_t block = 4096;
     const int64_t count = source.rows * source.depth;
-    for (int64_t begin = 0; begin < count; begin += row_block) {
-        const int64_t end = std::min(begin + row_block, count);
-        uint8_t seen = 0;
+    for (int64_t begin = 0; begin < count; begin += block) {
+        const int64_t end = std::min(begin + block, count);
+        int8_t seen = 0;
         for (int64_t i = begin; i < end; ++i)
-            seen |= source.q[i];
-        if (seen > 63)
+            seen |= place(source.q[i]);
+        if (seen < 0)
             return false;
     }
     return true;
 }
 
-// True where kTable4 holds every quant, of weights that such types have.
+bool fits_six_bits(const MatrixSource& source) {
+    return all_have(source, [](uint8_t q) { return static_cast<int8_t>(q > 63 ? -1 : 0); });
+}
+
+// Of weights that such types have.
 bool fits_table4(const MatrixSource& source) {
-    if (source.group != kUnit || source.minimum != nullptr)
-        return false;
-    const uint8_t* end = source.q + source.rows * source.depth;
-    return std::all_of(source.q, end, [](uint8_t q) { return kPlaceInTable4[q] >= 0; });
+    return source.group == kUnit && source.minimum == nullptr &&
+           all_have(source, [](uint8_t q) { return kPlaceInTable4[q]; });
 }
 
 ScaleForm scale_form(const MatrixSource& source) {

@@ -244,8 +244,8 @@ def _look_up_nibbles(blocks: npt.NDArray[np.void], out: Bytes) -> None:
     """As `_pack_nibbles_16` of each 16 bytes, and the values that the nibbles stand for."""
     low, high = _nibbles(blocks)
     halves = out.view("V16").reshape(-1, 2)
-    halves[:, 0] = IQ4_VALUES[low.view(np.uint8)].view("V16")
-    halves[:, 1] = IQ4_VALUES[high.view(np.uint8)].view("V16")
+    halves[:, 0] = IQ4_VALUES.take(low.view(np.uint8)).view("V16")
+    halves[:, 1] = IQ4_VALUES.take(high.view(np.uint8)).view("V16")
 
 
 def _flip_signs(blocks: npt.NDArray[np.void], out: Bytes) -> None:
