@@ -72,6 +72,8 @@ def divergence(path: Path, text: str, chunks: int) -> dict[str, float]:
     """Mean and high quantiles of KL(base || fast), agreement of the best token, perplexities."""
     parts = load_text_parts(files_at(path, path.stem))
     tokens = np.array(load_tokenizer(parts).encode(text)[: chunks * CHUNK], np.int32)
+    if len(tokens) < CHUNK:
+        raise SystemExit(f"the text has {len(tokens)} tokens; a chunk has {CHUNK}")
     exact, fast = Scorer(path, "f32", np.float32), Scorer(path, "auto", np.float16)
     kl, agree, nll = [], [], []
     for start in range(0, len(tokens) - CHUNK + 1, CHUNK):
