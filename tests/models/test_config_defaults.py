@@ -39,6 +39,12 @@ QWEN3_MOE = {
     "head_dim": 32,
 }
 WINDOW = {"use_sliding_window": True, "sliding_window": 5}
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+WITHOUT_THETA = {
+    "full_attention": {"rope_type": "default"},
+    "sliding_attention": {"rope_type": "default"},
+}
 
 # The model, its options; the keys that its file lacks, and those that it has besides.
 CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]] = {
@@ -67,6 +73,36 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]] = 
     "gemma3, layers": ("Gemma3", GEMMA3, ("layer_types", "sliding_window_pattern"), {}),
     "gemma3, rotation": ("Gemma3", GEMMA3, ("rope_parameters",), {}),
     "gemma3, local rotation": ("Gemma3", GEMMA3, ("rope_parameters",), {"rope_theta": 1e5}),
+    "gemma3, bases in the newer spelling": (
+        "Gemma3",
+        GEMMA3,
+        ("rope_parameters",),
+        {"rope_parameters": WITHOUT_THETA},
+    ),
+    "gemma3, bases in both spellings": (
+        "Gemma3",
+        GEMMA3,
+        ("rope_parameters",),
+        {"rope_parameters": WITHOUT_THETA, "rope_theta": 1e5, "rope_local_base_freq": 300.0},
+    ),
+    "gemma3, a scaling that was added in the older spelling": (
+        "Gemma3",
+        GEMMA3,
+        (),
+        {"rope_scaling": LINEAR},
+    ),
+    "llama, a scaling that was added in the older spelling": (
+        "Llama",
+        {},
+        (),
+        {"rope_scaling": LINEAR},
+    ),
+    "llama, two contexts before its scaling": (
+        "Llama",
+        {"rope_parameters": YARN},
+        (),
+        {"original_max_position_embeddings": 32},
+    ),
     "gemma3, its scale": ("Gemma3", GEMMA3, ("query_pre_attn_scalar",), {}),
     "gemma3, its activation": ("Gemma3", GEMMA3, ("hidden_activation",), {}),
     "gemma3, a tied head": (
@@ -114,7 +150,6 @@ def test_what_a_config_leaves_out_is_its_familys(case: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("written, served", [(64, 256), (256, 256), (512, 512)])
 def test_yarn_reaches_as_far_as_it_scales(written: int, served: int, tmp_path: Path) -> None:
     """Some configs name the context before it, some the one after."""
-    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
-    has = {"rope_scaling": yarn, "rope_theta": 1e4, "max_position_embeddings": written}
+    has = {"rope_scaling": YARN, "rope_theta": 1e4, "max_position_embeddings": written}
     save(tmp_path, "Qwen2", {}, ("rope_parameters",), has)
     assert spec_of_folder(tmp_path).context_tokens == served

@@ -81,7 +81,7 @@ class HfConfig(msgspec.Struct):
     no_rope_layer_interval: int | None = None
     rope_theta: float | None = None
     partial_rotary_factor: float | None = None
-    rope_scaling: RopeParameters | None = None
+    rope_scaling: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
     rope_local_base_freq: float | None = None
     original_max_position_embeddings: int | None = None
@@ -150,7 +150,7 @@ def is_bidirectional(config: HfConfig, layers: tuple[LayerSpec, ...], where: str
 def rope_spec(config: HfConfig, where: str) -> RopeSpec:
     """The rotary embedding of the layers that attend to everything. Raises ModelError naming a
     scaling that we do not know."""
-    return _rope(config, rope_parameters(config, where, FULL), where)
+    return _rope(config, rope_parameters(config, where, FULL), config.rope_theta, where)
 
 
 def context_tokens(config: HfConfig, rope: RopeSpec) -> int:
@@ -163,28 +163,35 @@ def context_tokens(config: HfConfig, rope: RopeSpec) -> int:
 
 def local_rope_spec(config: HfConfig, where: str) -> RopeSpec | None:
     """That of the layers with a window, where the config has another for them."""
-    if config.rope_parameters is not None and SLIDING in config.rope_parameters:
-        return _rope(config, rope_parameters(config, where, SLIDING), where)
-    if config.rope_local_base_freq is None:
-        return None
-    return RopeSpec(config.rope_local_base_freq, head_dim(config))
+    theta = config.rope_local_base_freq
+    if SLIDING in (config.rope_parameters or {}):
+        return _rope(config, rope_parameters(config, where, SLIDING), theta, where)
+    return None if theta is None else RopeSpec(theta, head_dim(config))
 
 
 def rope_parameters(config: HfConfig, where: str, layer_type: str) -> RopeParameters:
-    """The rotary keys of the layers of one type, in whichever of three forms they are written."""
-    given = config.rope_parameters
-    if given is None:
-        return config.rope_scaling or RopeParameters()
+    """The rotary keys of the layers of one type, in whichever of three forms they are written. Of
+    a config with both spellings the older one counts: somebody added it to what was saved."""
+    given = config.rope_parameters or {}
+    older = config.rope_scaling if layer_type == FULL else None
     try:
-        return msgspec.convert(given.get(layer_type, given), RopeParameters)
+        if FULL in given or SLIDING in given:
+            own = msgspec.convert(given.get(layer_type) or {}, dict[str, Any])
+            return msgspec.convert(own | (older or {}), RopeParameters)
+        return msgspec.convert(older or given, RopeParameters)
     except msgspec.ValidationError as error:
-        raise ModelError(f"{where}: rope_parameters: {error}") from None
+        name = "rope_scaling" if older else "rope_parameters"
+        raise ModelError(f"{where}: {name}: {error}") from None
 
 
-def _rope(config: HfConfig, rope: RopeParameters, where: str) -> RopeSpec:
-    theta = rope.rope_theta or config.rope_theta or 10_000.0
+def _rope(config: HfConfig, rope: RopeParameters, theta: float | None, where: str) -> RopeSpec:
+    """`theta`: where the rotary keys name none. Rotation of a part of a head is refused: none of
+    the families has it, and readers of such a config do not agree on what it means."""
     partial = rope.partial_rotary_factor or config.partial_rotary_factor or 1.0
-    return RopeSpec(theta, int(head_dim(config) * partial), _scaling(config, rope, where))
+    if partial != 1.0:
+        raise ModelError(f"{where}: partial_rotary_factor {partial} is not supported")
+    theta = rope.rope_theta or theta or 10_000.0
+    return RopeSpec(theta, head_dim(config), _scaling(config, rope, where))
 
 
 def layer_specs(config: HfConfig, rule: Windows, where: str) -> tuple[LayerSpec, ...]:
@@ -255,8 +262,8 @@ def _scaling(config: HfConfig, rope: RopeParameters, where: str) -> RopeScaling 
             f"{where}: rope scaling {kind!r} is not supported, only default, linear, llama3, yarn"
         )
     original = (
-        rope.original_max_position_embeddings
-        or config.original_max_position_embeddings
+        config.original_max_position_embeddings
+        or rope.original_max_position_embeddings
         or config.max_position_embeddings
     )
     factor = rope.factor or config.max_position_embeddings / original
