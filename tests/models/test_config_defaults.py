@@ -103,6 +103,13 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]] = 
         (),
         {"original_max_position_embeddings": 32},
     ),
+    "llama, an activation that is Gemma's": (
+        "Llama",
+        {},
+        (),
+        {"hidden_activation": "gelu_pytorch_tanh"},
+    ),
+    "qwen3-moe, dense layers": ("Qwen3Moe", QWEN3_MOE, (), {"mlp_only_layers": None}),
     "gemma3, its scale": ("Gemma3", GEMMA3, ("query_pre_attn_scalar",), {}),
     "gemma3, its activation": ("Gemma3", GEMMA3, ("hidden_activation",), {}),
     "gemma3, a tied head": (

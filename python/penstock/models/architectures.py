@@ -179,7 +179,7 @@ def _decoder_spec(path: Path, family: Family) -> DecoderSpec:
 
 
 def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
-    activation = config.hidden_activation or config.hidden_act
+    activation = (family.gemma and config.hidden_activation) or config.hidden_act
     if activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         raise ModelError(f"{where}: hidden_act {activation!r} is not supported, known are {known}")

@@ -31,7 +31,7 @@ def hf_mixtures(config: HfConfig, kind: Literal["qwen3", "mixtral"], where: str)
     experts = ExpertsSpec(
         count, config.num_experts_per_tok, config.moe_intermediate_size, config.norm_topk_prob
     )
-    dense = frozenset(config.mlp_only_layers)
+    dense = frozenset(config.mlp_only_layers or ())
     return tuple(
         None if layer in dense or (layer + 1) % step else experts for layer in range(layers)
     )

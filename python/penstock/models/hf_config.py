@@ -97,7 +97,7 @@ class HfConfig(msgspec.Struct):
     moe_intermediate_size: int | None = None
     norm_topk_prob: bool = False
     decoder_sparse_step: int = 1
-    mlp_only_layers: list[int] = []
+    mlp_only_layers: list[int] | None = None
 
 
 class GenerationConfig(msgspec.Struct):
