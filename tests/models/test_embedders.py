@@ -208,6 +208,15 @@ def test_a_nomic_config_of_its_authors_gives_the_same_spec(tmp_path: Path) -> No
         load_embedder(files_at(folder, "test"), "auto")
 
 
+def test_nomic_bert_has_the_base_of_the_older_spelling(tmp_path: Path) -> None:
+    folder = save_sentence_folder(tmp_path, small_body("NomicBert"))
+    edit(folder / "config.json", rope_parameters=None, rope_theta=50.0)
+    body = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+    expected = expected_embedding(body, SEQUENCES[0])
+    vectors = torch.from_numpy(native(folder).embed(SEQUENCES[:1]).copy())
+    torch.testing.assert_close(vectors[0], expected, **TOLERANCE)
+
+
 @pytest.mark.parametrize(
     "key", ["causal", "parallel_block", "scale_attn_by_inverse_layer_idx", "scale_attn_weights"]
 )
@@ -243,6 +252,7 @@ def test_an_embedder_without_architectures_is_what_its_model_type_means(tmp_path
         ),
         ("NomicBert", {"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported, only 'silu'"),
         ("NomicBert", {"num_hidden_layers": 0}, "number of layers 0"),
+        ("NomicBert", {"rope_scaling": {"type": "linear"}}, "rope_type 'linear' is not supported"),
     ],
 )
 def test_a_family_refuses_what_it_does_not_do(

@@ -88,6 +88,8 @@ class _NomicConfig(msgspec.Struct):
     type_vocab_size: int = 2
     layer_norm_eps: float = 1e-12
     hidden_act: str = "silu"
+    rope_theta: float | None = None
+    rope_scaling: RopeParameters | None = None
     rope_parameters: RopeParameters | None = None
 
 
@@ -216,6 +218,7 @@ def _nomic(path: Path, name: str) -> EncoderSpec:
         return _nomic_own(path, name)
     config = read_json(path, _NomicConfig)
     _require(path, "hidden_act", config.hidden_act, "silu")
+    rope = config.rope_scaling or config.rope_parameters
     head_dim = config.hidden_size // max(config.num_attention_heads, 1)
     return EncoderSpec(
         architecture=name,
@@ -227,7 +230,7 @@ def _nomic(path: Path, name: str) -> EncoderSpec:
         windows=(0,) * _layers(path, config.num_hidden_layers),
         norm_eps=config.layer_norm_eps,
         token_types=config.type_vocab_size,
-        rope=_rope(path, config.rope_parameters, NOMIC_THETA, head_dim),
+        rope=_rope(path, rope, config.rope_theta or NOMIC_THETA, head_dim),
         activation="silu_mul",
         attention_bias=False,
         mlp_bias=False,
