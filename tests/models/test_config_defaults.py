@@ -109,6 +109,7 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]] = 
         (),
         {"hidden_activation": "gelu_pytorch_tanh"},
     ),
+    "llama, a mask that is Gemma's": ("Llama", {}, (), {"use_bidirectional_attention": True}),
     "qwen3-moe, dense layers": ("Qwen3Moe", QWEN3_MOE, (), {"mlp_only_layers": None}),
     "gemma3, its scale": ("Gemma3", GEMMA3, ("query_pre_attn_scalar",), {}),
     "gemma3, its activation": ("Gemma3", GEMMA3, ("hidden_activation",), {}),

@@ -79,6 +79,8 @@ ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
     "silu": "silu",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
+# What Gemma alone reads, of what may stand in any config.
+GEMMA_KEYS = ("hidden_activation", "use_bidirectional_attention")
 
 
 # Models saved without a head: what sentence-transformers makes of a decoder.
@@ -168,6 +170,8 @@ def _family(path: Path, known: Mapping[str, _F]) -> _F:
 
 def _decoder_spec(path: Path, family: Family) -> DecoderSpec:
     given = {**DEFAULTS[family.name], **read_json(path, dict[str, Any])}
+    if not family.gemma:
+        given = {key: value for key, value in given.items() if key not in GEMMA_KEYS}
     refuse_unsupported(str(path), given, HF_NEUTRAL)
     try:
         config = msgspec.convert(given, HfConfig)
@@ -179,7 +183,7 @@ def _decoder_spec(path: Path, family: Family) -> DecoderSpec:
 
 
 def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
-    activation = (family.gemma and config.hidden_activation) or config.hidden_act
+    activation = config.hidden_activation or config.hidden_act
     if activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         raise ModelError(f"{where}: hidden_act {activation!r} is not supported, known are {known}")
