@@ -6,11 +6,13 @@ loads spec and weights and decodes no vocabulary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
 
 from penstock.base.errors import ModelError
-from penstock.kernels.weights import Linear
+from penstock.kernels.weights import Dense, Linear
 from penstock.models import architectures, folder_text, gguf_text
 from penstock.models.architectures import is_encoder_folder
 from penstock.models.declared_tokens import read_special_tokens
@@ -33,6 +35,8 @@ from penstock.models.weights import DecoderWeights, Weights
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.float8_checkpoint import Held, open_checkpoint, widened_bytes
 from penstock.quant.gguf import GgufFile
+
+COMPARED_ROWS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,7 @@ def load_model(
     else:
         spec = architectures.spec_of_folder(files.path)
         checkpoint = open_checkpoint(files.path, _held(float8, dtype))
+        spec = _with_its_head(spec, checkpoint)
         weights = DecoderWeights(checkpoint, hf_names(spec), spec, dtype)
     if spec.bidirectional:
         raise ModelError(
@@ -160,6 +165,26 @@ def load_model(
             " use_bidirectional_attention), so it can make embeddings and write no text"
         )
     return LoadedModel(files.model_id, fingerprint(files), spec, weights, widened_bytes(checkpoint))
+
+
+def _with_its_head(spec: DecoderSpec, checkpoint: Checkpoint) -> DecoderSpec:
+    """The spec of a folder whose config ties the head to the embedding: not tied after all where
+    the file has both and they differ."""
+    names = hf_names(spec)
+    both = [f"{name}.weight" for name in (names.embedding, names.head)]
+    shapes = [checkpoint.tensors[name].shape for name in both if name in checkpoint.tensors]
+    if not spec.tied_head or shapes != [(spec.vocab, spec.width)] * 2:
+        return spec
+    embedding, head = map(checkpoint.matrix, both)
+    alike = isinstance(embedding, Dense) and isinstance(head, Dense) and _equal(embedding, head)
+    return replace(spec, tied_head=alike)
+
+
+def _equal(a: Dense, b: Dense) -> bool:
+    """Whether two matrices of one shape are the same, in pieces: they may be of gigabytes."""
+    firsts = range(0, len(a.data), COMPARED_ROWS)
+    pieces = (slice(first, first + COMPARED_ROWS) for first in firsts)
+    return a.dtype == b.dtype and all(np.array_equal(a.data[rows], b.data[rows]) for rows in pieces)
 
 
 def _held(float8: Held, dtype: Literal["auto", "f32"]) -> Held:

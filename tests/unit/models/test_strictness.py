@@ -102,6 +102,17 @@ def test_computed_tensors_and_copies_of_a_tied_head_are_let_be(tmp_path: Path) -
     assert model.weights.head() is None
 
 
+def test_a_head_that_is_no_copy_is_not_tied(tmp_path: Path) -> None:
+    """transformers 5 does not tie the two either."""
+    head = torch.ones(16, 32)
+    head[-1, -1] = 2
+    config = {**CONFIG, "tie_word_embeddings": True}
+    model = load_model(folder(tmp_path, config, {**tensors(), "lm_head.weight": head}), "auto")
+    read = model.weights.head()
+    assert not model.spec.tied_head and read is not None
+    np.testing.assert_array_equal(read.parts[0].data, head.numpy())
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
