@@ -79,8 +79,14 @@ ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
     "silu": "silu",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-# What Gemma alone reads, of what may stand in any config.
-GEMMA_KEYS = ("hidden_activation", "use_bidirectional_attention")
+# What one family alone reads, of what may stand in any config.
+OWN_KEYS = {
+    "hidden_activation": "gemma3",
+    "rope_local_base_freq": "gemma3",
+    "use_bidirectional_attention": "gemma3",
+    "no_rope_layers": "smollm3",
+    "no_rope_layer_interval": "smollm3",
+}
 
 
 # Models saved without a head: what sentence-transformers makes of a decoder.
@@ -170,8 +176,8 @@ def _family(path: Path, known: Mapping[str, _F]) -> _F:
 
 def _decoder_spec(path: Path, family: Family) -> DecoderSpec:
     given = {**DEFAULTS[family.name], **read_json(path, dict[str, Any])}
-    if not family.gemma:
-        given = {key: value for key, value in given.items() if key not in GEMMA_KEYS}
+    foreign = {key for key, name in OWN_KEYS.items() if name != family.name}
+    given = {key: value for key, value in given.items() if key not in foreign}
     refuse_unsupported(str(path), given, HF_NEUTRAL)
     try:
         config = msgspec.convert(given, HfConfig)

@@ -38,6 +38,7 @@ CONFIG: dict[str, Any] = {
     "max_position_embeddings": 64,
     "eos_token_id": 2,
 }
+SMOLLM3 = {"architectures": ["SmolLM3ForCausalLM"]}
 SPEC = DecoderSpec(
     architecture="llama",
     width=32,
@@ -167,8 +168,8 @@ def test_a_head_that_is_no_copy_is_not_tied(tmp_path: Path) -> None:
         ({"layer_types": ["full_attention", "odd"]}, "odd"),
         ({"layer_types": ["full_attention"]}, "layer_types has 1"),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": -5}, "window"),
-        ({"no_rope_layers": [1]}, "no_rope_layers has 1"),
-        ({"no_rope_layer_interval": 0}, "no_rope_layer_interval 0"),
+        (SMOLLM3 | {"no_rope_layers": [1]}, "no_rope_layers has 1"),
+        (SMOLLM3 | {"no_rope_layer_interval": 0}, "no_rope_layer_interval 0"),
     ],
 )
 def test_an_impossible_config_is_named(
