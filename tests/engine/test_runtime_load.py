@@ -54,6 +54,12 @@ def test_a_block_size_that_the_kernels_refuse_is_named(folder: Path) -> None:
         start_runtime(files_at(folder, "m"), settings(folder, block_tokens=5))
 
 
+def test_a_head_dim_that_the_kernels_refuse_is_named(tmp_path: Path) -> None:
+    odd = write_small_llama(tmp_path / "odd", head_dim=20)
+    with pytest.raises(ModelError, match="odd: head_dim is 20; the CPU kernels take multiples of"):
+        load_runtime(settings(odd), Environment(home=tmp_path, hf_home=tmp_path))
+
+
 def test_a_cpu_is_not_divided(folder: Path) -> None:
     with pytest.raises(ModelError, match=r"tensor_parallel is 2, .* it needs 2 GPUs"):
         start_runtime(files_at(folder, "m"), settings(folder, tensor_parallel=2, device="cpu"))

@@ -24,7 +24,7 @@ from penstock.models.spec import DecoderSpec
 from penstock.runtime.adapters import RuntimeAdapters, SlotAdapters, slot_adapters
 from penstock.runtime.kv_pool import KvPool
 from penstock.runtime.memory import CacheShape, MemoryPlan, inner_bytes, lora_bytes, refuse_excess
-from penstock.runtime.native import check_block_tokens, finish_together
+from penstock.runtime.native import check_block_tokens, check_head_dim, finish_together
 from penstock.runtime.whole import StandsFor, most_blocks, whole_sequences
 
 Floats = npt.NDArray[np.float32]
@@ -87,6 +87,7 @@ class NativeEmbedding:
         progress: Progress | None = None,
     ) -> None:
         check_block_tokens(settings.block_tokens)
+        check_head_dim(model.model_id, model.spec.head_dim)
         memory = plan_embedding(model, weight_bytes, settings, available)
         self._block_tokens = settings.block_tokens
         self._stands_for: StandsFor = "first" if model.sentence.pooling == "cls" else "last"

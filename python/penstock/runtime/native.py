@@ -4,7 +4,7 @@ replayed by the thread pool with no Python in it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from penstock.base.errors import ModelError
 from penstock.base.host import available_cores
@@ -20,6 +20,8 @@ from penstock.runtime.backend import Floats, Ints
 from penstock.runtime.kv_pool import KvPool
 from penstock.runtime.memory import MemoryPlan
 from penstock.scheduler import MAX_DRAFT
+
+MAX_HEAD_DIM: Final = 1024
 
 
 class NativeBackend:
@@ -37,6 +39,7 @@ class NativeBackend:
         progress: Progress | None = None,
     ) -> None:
         check_block_tokens(settings.block_tokens)
+        check_head_dim(model.model_id, model.spec.head_dim)
         pool = Pool(settings.threads or available_cores())
         self._ops = NativeOps.eager(pool)
         self._pool = KvPool(memory.cache)
@@ -114,6 +117,15 @@ def finish_together(recorded: Sequence[tuple[PlanOps, Any]]) -> list[Any]:
         plan if plan is largest else recorder.finish(output, largest)
         for plan, (recorder, output) in zip(plans, recorded, strict=True)
     ]
+
+
+def check_head_dim(model_id: str, head_dim: int) -> None:
+    """What the kernels of attention take, told before a weight is read."""
+    if head_dim % 8 or head_dim > MAX_HEAD_DIM:
+        raise ModelError(
+            f"{model_id}: head_dim is {head_dim}; the CPU kernels take multiples of 8 up to"
+            f" {MAX_HEAD_DIM}"
+        )
 
 
 def check_block_tokens(block_tokens: int) -> None:
