@@ -15,7 +15,6 @@ from penstock.text import Tokenizer
 MAX_TAIL_TOKENS: Final = 20
 MAX_SEQUENCES: Final = 200_000
 _CACHED_STRINGS: Final = 256
-_ANCHOR: Final = "\n"
 _BETWEEN: Final = b"\xff"  # is in no UTF-8
 
 
@@ -67,20 +66,10 @@ class Breakers:
             if not heads:
                 continue
             try:
-                tail = self._tail(wanted[length:].decode())
+                tail = self._tokenizer.encode_inside(wanted[length:].decode())
             except UnicodeDecodeError:  # cut within a character: no text begins there
                 continue
-            yield heads, tail
-
-    def _tail(self, text: str) -> tuple[int, ...]:
-        """The tokens of a text that does not begin the sequence."""
-        tokenizer = self._tokenizer
-        if not tokenizer.space_prefix:
-            return tuple(tokenizer.encode(text)[:MAX_TAIL_TOKENS])
-        ids, done = tokenizer.encode(_ANCHOR + text), b""
-        while ids and len(done) < len(f" {_ANCHOR}"):
-            done += tokenizer.token_bytes(ids.pop(0))
-        return tuple(ids[:MAX_TAIL_TOKENS])
+            yield heads, tuple(tail[:MAX_TAIL_TOKENS])
 
     @cached_property
     def _vocabulary(self) -> _Vocabulary:

@@ -33,6 +33,8 @@ END_OF_TURN = (
 )
 """Control tokens that end an answer in any model whose vocabulary has them."""
 
+_NO_LETTER = "\U00100000"
+"""A code point for private use, which joins no other in a token."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -126,11 +128,14 @@ class Tokenizer:
         """Token ids of a text given in pieces; no control token reaches across two of them."""
         ids: list[int] = []
         for index, piece in enumerate(pieces):
-            new = self._encode(piece) if piece else []
-            if index and self.space_prefix and new and self._token(new[0]) == SPACE:
-                del new[0]  # the prefix space belongs to the start of a text only
-            ids += new
+            ids += self.encode_inside(piece) if index else self._encode(piece)
         return ids
+
+    def encode_inside(self, text: str) -> list[int]:
+        """Token ids of a text that goes on from another: no space is put before it."""
+        if not self.space_prefix:
+            return self._encode(text)
+        return self._encode(_NO_LETTER + text)[len(self._encode(_NO_LETTER)) :]
 
     def mentions_control(self, text: str) -> re.Match[str] | None:
         """The first control token that is written in a text, if any."""

@@ -136,6 +136,7 @@ def test_sentencepiece_falls_back_to_bytes_and_prefixes_a_space() -> None:
 def test_sentencepiece_pieces_get_no_prefix_space_inside_a_text() -> None:
     tokenizer = from_gguf(spm_data())
     assert tokenizer.decode(tokenizer.encode_pieces(["x", "yz"])) == "xyz"
+    assert tokenizer.decode(tokenizer.encode_pieces(["x", "ab", "", " ab"])) == "xab ab"
 
 
 @pytest.mark.parametrize(
