@@ -26,7 +26,7 @@ def build_backend(data: TokenizerData) -> Backend:
         backend = _sentencepiece(data)
     else:
         raise ModelError(f"tokenizer.ggml.model is {data.model!r}; this build knows gpt2 and llama")
-    backend.add_special_tokens(_added(data, TokenType.CONTROL))
+    backend.add_special_tokens(_added(data, TokenType.CONTROL, TokenType.UNKNOWN))
     backend.add_tokens(_added(data, TokenType.USER_DEFINED))
     return backend
 
@@ -145,10 +145,10 @@ def merges_of_scores(tokens: Sequence[str], scores: Sequence[float]) -> list[tup
     return [(tokens[left], tokens[right]) for _, left, right in ranked]
 
 
-def _added(data: TokenizerData, kind: TokenType) -> list[AddedToken]:
-    special = kind is TokenType.CONTROL
+def _added(data: TokenizerData, *kinds: TokenType) -> list[AddedToken]:
+    special = TokenType.CONTROL in kinds
     return [
         AddedToken(token, special=special, normalized=False)
         for token, token_type in zip(data.tokens, data.token_types, strict=False)
-        if token_type == kind and token
+        if token_type in kinds and token
     ]

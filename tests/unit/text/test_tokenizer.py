@@ -139,6 +139,12 @@ def test_sentencepiece_pieces_get_no_prefix_space_inside_a_text() -> None:
     assert tokenizer.decode(tokenizer.encode_pieces(["x", "ab", "", " ab"])) == "xab ab"
 
 
+def test_the_unknown_token_is_a_control_token() -> None:
+    tokenizer = from_gguf(spm_data())
+    assert tokenizer.encode("ab<unk>")[1:] == [0]
+    assert tokenizer.decode([*tokenizer.encode("ab"), 0]) == "ab"
+
+
 @pytest.mark.parametrize(
     ("data", "named"),
     [
