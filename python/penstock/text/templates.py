@@ -68,6 +68,18 @@ class ChatTemplate:
         """What the template can show; found out at the first use, some milliseconds."""
         return traits_of(self.render_plain)
 
+    @cached_property
+    def _wants_parts(self) -> bool:
+        """Whether it shows what is said only where that is a list of parts."""
+        asked = {"role": "user", "content": "probe-user"}
+        return not self._shows(asked) and self._shows(_in_parts(asked))
+
+    def _shows(self, asked: dict[str, Any]) -> bool:
+        try:
+            return "probe-user" in self._rendered({"messages": [asked], "tools": None})
+        except InvalidRequest:
+            return False
+
     def render_plain(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
     ) -> str:
@@ -142,6 +154,12 @@ class ChatTemplate:
         return {**told, "messages": shown, "tools": defined}
 
     def _render(self, variables: dict[str, Any]) -> str:
+        if self._wants_parts:
+            messages = [_in_parts(message) for message in variables["messages"]]
+            variables = {**variables, "messages": messages}
+        return self._rendered(variables)
+
+    def _rendered(self, variables: dict[str, Any]) -> str:
         token = BUDGET.set(Budget(measure(variables)))
         try:
             return self._template.render(
@@ -163,6 +181,10 @@ class ChatTemplate:
             ) from error
         finally:
             BUDGET.reset(token)
+
+
+def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}
 
 
 def _with_thinking(message: dict[str, Any]) -> dict[str, Any]:

@@ -106,6 +106,18 @@ def test_rendering_equals_transformers(name: str) -> None:
     assert template.render_plain(messages, template_tools([TOOL])) == expected
 
 
+def test_a_template_that_shows_only_parts_of_content_gets_parts() -> None:
+    source = (
+        "{% for m in messages %}{{ m.role }}:{% for part in m.content %}"
+        "{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %};{% endfor %}"
+    )
+    template = ChatTemplate(source)
+    assert template.render(TALK[:2]) == "system:be kind;user:hi;"
+    assert template.traits.users
+    strict = source.replace("{% for part", "{{ m.content[0].type + ' ' }}{% for part")
+    assert ChatTemplate(strict).render([USER]) == "user:text hi;"
+
+
 def test_messages_become_plain_dictionaries() -> None:
     assert template_messages([CALL, RESULT, TALK[4]]) == [
         {
