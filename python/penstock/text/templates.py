@@ -13,7 +13,7 @@ from penstock.base.errors import InvalidRequest, ModelError
 from penstock.dialog import FunctionTool, Message, ReasoningPolicy
 from penstock.text.adapt import adapted
 from penstock.text.budget import Budget, TemplateLimit, measure
-from penstock.text.channels.families import HERMES
+from penstock.text.channels.families import HERMES, REASONING
 from penstock.text.channels.syntax import ToolSyntax
 from penstock.text.conversation import template_messages, template_tools
 from penstock.text.sandbox import BUDGET, ChatEnvironment, Refusal
@@ -120,12 +120,21 @@ class ChatTemplate:
             )
         told = self._told(messages, tools, reasoning)
         if not _any_text([told, begun], tokenizer.mentions_control):
-            return tokenizer.encode(self._render(self._variables(told)) + begun)
+            return tokenizer.encode(self._answering(told, begun))
         mark = _unused_mark([told, begun])
         # Broken before it is adapted: what is written around calls then is the model's own.
         broken = _map_text(told, lambda text: tokenizer.break_control(text, mark))
-        text = self._render(self._variables(broken)) + tokenizer.break_control(begun, mark)
+        text = self._answering(broken, tokenizer.break_control(begun, mark))
         return tokenizer.encode_pieces(text.split(mark))
+
+    def _answering(self, told: dict[str, Any], begun: str) -> str:
+        """The prompt text up to what is said of the answer already. That is no reasoning: where the
+        template opens some, it ends before."""
+        text = self._render(self._variables(told))
+        if not begun:
+            return text
+        opened = next((tags for tags in REASONING if text.rstrip().endswith(tags.open)), None)
+        return text + begun if opened is None else f"{text.rstrip()}\n\n{opened.close}\n\n{begun}"
 
     def _told(
         self,

@@ -185,6 +185,15 @@ def test_reasoning_policy_reaches_the_template(policy: ReasoningPolicy, expected
     assert template.render([USER], reasoning=policy) == expected
 
 
+def test_an_answer_that_is_begun_comes_after_the_reasoning_that_the_template_opens() -> None:
+    tokenizer = tiny_tokenizer()
+    for opening in ("<think>", "<think>\n"):
+        template = ChatTemplate(CHATML.replace("assistant\\n", f"assistant\\n{opening}"))
+        ids = template.encode(tokenizer, [USER], begun="So")
+        text = b"".join(map(tokenizer.token_bytes, ids)).decode()
+        assert text.endswith("assistant\n<think>\n\n</think>\n\nSo")
+
+
 def test_a_refusal_is_the_client_s_error_in_the_template_s_words() -> None:
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
     with pytest.raises(InvalidRequest, match="roles must alternate") as caught:
