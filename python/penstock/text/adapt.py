@@ -21,6 +21,7 @@ from penstock.text.turns import (
 
 _LETTERS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _EXAMPLE: Final = ("function_name", {"argument": "value"})
+_NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
 def adapted(
@@ -33,9 +34,10 @@ def adapted(
 
     Tool definitions become a part of the system message, calls the text that the model would write,
     results messages of the user, a system message the beginning of the user's first one; ids and
-    arguments of calls take the form that the template wants. Several calls at once become one after
-    the other, late system messages go to the first one, and messages of one role in a row become
-    one, each only where the template does not show them as they are.
+    arguments of calls take the form that the template wants, tools get the fields that they lack.
+    Several calls at once become one after the other, late system messages go to the first one, and
+    messages of one role in a row become one, each only where the template does not show them as
+    they are.
     """
     found = [_call_forms(message, traits) for message in messages]
     if traits.system:
@@ -51,7 +53,9 @@ def adapted(
     if not traits.system:
         found = _without_system(found)
     found = with_user_first(with_joined_roles(found, traits), traits)
-    return found, list(tools) if tools and traits.tools else None
+    if not tools or not traits.tools:
+        return found, None
+    return found, list(tools) if traits.bare_tools else [_described(tool) for tool in tools]
 
 
 def tool_prompt(tools: Sequence[dict[str, Any]], syntax: ToolSyntax) -> str:
@@ -73,6 +77,13 @@ def short_id(call_id: str) -> str:
         number, digit = divmod(number, len(_LETTERS))
         digits.append(_LETTERS[digit])
     return "".join(digits)
+
+
+def _described(tool: dict[str, Any]) -> dict[str, Any]:
+    """With the fields that a request may leave out."""
+    function = tool["function"]
+    usual = {"name": function["name"], "description": "", "parameters": _NO_PARAMETERS}
+    return {**tool, "function": {**usual, **function}}
 
 
 def _call_forms(message: TemplateMessage, traits: TemplateTraits) -> TemplateMessage:

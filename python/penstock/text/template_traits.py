@@ -31,12 +31,15 @@ _TOOL: Final = {
     },
 }
 
+_BARE_TOOL: Final = {"type": "function", "function": {"name": "probe_tool"}}
+
 
 @dataclass(frozen=True, slots=True)
 class TemplateTraits:
     """`users`: it shows a plain conversation; `system`: messages of that role; `tools`: tool
-    definitions; `calls` of an assistant; `results`: messages of the role "tool". `text_arguments`:
-    it wants the arguments of calls as JSON text. `short_ids`: ids of calls have nine characters.
+    definitions; `bare_tools`: those without description and parameters too; `calls` of an
+    assistant; `results`: messages of the role "tool". `text_arguments`: it wants the arguments of
+    calls as JSON text. `short_ids`: ids of calls have nine characters.
 
     `several_calls`: several of them in one message. `late_system`: system messages within the
     conversation, where they stand or elsewhere. `repeated_roles`: those of "system", "user" and
@@ -47,6 +50,7 @@ class TemplateTraits:
     users: bool
     system: bool
     tools: bool
+    bare_tools: bool
     calls: bool
     results: bool
     text_arguments: bool
@@ -60,9 +64,11 @@ class TemplateTraits:
 def traits_of(render: Render) -> TemplateTraits:
     """Show a template a few conversations. `render` raises InvalidRequest where it refuses one."""
 
-    def shown(messages: Messages, *words: str, tools: bool = False) -> bool:
+    def shown(
+        messages: Messages, *words: str, tools: bool = False, tool: dict[str, Any] = _TOOL
+    ) -> bool:
         try:
-            text = render(messages, [_TOOL] if tools else None)
+            text = render(messages, [tool] if tools else None)
         except InvalidRequest:
             return False
         return all(word in text for word in words)
@@ -85,6 +91,7 @@ def traits_of(render: Render) -> TemplateTraits:
         users=shown([_USER], "probe-user"),
         system=told([_SYSTEM, _USER], _SYSTEM["content"]),
         tools=shown([_USER], "probe_tool", tools=True),
+        bare_tools=shown([_USER], "probe_tool", tools=True, tool=_BARE_TOOL),
         calls=calls,
         results=results,
         text_arguments=text_arguments,

@@ -131,6 +131,20 @@ def test_a_template_that_knows_tools_shows_them_itself() -> None:
     )
 
 
+def test_tools_get_the_fields_that_a_template_cannot_do_without() -> None:
+    needs = "{{ f.name + ': ' + f.description }}{% for p in f.parameters.properties %} {{ p }}"
+    source = (
+        "{% for tool in tools or [] %}{% set f = tool.function %}<tool_call>"
+        + needs
+        + "{% endfor %}"
+        "{% endfor %}{{ messages[-1].content }}"
+    )
+    shown = ChatTemplate(source).render([USER], tools=[PING, WEATHER])
+    assert shown.startswith("<tool_call>ping: <tool_call>get_weather: Weather of a place city")
+    plain = ChatTemplate("{{ tools | tojson }}{{ messages[-1].content }}")
+    assert '"function": {"name": "ping"}' in plain.render([USER], tools=[PING])
+
+
 def test_arguments_are_text_where_the_template_writes_them_as_they_are() -> None:
     source = (
         "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
