@@ -378,6 +378,10 @@ class TestDetection:
         found = detect_channels(None, {"<|tool_calls_section_begin|>": 1, "</think>": 2})
         assert found.calls is SYNTAXES["kimi"] and found.reasoning == THINK
 
+    def test_a_template_that_only_opens_reasoning_tells_of_it(self) -> None:
+        template = "{{ messages[0].content }}<|im_start|>assistant\n<think>\n"
+        assert detect_channels(template, ()).reasoning == THINK
+
     def test_an_operator_may_choose(self) -> None:
         assert detect_channels("<tool_call>", (), "lfm2").calls is SYNTAXES["lfm2"]
         assert detect_channels("<tool_call>", (), "none").calls is None

@@ -66,7 +66,7 @@ def _calls(
 
 def _reasoning(template: str | None, tokens: Collection[str]) -> ReasoningSyntax | None:
     for tags in REASONING:
-        if template is not None and tags.close in template:
+        if template is not None and (tags.open in template or tags.close in template):
             return tags
     for tags in REASONING:
         if tags.close in tokens:
