@@ -140,4 +140,9 @@ def _add_tokenizer(writer: gguf.GGUFWriter, tokens: list[str]) -> None:
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_add_bos_token(False)
-    writer.add_chat_template("{{ messages }}")
+    writer.add_chat_template(
+        [
+            {"name": "default", "template": "{{ messages }}"},
+            {"name": "tool_use", "template": "{{ tools }}"},
+        ]
+    )

@@ -117,6 +117,13 @@ def test_text_parts_name_every_end_of_a_turn(tmp_path: Path) -> None:
     assert parts.chat_template == "{{ messages }}"
 
 
+def test_the_template_for_requests_with_tools_is_read_too(tmp_path: Path) -> None:
+    export_gguf(small_model("Llama"), tmp_path / "m.gguf", tokens=TOKENS)
+    assert load_text_parts(ModelFiles("m", "gguf", tmp_path / "m.gguf")).tool_template == (
+        "{{ tools }}"
+    )
+
+
 def test_the_end_of_a_harmony_message_ends_no_turn(tmp_path: Path) -> None:
     tokens = ["a", "b", "<|return|>", "<|end|>", "<|call|>", "<|start|>", "<|endoftext|>"]
     export_gguf(small_model("Llama"), tmp_path / "m.gguf", tokens=tokens)

@@ -50,6 +50,7 @@ def text_parts(file: GgufFile, model_id: str, fingerprint: str) -> TextParts:
         generation_defaults=sampling_defaults(file),
         context_tokens=spec.context_tokens,
         vocab_size=spec.vocab,
+        tool_template=file.text("tokenizer.chat_template.tool_use", "") or None,
     )
 
 
