@@ -44,7 +44,7 @@ class TemplateTraits:
     `several_calls`: several of them in one message. `late_system`: system messages within the
     conversation, where they stand or elsewhere. `repeated_roles`: those of "system", "user" and
     "assistant" of which it shows several messages in a row. `assistant_first`: a conversation that
-    the assistant begins.
+    the assistant begins. `system_alone`: a system message without any other.
     """
 
     users: bool
@@ -59,6 +59,7 @@ class TemplateTraits:
     late_system: bool
     repeated_roles: frozenset[str]
     assistant_first: bool
+    system_alone: bool
 
 
 def traits_of(render: Render) -> TemplateTraits:
@@ -109,6 +110,7 @@ def traits_of(render: Render) -> TemplateTraits:
             if all_told(*talk)
         ),
         assistant_first=all_told(_ASSISTANT, _USER),
+        system_alone=all_told(_SYSTEM),
     )
 
 

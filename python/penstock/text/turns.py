@@ -50,10 +50,12 @@ def with_joined_roles(
 def with_user_first(
     messages: Sequence[TemplateMessage], traits: TemplateTraits
 ) -> list[TemplateMessage]:
-    """An empty message of the user goes before an assistant that speaks first, where the template
-    does not take that."""
+    """An empty message of the user goes before an assistant that speaks first, and behind a system
+    message that is all there is, where the template does not take that."""
     start = next((i for i, m in enumerate(messages) if m["role"] not in SYSTEM_ROLES), None)
-    if traits.assistant_first or start is None or messages[start]["role"] != "assistant":
+    if start is None:
+        return [*messages, *([] if traits.system_alone else [{"role": "user", "content": ""}])]
+    if traits.assistant_first or messages[start]["role"] != "assistant":
         return list(messages)
     return [*messages[:start], {"role": "user", "content": ""}, *messages[start:]]
 

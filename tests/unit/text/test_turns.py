@@ -29,6 +29,14 @@ FIRST_ONLY = (  # as Qwen 3.5
     + SHOW
     + "{% endfor %}"
 )
+BEFORE_USER = (  # as Mistral 7B
+    "{% for m in messages if m.role == 'user' %}[user]{{ messages[0].content + ':' if"
+    " messages[0].role == 'system' }}{{ m.content }}{% endfor %}"
+)
+NEEDS_USER = (  # as Qwen 3.5
+    "{% if messages | selectattr('role', 'equalto', 'user') | list | length == 0 %}"
+    "{{ raise_exception('No user query found in messages.') }}{% endif %}" + ANY_ORDER
+)
 CALLS = (
     "{% for c in m.tool_calls or [] %}({{ c.function.name }}{{ c.function.arguments | tojson }}"
     "{{ c.id }}){% endfor %}"
@@ -126,6 +134,20 @@ def test_what_a_template_shows_stays_as_it_is(talk: str) -> None:
     shown = "".join(f"[{m.role}]{letter}" for m, letter in zip(messages, TALKS[talk], strict=True))
     expected = shown.replace("developer", "system")
     assert ChatTemplate(ANY_ORDER).render(messages) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (ANY_ORDER, "[system]s"),
+        (BEFORE_USER, "[user]s:"),
+        (NEEDS_USER, "[system]s[user]"),
+    ],
+)
+def test_a_system_message_alone_is_followed_by_a_user_where_it_must_be(
+    source: str, expected: str
+) -> None:
+    assert ChatTemplate(source).render(said("s")) == expected
 
 
 def test_reasoning_of_joined_messages_is_joined() -> None:
