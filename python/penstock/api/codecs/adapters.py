@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -20,6 +20,8 @@ LOAD_FIELDS: Final = (
     "is_3d_lora_weight",
 )
 UNLOAD_FIELDS: Final = ("lora_name", "expected_generation", "lora_int_id", "model")
+# As a path has at most: what a worker asks its parent for must fit into a line.
+MAX_TEXT_CHARS: Final = 4096
 
 _T = TypeVar("_T")
 
@@ -94,7 +96,7 @@ def _load(fields: Fields) -> LoadRequest:
         name=_text(fields, "lora_name"),
         path=_text(fields, "lora_path"),
         replace=bool(replace or alias),
-        expected=fields.string("expected_generation"),
+        expected=_bounded(fields, "expected_generation"),
         model=fields.string("model"),
     )
 
@@ -102,14 +104,21 @@ def _load(fields: Fields) -> LoadRequest:
 def _unload(fields: Fields) -> UnloadRequest:
     return UnloadRequest(
         name=_text(fields, "lora_name"),
-        expected=fields.string("expected_generation"),
+        expected=_bounded(fields, "expected_generation"),
         model=fields.string("model"),
     )
 
 
 def _text(fields: Fields, key: str) -> str:
     """A string that must be there; the registry says what it may be."""
-    value: Any = fields.get(key)
+    value = _bounded(fields, key)
     if value is None:
         fields.refuse_missing(key, "a string")
-    return fields.string(key) or ""
+    return value
+
+
+def _bounded(fields: Fields, key: str) -> str | None:
+    value = fields.string(key)
+    if value is not None and len(value) > MAX_TEXT_CHARS:
+        fields.refuse(key, f"may have at most {MAX_TEXT_CHARS} characters")
+    return value
