@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest
-from penstock.dialog import GenerateRequest, Message, Reasoning, Text, ToolCall, ToolResult
+from penstock.dialog import (
+    FunctionTool,
+    GenerateRequest,
+    Message,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from penstock.text import ChatTemplate, Tokenizer
 from penstock.text.fill_in import fill_in_of
 from penstock.text.outgrowing import end_that_fills, is_suspicious, outgrows
@@ -15,6 +23,8 @@ from penstock.text.outgrowing import end_that_fills, is_suspicious, outgrows
 SYSTEM_ROLES: Final = ("system", "developer")
 LONGEST_TOKEN_CHARS: Final = 512
 """No token of a model covers more, so a text that is longer than so many a token cannot fit."""
+MARKUP_CHARS: Final = 8
+"""What a template writes around a message, at least."""
 DEFAULT_ROOM_TOKENS: Final = 512
 """What truncation leaves for the answer where the request has no `max_tokens`."""
 
@@ -158,11 +168,12 @@ class PromptBuilder:
     ) -> list[int] | None:
         """Token ids; None where the text is so long that it cannot fit."""
         assert self._template is not None
-        said = [p.text for m in messages for p in m.parts if isinstance(p, Text)]
+        tools = _shown_tools(request)
+        said = [text for message in messages for text in _said(message)]
+        said.extend(text for tool in tools for text in _tool_texts(tool))
         all_chars = sum(map(_chars, messages)) + len(request.begun)
         if fit.hopeless(all_chars) or self._hopeless(said, fit):
             return None
-        tools = request.tools if request.tool_policy.mode != "none" else ()
         return self._template.encode(
             self._tokenizer,
             messages,
@@ -286,20 +297,48 @@ def _checked_ids(ids: Sequence[int], vocab_size: int) -> list[int]:
     return list(ids)
 
 
+def _shown_tools(request: GenerateRequest) -> tuple[FunctionTool, ...]:
+    return request.tools if request.tool_policy.mode != "none" else ()
+
+
+def _said(message: Message) -> Iterator[str]:
+    """The texts that any template shows; reasoning is often left out."""
+    for part in message.parts:
+        match part:
+            case Text() | ToolResult():
+                yield part.text
+            case ToolCall():
+                yield from (part.name, part.arguments)
+
+
+def _tool_texts(tool: FunctionTool) -> Iterator[str]:
+    open_values: list[Any] = [tool.name, tool.description, tool.parameters]
+    while open_values:
+        item = open_values.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            open_values.extend(item)
+            open_values.extend(item.values())
+        elif isinstance(item, list):
+            open_values.extend(item)
+
+
 def _chars(message: Message) -> int:
-    total = 0
+    total = MARKUP_CHARS + len(message.parts)
     for part in message.parts:
         match part:
             case Text() | Reasoning() | ToolResult():
                 total += len(part.text)
             case ToolCall():
-                total += len(part.arguments)
+                total += len(part.name) + len(part.arguments)
     return total
 
 
 def prompt_chars(request: GenerateRequest) -> int:
     """About how much text there is to render and tokenize."""
     if request.messages is not None:
-        return sum(map(_chars, request.messages))
-    given = request.prompts or (request.prompt,)
+        tools = sum(len(text) for tool in _shown_tools(request) for text in _tool_texts(tool))
+        return sum(map(_chars, request.messages)) + len(request.begun) + tools
+    given = (*(request.prompts or (request.prompt,)), request.suffix)
     return sum(len(prompt) for prompt in given if isinstance(prompt, str))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from typing import Any
 
 import pytest
@@ -23,19 +24,25 @@ from penstock.dialog import (
     Sampling,
     Text,
     TextDelta,
+    ToolCall,
     ToolPolicy,
+    ToolResult,
     TurnEnded,
 )
 from penstock.dialog.fold import Answer, fold
 from penstock.engine.guide import TOO_COMPLEX
 from penstock.engine.types import EngineInfo, TokenDelta
 from penstock.generation import Generator
+from penstock.generation.prompt import Prompt, PromptBuilder
 from penstock.models.tokenizer_data import TextParts
 from penstock.text import ChatTemplate, Tokenizer
 
 TOKENIZER = tiny_tokenizer()
 TOOLS = (FunctionTool("f"),)
 HI = (Message("user", (Text("hi"),)),)
+CALL = Message("assistant", (ToolCall("c", "f", "{}"),))
+RESULT = Message("tool", (ToolResult("c", "done"),))
+LONG = "b" * 400_000
 
 
 def ids(text: str) -> list[int]:
@@ -318,6 +325,58 @@ class TestContext:
             assert 0 < sum(taken) < 600_000
         sent = [TOKENIZER.decode(request.token_ids) for request in engine.requests]
         assert len(sent) == len(asked) * truncate and all("bz" in told for told in sent)
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"tools": (FunctionTool("f", LONG),)},
+            {"tools": (FunctionTool("f", parameters={"anyOf": [{"description": LONG}]}),)},
+            {"messages": (*HI, Message("assistant", (ToolCall("c", LONG, "{}"),)), RESULT)},
+            {"messages": (*HI, CALL, Message("tool", (ToolResult("c", LONG),)))},
+            {"messages": (Message("user", ()),) * 200_000},
+        ],
+    )
+    async def test_whatever_else_is_far_too_long_is_not_tokenized_either(
+        self, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        encode, taken = Tokenizer.encode, []
+
+        def counted(self: Tokenizer, text: str, *, add_special: bool = False) -> list[int]:
+            taken.append(len(text))
+            return encode(self, text, add_special=add_special)
+
+        monkeypatch.setattr(Tokenizer, "encode", counted)
+        with pytest.raises(ContextLengthExceeded):
+            await events_of(ScriptedEngine([], info=info(1000)), **fields)
+        assert max(taken, default=0) < 100_000
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"prompt": LONG},
+            {"prompt": "a", "suffix": LONG},
+            {"begun": LONG},
+            {"tools": (FunctionTool("f", LONG),)},
+            {"tools": (FunctionTool("f", parameters={"description": LONG}),)},
+            {"messages": (*HI, Message("assistant", (ToolCall("c", LONG, "{}"),)), RESULT)},
+            {"messages": (*HI, CALL, Message("tool", (ToolResult("c", LONG),)))},
+            {"messages": (Message("user", ()),) * 20_000},
+            {"messages": (Message("user", (Text(""),) * 20_000),)},
+        ],
+    )
+    async def test_whatever_is_long_is_rendered_and_tokenized_in_a_thread(
+        self, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        threads = []
+
+        def build(*_: object) -> tuple[Prompt, ...]:
+            threads.append(threading.current_thread())
+            raise InvalidRequest("enough")
+
+        monkeypatch.setattr(PromptBuilder, "build", build)
+        with pytest.raises(InvalidRequest, match="enough"):
+            await events_of(ScriptedEngine([]), **fields)
+        assert threads and threading.current_thread() not in threads
 
     async def test_truncation_keeps_the_end_of_a_text(self) -> None:
         engine = ScriptedEngine([], info=info(40))
