@@ -12,7 +12,8 @@ class StopStrings:
     Among those complete at the same character the longest wins. So what is shown, and which string
     ended it, does not depend on how the text was cut into pieces. Stop strings are not empty. Cost:
     a scan for first letters while no stop string has begun, else one step of a Knuth-Morris-Pratt
-    automaton per character and stop string.
+    automaton per character and stop string. Its tables grow with what has been found: there may be
+    many long stop strings, and many answers to one request.
     """
 
     __slots__ = ("_begun", "_failures", "_first_letters", "_held", "_stops", "matched")
@@ -20,7 +21,7 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         assert all(stops), "a stop string is not empty"
         self._stops = tuple(stops)
-        self._failures = [_failure_table(stop) for stop in self._stops]
+        self._failures = [[0] for _ in self._stops]
         self._first_letters = re.compile(f"[{''.join({re.escape(s[0]) for s in stops})}]")
         self._begun = [0] * len(self._stops)
         self._held = ""
@@ -63,20 +64,18 @@ class StopStrings:
                 state = failures[state - 1]
             if stop[state] == letter:
                 state += 1
+                if state > len(failures):
+                    _lengthen(failures, stop)
             begun[index] = state
             if state == len(stop) and (longest is None or state > len(longest)):
                 longest = stop
         return longest
 
 
-def _failure_table(stop: str) -> list[int]:
-    """Length of the longest proper prefix that is a suffix, for every prefix of `stop`."""
-    table = [0] * len(stop)
-    state = 0
-    for index in range(1, len(stop)):
-        while state and stop[state] != stop[index]:
-            state = table[state - 1]
-        if stop[state] == stop[index]:
-            state += 1
-        table[index] = state
-    return table
+def _lengthen(failures: list[int], stop: str) -> None:
+    """Add the next prefix of `stop` to its table: the length of the longest proper prefix of that
+    prefix which is its suffix, too."""
+    index, state = len(failures), failures[-1]
+    while state and stop[state] != stop[index]:
+        state = failures[state - 1]
+    failures.append(state + (stop[state] == stop[index]))

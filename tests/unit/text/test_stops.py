@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -71,3 +73,12 @@ def test_letters_that_mean_something_in_patterns_are_plain() -> None:
         finder = StopStrings([letter, "z"])
         assert finder.push("ok" + letter + "no") == "ok"
         assert finder.matched == letter
+
+
+def test_long_stop_strings_cost_memory_only_as_far_as_they_are_found() -> None:
+    tracemalloc.start()
+    finders = [StopStrings(["ab" * 2000 + str(number) for number in range(64)]) for _ in range(20)]
+    assert [finder.push("xabab") for finder in finders] == ["x"] * 20
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 8 * 2**20
