@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import openai
@@ -12,6 +13,7 @@ from http_serving import CREATED, USAGE, spoken
 from responses_serving import FUNCTION, answering, failing, thinking_and_calling
 from test_background_responses import Gated
 
+from penstock.api.codecs.responses import input_items
 from penstock.dialog import (
     ArgumentsDelta,
     PartEnded,
@@ -165,6 +167,21 @@ async def test_input_that_ends_with_an_answer_is_listed_whole(script):
         response = await client.create(model="default", input=said, tools=[FUNCTION])
         items = [item async for item in client.input_items.list(response.id, order="asc")]
     assert [item.content[0].text for item in items] == ["a", "b"]
+
+
+async def test_input_items_are_listed_in_a_thread(monkeypatch):
+    threads = []
+
+    def listed(*args):
+        threads.append(threading.current_thread())
+        return input_items(*args)
+
+    monkeypatch.setattr("penstock.api.routes.responses.input_items", listed)
+    async with answering() as server:
+        client = server.openai.responses
+        response = await client.create(model="default", input="hi")
+        assert len((await client.input_items.list(response.id)).data) == 1
+    assert threads and threading.current_thread() not in threads
 
 
 async def test_input_items_page_by_page():

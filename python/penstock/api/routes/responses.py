@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -235,8 +235,13 @@ class InputItems:
         stored = await self._runs.get(id)
         if stored is None:
             _refuse_unknown(id)
-        page = page_of(input_items(input_of(stored), id), Request(scope).query_params)
-        await send_json(orjson.dumps(page), send)
+        # A conversation may have very many items.
+        page = await asyncio.to_thread(_items_page, stored, Request(scope).query_params)
+        await send_json(page, send)
+
+
+def _items_page(stored: StoredResponse, query: Mapping[str, str]) -> bytes:
+    return orjson.dumps(page_of(input_items(input_of(stored), stored.id), query))
 
 
 class CancelResponse:
