@@ -8,7 +8,8 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 SCHEME: Final = "data:"
-URL_SAFE: Final = str.maketrans("-_", "+/")
+URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
+WHITE_SPACE: Final = b" \t\n\r\v\f"
 MAX_HEAD_CHARS: Final = 4096
 PIECE_CHARS: Final = 64 * 1024
 ESCAPE_CHARS: Final = len("%41")
@@ -52,8 +53,8 @@ def _unquoted(text: str) -> bytes:
 def decode_base64(text: str) -> bytes:
     """Content of base64 in either alphabet, padded or not; white space in it is skipped. Raises
     ValueError."""
-    packed = "".join(text.split()).translate(URL_SAFE).rstrip("=")
+    packed = text.encode("ascii").translate(URL_SAFE, WHITE_SPACE).rstrip(b"=")
     try:
-        return base64.b64decode(packed + "=" * (-len(packed) % 4), validate=True)
+        return base64.b64decode(packed + b"=" * (-len(packed) % 4), validate=True)
     except binascii.Error as error:
         raise ValueError("not base64") from error

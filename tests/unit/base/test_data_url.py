@@ -73,6 +73,15 @@ def test_what_is_no_base64_is_refused(text: str) -> None:
         decode_base64(text)
 
 
+def test_base64_with_much_white_space_takes_memory_of_its_own_size() -> None:
+    text = "QU JD " * 200_000
+    tracemalloc.start()
+    assert decode_base64(text) == b"ABC" * 200_000
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 4 * len(text)
+
+
 def test_escapes_without_end_are_refused() -> None:
     assert decode_data_url("data:," + "%41" * 1000)[0] == b"A" * 1000
     with pytest.raises(ValueError, match="base64"):
