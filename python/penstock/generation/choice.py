@@ -149,10 +149,11 @@ class Choice:
                 self._token(token)
                 if self._cut_short:
                     break
+        called_enough = self._called_enough  # a call that breaks off with the answer is not enough
         if chunk.finish is not None and not self._cut_short:
             self._rest()
         if chunk.finish is not None or self._cut_short:
-            self._end(chunk.finish == "length", chunk.step_time_s)
+            self._end(chunk.finish == "length" and not called_enough, chunk.step_time_s)
 
     @property
     def _cut_short(self) -> bool:
@@ -226,7 +227,7 @@ class Choice:
     def _end(self, is_length: bool, now_s: float) -> None:
         assert self._first_s is not None
         matched = self._shown.matched
-        if is_length and not self._cut_short:
+        if is_length and matched is None:
             self.finish = "length"
         elif matched is None and self._parts.num_calls:
             self.finish = "tool_calls"

@@ -99,8 +99,10 @@ async def test_reasoning_is_a_part_and_is_counted() -> None:
     assert answer.usage.reasoning_tokens == 1 + 2 + len("</think")
 
 
-async def test_a_cut_off_call_ends_with_length() -> None:
-    answer = await answer_of(CALL, limits=Limits(max_tokens=len(CALL) - 18))
+@pytest.mark.parametrize("parallel", [True, False])
+async def test_a_cut_off_call_ends_with_length(parallel: bool) -> None:
+    limits = Limits(max_tokens=len(CALL) - 18)
+    answer = await answer_of(CALL, limits=limits, tool_policy=ToolPolicy(parallel=parallel))
     (call,) = answer.choices[0].parts
     assert isinstance(call, ToolCall) and answer.choices[0].finish == "length"
 
