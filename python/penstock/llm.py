@@ -20,7 +20,7 @@ import queue
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,14 +102,14 @@ class LLM:
 
     `model`: a path, a hub id or a name of the catalogue; `settings`: fields of `EngineSettings`,
     such as `lora=LoraSettings()` for adapters. Raises ModelError, and SettingsError for a setting
-    out of range.
+    of another type or out of range.
 
     All methods take the keywords of `Options`. A request that cannot be served raises a
     `ServiceError` (`InvalidRequest`, `FailedRun`) with code and field.
     """
 
-    def __init__(self, model: str = EngineSettings().model, **settings: Any) -> None:
-        checked = EngineSettings(model=model, **settings)
+    def __init__(self, model: str | Path = EngineSettings().model, **settings: Any) -> None:  # noqa: B008
+        checked = EngineSettings(model=os.fspath(model), **settings)
         check_engine(checked)
         self._open(lambda: _start(checked))
 
@@ -142,10 +142,8 @@ class LLM:
     def stream(
         self, given: str | Sequence[ChatMessage], **options: Unpack[Options]
     ) -> Iterator[Event]:
-        """The events of an answer as they happen, to a prompt or a conversation.
-
-        Closing the iterator early aborts the answer.
-        """
+        """The events of an answer as they happen, to a prompt or a conversation. Closing the
+        iterator early aborts the answer."""
         return self.events(_either(given, options))
 
     def run(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
@@ -161,7 +159,7 @@ class LLM:
         try:
             while (event := inbox.get()) is not None:
                 yield _unless_failed(event)
-            pump.result()
+            self._thread.result(pump)
         finally:
             pump.cancel()
 
@@ -183,8 +181,7 @@ class LLM:
 
     async def arun(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
         """As `run`; cancelling it aborts the answers."""
-        future = self._thread.submit(self._answer_all(_checked(requests)))
-        return await asyncio.wrap_future(future)
+        return await self._thread.wait_async(self._answer_all(_checked(requests)))
 
     async def aevents(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """As `events`."""
@@ -201,7 +198,7 @@ class LLM:
         try:
             while (event := await inbox.get()) is not None:
                 yield _unless_failed(event)
-            pump.result()
+            self._thread.result(pump)
         finally:
             pump.cancel()
 
@@ -224,8 +221,7 @@ class LLM:
         adapter: str | AdapterGeneration | None = None,
     ) -> npt.NDArray[np.float32]:
         """As `embed`; cancelling it aborts what is not computed yet."""
-        future = self._thread.submit(self._embed(inputs, truncate, adapter))
-        return await asyncio.wrap_future(future)
+        return await self._thread.wait_async(self._embed(inputs, truncate, adapter))
 
     def load_adapter(
         self,
@@ -349,10 +345,25 @@ class _LoopThread:
         """Run a coroutine and wait for it; an interrupt of the caller cancels it."""
         future = self.submit(work)
         try:
-            return future.result()
-        except BaseException:
+            return self.result(future)
+        finally:
             future.cancel()
-            raise
+
+    async def wait_async(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """As `wait`, for a caller with a loop of its own."""
+        future = self.submit(work)
+        try:
+            await asyncio.wait([asyncio.wrap_future(future)])
+            return self.result(future)
+        finally:
+            future.cancel()
+
+    def result(self, future: Future[_T]) -> _T:
+        """What came of work that only `close` may have cancelled: then it raises Unavailable."""
+        try:
+            return future.result()
+        except CancelledError:
+            raise Unavailable("this LLM is closed") from None
 
     def stop(self) -> None:
         """Cancel what runs, close the host, end the thread; all of it later, as a garbage collector
@@ -397,6 +408,7 @@ class _LoopThread:
 async def _start(settings: EngineSettings) -> Host:
     """Load engine and text side at the same time."""
     files = asyncio.ensure_future(asyncio.to_thread(_find_files, settings))
+    files.add_done_callback(lambda done: done.cancelled() or done.exception())  # a start tells it
     engine = await LocalEngine.start(settings)
     live = LiveAdapters(limits=settings.lora)
     adapters: AdapterHost | None = None
@@ -467,9 +479,9 @@ def _either(given: str | Sequence[ChatMessage], options: Options) -> GenerateReq
 def _message(message: ChatMessage) -> Message:
     if isinstance(message, Message):
         return message
-    role: Any = message.get("role")
-    content = message.get("content")
-    if set(message) != {"role", "content"} or not isinstance(content, str):
+    fields: Any = message if isinstance(message, dict) else {}
+    role, content = fields.get("role"), fields.get("content")
+    if set(fields) != {"role", "content"} or not isinstance(content, str):
         raise InvalidRequest("a message has a role and a text content", field="messages")
     return Message(role, (Text(content),))
 

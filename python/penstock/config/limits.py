@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from ipaddress import ip_network
-from typing import Final
+from typing import Final, get_args, get_type_hints
+
+import msgspec
 
 from penstock.config.settings import (
     EngineSettings,
@@ -63,8 +65,25 @@ class SettingsError(ValueError):
     """A setting cannot be used. The message names it and says what it may be."""
 
 
+def in_words(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> str:
+    """The library's words, with the key before them that is wrong, and its values if it has few."""
+    text = str(error).replace("Object contains unknown field", "unknown key").replace("`", "'")
+    what, found, where = text.partition(" - at '$.")
+    if not found:
+        return text
+    key = where[:-1]
+    hint = get_type_hints(kind).get(key)
+    values = [v for part in (hint, *get_args(hint)) for v in get_args(part) if isinstance(v, str)]
+    allowed = f"; it may be {', '.join(map(repr, values))}" if values else ""
+    return f"{key}: {what[0].lower()}{what[1:]}{allowed}"
+
+
 def check_engine(settings: EngineSettings) -> None:
-    """Raises SettingsError for a value out of range."""
+    """Raises SettingsError for a value of another type, or out of range."""
+    try:
+        msgspec.convert(msgspec.to_builtins(settings), EngineSettings)
+    except msgspec.ValidationError as error:
+        raise SettingsError(in_words(error, EngineSettings)) from None
     for name, (least, most) in ENGINE_RANGES.items():
         _check(name, getattr(settings, name), least, most)
     if not settings.model:

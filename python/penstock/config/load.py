@@ -18,7 +18,13 @@ import msgspec
 
 from penstock.config.absent import check_sandbox, without_absent
 from penstock.config.environment import Environment
-from penstock.config.limits import SettingsError, check_engine, check_models, check_server
+from penstock.config.limits import (
+    SettingsError,
+    check_engine,
+    check_models,
+    check_server,
+    in_words,
+)
 from penstock.config.lora import lora_settings, lora_values, without_lora
 from penstock.config.settings import (
     EngineSettings,
@@ -94,7 +100,7 @@ def read_toml(path: Path) -> Document:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not valid TOML: {error}") from None
     except msgspec.ValidationError as error:
-        raise SettingsError(f"{path}: {_in_words(error)}") from None
+        raise SettingsError(f"{path}: {in_words(error, Document)}") from None
 
 
 def _models(document: Document, options: Mapping[str, Any]) -> list[ModelSettings]:
@@ -147,11 +153,4 @@ def _build(kind: type[_S], name: str, sources: list[Mapping[str, Any]]) -> _S:
     try:
         return msgspec.convert(merged, kind)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"[{name}] {_in_words(error)}") from None
-
-
-def _in_words(error: msgspec.ValidationError) -> str:
-    """The library's words, with the key before them that is wrong."""
-    text = str(error).replace("Object contains unknown field", "unknown key").replace("`", "'")
-    what, found, where = text.partition(" - at '$.")
-    return f"{where[:-1]}: {what[0].lower()}{what[1:]}" if found else text
+        raise SettingsError(f"[{name}] {in_words(error, kind)}") from None

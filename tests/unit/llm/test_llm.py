@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from scripted_engine import ScriptedEngine
 from tiny_text import IM_END, tiny_template, tiny_tokenizer
 
 from penstock.agent import AgentLoop
-from penstock.base.errors import InvalidRequest, ServiceError, Unavailable
+from penstock.base.errors import InvalidRequest, ModelError, ServiceError, Unavailable
 from penstock.config import SettingsError
 from penstock.dialog import (
     Event,
@@ -216,6 +217,26 @@ def test_closing_aborts_what_runs_and_refuses_what_follows() -> None:
     assert opened.closed.is_set() and not opened.engine.active
     with pytest.raises(Unavailable, match="closed"):
         opened.llm.generate("x")
+    with pytest.raises(Unavailable, match="closed"):
+        list(stream)
+
+
+async def test_who_waits_for_an_answer_hears_that_the_llm_was_closed() -> None:
+    opened = Opened([0x61, asyncio.Event()])
+    stream = opened.llm.astream("x")
+    await anext(stream)
+    waiting = [
+        asyncio.create_task(opened.llm.agenerate("x")),
+        asyncio.create_task(asyncio.to_thread(opened.llm.generate, "x")),
+    ]
+    while len(opened.engine.requests) < 3:
+        await asyncio.sleep(0)
+    await asyncio.to_thread(opened.llm.close)
+    for task in waiting:
+        with pytest.raises(Unavailable, match="closed"):
+            await task
+    with pytest.raises(Unavailable, match="closed"):
+        [event async for event in stream]
 
 
 def test_a_forgotten_llm_closes_its_host() -> None:
@@ -343,6 +364,29 @@ def test_a_start_that_fails_is_raised_and_leaves_no_thread() -> None:
     with pytest.raises(SettingsError):
         LLM.hosted(start)
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("max_seqs", "16", "expected 'int'"),
+        ("dtype", "f16", "it may be 'auto', 'f32'"),
+        ("quantize", "int8", "it may be 'fp8'"),
+        ("lora", 5, "expected 'object"),
+    ],
+)
+def test_settings_of_a_wrong_type_are_refused(name: str, value: Any, told: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{name}: .*{told}"):
+        LLM("unheard/of", **{name: value})
+
+
+def test_a_model_that_is_not_there_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ModelError, match="there is no such file"):
+        LLM(tmp_path / "model")
+    gc.collect()
+    assert not caplog.records  # "Task exception was never retrieved"
 
 
 def test_settings_are_checked_before_anything_loads() -> None:
