@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.config.limits import SettingsError
+from penstock.config.limits import SettingsError, check_lora
 from penstock.config.settings import LoraSettings, LoraSource
 
 TABLE: Final = "adapter"
@@ -57,8 +57,6 @@ def lora_settings(sources: Sequence[Mapping[str, Any]]) -> LoraSettings | None:
         raise SettingsError("enable_lora must be true or false")
     if wanted is False and preload:
         raise SettingsError("lora names adapters, and enable_lora is false")
-    if not wanted and not preload:
-        return None
     limits = {
         "max_adapters": merged.get("lora_max_adapters"),
         "max_rank": merged.get("lora_max_rank"),
@@ -66,9 +64,11 @@ def lora_settings(sources: Sequence[Mapping[str, Any]]) -> LoraSettings | None:
     }
     given = {key: value for key, value in limits.items() if value is not None}
     try:
-        return msgspec.convert({**given, "preload": preload}, LoraSettings)
+        settings = msgspec.convert({**given, "preload": preload}, LoraSettings)
     except msgspec.ValidationError as error:
         raise SettingsError(f"[{TABLE}] lora_max: {error}") from None
+    check_lora(settings)
+    return settings if wanted or preload else None
 
 
 def _listed(value: Any) -> Sequence[Any]:

@@ -26,6 +26,14 @@ def test_no_runtime_unless_it_is_asked_for():
     assert lora({"lora_max_adapters": 4}) is None
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("lora_max_bytes", "12XB"), ("lora_max_rank", 0), ("lora_max_adapters", "x")]
+)
+def test_a_limit_that_is_none_is_refused_without_a_runtime_too(key, value):
+    with pytest.raises(SettingsError, match="lora_max"):
+        lora({key: value})
+
+
 def test_runtime_has_the_limits_of_the_specification():
     assert lora({"enable_lora": True}) == LoraSettings(16, 256, 8 * GIB)
 
