@@ -77,7 +77,10 @@ def bench(
     with local_model(settings) as (loop, model):
         context = model.engine.info.context_tokens
         if prompt_len + gen_len > context:
-            raise ModelError(f"{prompt_len} + {gen_len} tokens are over the context, {context}")
+            raise ModelError(
+                f"{prompt_len} + {gen_len} tokens are over the context, {context}; a smaller "
+                "--prompt-len or --gen-len fits, or a larger --context"
+            )
         generation = "" if adapter is None else model.adapters.resolve(adapter)
         measured = [
             loop.run_until_complete(measure(model.engine, prompt_len, gen_len, streams, generation))

@@ -1,4 +1,4 @@
-"""A model in this process, for the commands that need no server."""
+"""A model that writes text in this process, for the commands that need no server."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 from penstock.adapters.live import LiveAdapters
 from penstock.agent import AgentLoop, EmbeddingLoop, load_loop
+from penstock.base.errors import ModelError
 from penstock.cli.fetch import fetch_model
 from penstock.config import EngineSettings, read_environment
 from penstock.engine.adapter_host import host_adapters
 from penstock.engine.local import LocalEngine
+from penstock.engine.types import NO_TEXT
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class LocalModel:
 
     name: str
     engine: LocalEngine
-    agent: AgentLoop | EmbeddingLoop
+    agent: AgentLoop
     adapters: LiveAdapters
 
 
@@ -47,6 +49,8 @@ def local_model(settings: EngineSettings) -> Iterator[tuple[asyncio.AbstractEven
             if adapters is not None:
                 loop.run_until_complete(adapters.preload())
             agent = load_loop(files, engine, settings.tool_syntax, live)
+            if isinstance(agent, EmbeddingLoop):
+                raise ModelError(NO_TEXT)
             yield loop, LocalModel(engine.info.model_id, engine, agent, live)
         finally:
             loop.run_until_complete(_cancel_all(loop))

@@ -16,6 +16,8 @@ from penstock.cli.conversation import Conversation, Leave
 from penstock.dialog import (
     Event,
     GenerateRequest,
+    PartEnded,
+    Reasoning,
     ReasoningDelta,
     RunEnded,
     RunFailed,
@@ -68,12 +70,12 @@ class Chat:
 
     def _lines(self) -> Iterator[str]:
         if sys.stdin.isatty():
-            # Gives input() its history and editing.
+            # Gives input() its history and editing; it must know the prompt to draw a line anew.
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401
         while True:
             try:
-                line = self._console.input("[bold cyan]>[/bold cyan] ").strip()
+                line = input("> ").strip()
             except EOFError:
                 self._console.print()
                 return
@@ -109,6 +111,8 @@ class Chat:
                         self._write(event.text, None)
                     case ReasoningDelta():
                         self._write(event.text, "dim italic")
+                    case PartEnded(value=Reasoning()):
+                        self._write("\n\n", None)
                     case RunFailed():
                         raise FailedRun(event)
                     case RunEnded():

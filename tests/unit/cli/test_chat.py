@@ -14,7 +14,16 @@ from rich.console import Console
 from penstock.base.errors import Unavailable
 from penstock.cli.conversation import Conversation, Leave
 from penstock.cli.terminal import Chat
-from penstock.dialog import Message, RunFailed, RunStarted, Text
+from penstock.dialog import (
+    Message,
+    PartEnded,
+    PartStarted,
+    Reasoning,
+    ReasoningDelta,
+    RunFailed,
+    RunStarted,
+    Text,
+)
 
 
 def chat_over(script):
@@ -54,7 +63,7 @@ def test_interrupt_of_an_answer_goes_on_with_the_chat(monkeypatch):
 
     chat, agent, _, out = chat_over(script)
     lines = iter(["hi", "/exit", "never read"])
-    monkeypatch.setattr(Console, "input", lambda *_, **__: next(lines))
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
     chat.talk("model")
     assert "stopped" in out.getvalue() and len(agent.requests) == 1
     assert next(lines) == "never read"
@@ -64,7 +73,7 @@ def test_failed_answer_is_told_and_the_chat_goes_on(monkeypatch):
     failed = RunFailed(503, "server_error", "unavailable", "the engine is restarting")
     chat, agent, _, out = chat_over(lambda r: iter([RunStarted("m", 0, 1), failed]))
     lines = iter(["hi", "/temperature 0.5", "hi", "/exit", "never read"])
-    monkeypatch.setattr(Console, "input", lambda *_, **__: next(lines))
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
     chat.talk("model")
     assert out.getvalue().count("the engine is restarting") == 2
     assert agent.requests[1].sampling.temperature == 0.5
@@ -74,11 +83,34 @@ def test_failed_answer_is_told_and_the_chat_goes_on(monkeypatch):
 def test_end_of_input_leaves(monkeypatch):
     chat, *_ = chat_over(spoken())
 
-    def end(*_, **__):
+    def end(prompt):
         raise EOFError
 
-    monkeypatch.setattr(Console, "input", end)
+    monkeypatch.setattr("builtins.input", end)
     chat.talk("model")
+
+
+def test_reasoning_stands_apart_from_the_answer():
+    def script(request):
+        yield RunStarted("m", 0, 1)
+        yield PartStarted(0, 0, "reasoning")
+        yield ReasoningDelta(0, 0, "Two?")
+        yield PartEnded(0, 0, Reasoning("Two?"))
+        yield from list(spoken("Two.")(request))[1:]
+
+    chat, _, conversation, out = chat_over(script)
+    chat.answer_once("1 + 1?")
+    assert out.getvalue() == "Two?\n\nTwo.\n"
+    assert conversation.messages[1] == Message("assistant", (Text("Two."),))
+
+
+def test_the_line_editor_is_told_the_prompt(monkeypatch):
+    """It draws the whole line anew (Ctrl-U, earlier lines), and would lose what it knows not of."""
+    chat, *_, out = chat_over(spoken())
+    prompts = []
+    monkeypatch.setattr("builtins.input", lambda prompt: prompts.append(prompt) or "/exit")
+    chat.talk("model")
+    assert prompts == ["> "] and "> " not in out.getvalue()
 
 
 def test_single_answer_fails_with_its_error():

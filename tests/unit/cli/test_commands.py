@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from sentence_folders import save_sentence_folder, small_body
 from typer.testing import CliRunner
 
 from penstock.api.server import bind_socket
+from penstock.base.errors import ModelError
 from penstock.cli import main as cli
 from penstock.cli import serve as serve_module
 from penstock.cli.setting_options import (
@@ -285,6 +287,13 @@ def test_module_is_the_command():
     command = [sys.executable, "-m", "penstock", "--version"]
     out = subprocess.run(command, capture_output=True, text=True, check=True)
     assert out.stdout == "penstock 0.9.1\n"
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_a_model_that_only_embeds_is_refused_at_the_start(command, tmp_path):
+    folder = str(save_sentence_folder(tmp_path / "bert", small_body("Bert")))
+    with pytest.raises(ModelError, match="writes no text"):
+        invoke(command, folder)
 
 
 @pytest.mark.parametrize("command", ["serve", "run", "bench"])
