@@ -267,7 +267,8 @@ def _check_entry(where: str, entry: _Entry, data_bytes: int) -> None:
         size *= dimension
     begin, end = entry.data_offsets
     if not 0 <= begin <= end <= data_bytes:
-        raise ModelError(f"{where}: its data [{begin}, {end}) do not lie in the file")
+        cut_short = ", which is cut short; fetch it again" if 0 <= begin <= end else ""
+        raise ModelError(f"{where}: its data [{begin}, {end}) do not lie in the file{cut_short}")
     if end - begin != size:
         raise ModelError(f"{where}: {end - begin} bytes, its shape and type need {size}")
 

@@ -75,7 +75,7 @@ def read_tokenizer_json(files: TokenizerFiles) -> TokenizerJson:
             backend.encode(TRIAL_TEXT, add_special_tokens=True)
         return backend, sections
 
-    backend, sections = loaded(f"{files.tokenizer.name} cannot be read", read)
+    backend, sections = loaded(f"{files.tokenizer} cannot be read", read)
     _add_declared(backend, files)
     return TokenizerJson(
         backend,

@@ -97,7 +97,7 @@ def test_an_index_that_differs_from_its_shards_is_refused(
         (container({"t": entry(begin=8, end=0)}, bytes(8)), "t: its data"),
         (container({"t": entry(begin=-8, end=0)}, bytes(8)), "t: its data"),
         (container({"t": entry(end=2**62)}, bytes(8)), "t: its data"),
-        (container({"t": entry()}, bytes(7)), "t: its data"),
+        (container({"t": entry()}, bytes(7)), "t: its data.* cut short; fetch it again"),
         (container({"t": entry(), "u": entry(begin=4, end=12)}, bytes(12)), "u: its data overlap"),
     ],
 )
