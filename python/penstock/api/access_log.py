@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from datetime import datetime, timezone
 from typing import Literal
 
 import orjson
@@ -64,4 +65,5 @@ class AccessLog:
 
     def _json(self, event: str, fields: dict[str, object]) -> None:
         given = {key: value for key, value in fields.items() if value is not None}
-        log.info("%s", orjson.dumps({"event": event, **given}).decode())
+        line = {"time": datetime.now(timezone.utc), "event": event, **given}
+        log.info("%s", orjson.dumps(line).decode())

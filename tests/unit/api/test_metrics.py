@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
+from datetime import datetime, timezone
 
 import pytest
 from http_serving import CREATED, MODEL, ScriptedLoop, serving, spoken
@@ -247,6 +248,8 @@ async def test_access_log_tells_start_and_end_of_a_request(form, caplog):
     if form == "json":
         started, completed = (json.loads(line) for line in lines)
         assert started["event"] == "request started" and started["path"] == CHAT
+        times = [datetime.fromisoformat(line["time"]) for line in (started, completed)]
+        assert times == sorted(times) and times[0].tzinfo == timezone.utc
         assert (completed["status"], completed["model"]) == (200, MODEL)
         assert completed["outcome"] == "completed" and completed["duration_ms"] >= 0
     else:
