@@ -65,7 +65,7 @@ format: $(VENV)/.dev  ## Format all sources
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $$(find csrc -name "*.h" -o -name "*.cc" -o -name "*.cu" -o -name "*.cuh")
 
-bench: $(VENV)/.dev  ## Measure; with PEERS=folder beside the peers (bench/peers.md)
+bench: $(VENV)/.dev  ## Measure; beside the peers: ARGS="server --peers FOLDER" (bench/peers.md)
 	$(BIN)/python -m bench $(ARGS)
 
 wheel: $(if $(CUDA),$(VENV)/.compilers)  ## Build a wheel into dist/; with CUDA=13 that of the CUDA library
