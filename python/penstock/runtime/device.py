@@ -30,7 +30,7 @@ def choose_device(settings: EngineSettings) -> str:
     if index >= count:
         raise ModelError(f"device is {wanted}, and the driver shows {count} CUDA devices")
     if not find_spec("torch"):
-        raise ModelError(f"device is {wanted}, which needs torch: install penstock[torch]")
+        raise ModelError(f"device is {wanted}, which needs torch: pip install 'torch>=2.11'")
     return f"cuda:{index}"
 
 

@@ -51,7 +51,7 @@ class Database:
             self.engine = _engine(parsed, LOCK_TIMEOUT_S)
         except ImportError:
             raise SettingsError(
-                "[store] PostgreSQL needs psycopg: pip install 'penstock[postgres]'"
+                "[store] PostgreSQL needs psycopg: pip install 'psycopg[binary]>=3.2,<4'"
             ) from None
         writers = 1 if self.is_sqlite else READERS
         self._readers = ThreadPoolExecutor(READERS, "penstock-store-read")

@@ -73,7 +73,7 @@ def test_without_torch_the_cpu_serves_unless_a_gpu_is_asked_for(
 ) -> None:
     monkeypatch.setattr(device, "find_spec", lambda name: None)
     assert chosen("auto") == "cpu"
-    with pytest.raises(ModelError, match="needs torch"):
+    with pytest.raises(ModelError, match="needs torch: pip install 'torch>="):
         chosen("cuda:0")
 
 

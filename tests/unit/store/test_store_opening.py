@@ -198,3 +198,9 @@ async def test_a_sweep_that_fails_is_not_the_last(
     async with opened(settings, MovableClock(0)):
         await asyncio.wait_for(swept.wait(), 5)
     assert caplog.text.count("not swept") == 1
+
+
+def test_without_psycopg_postgresql_is_refused_with_the_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(SettingsError, match=r"pip install 'psycopg\["):
+        Database("postgresql://penstock@localhost/penstock")
