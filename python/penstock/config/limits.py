@@ -102,7 +102,8 @@ def check_lora(settings: LoraSettings) -> None:
     for source in settings.preload:
         if not source.source or not 1 <= len(source.alias.strip().encode()) <= MAX_ALIAS_BYTES:
             raise SettingsError(
-                f"lora must have an alias of 1..{MAX_ALIAS_BYTES} bytes and a folder for each"
+                f"lora must be ALIAS=SOURCE: an alias of 1..{MAX_ALIAS_BYTES} bytes, and a folder"
+                " or a hub id"
             )
         if aliases.count(source.alias) > 1:
             raise SettingsError(f"lora has two adapters called {source.alias!r}")
