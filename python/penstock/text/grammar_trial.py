@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from typing import Final
 
 import msgspec
@@ -43,6 +44,8 @@ class GrammarTrial:
         for _ in range(MAX_CHILDREN):
             self._idle.put(None)
         self._starting = threading.Lock()
+        # A child that is forgotten goes on: `subprocess` keeps it, and its pipe open.
+        weakref.finalize(self, _end, self._idle)
 
     def error_of(self, grammar: str, timeout_s: float | None = None) -> str | None:
         """What is wrong with a grammar, None if nothing is. Raises TrialFailed."""
@@ -61,11 +64,15 @@ class GrammarTrial:
 
     def close(self) -> None:
         """End the children that are idle."""
-        for _ in range(self._idle.qsize()):
-            child = self._idle.get()
-            if child is not None:
-                child.kill()
-            self._idle.put(None)
+        _end(self._idle)
+
+
+def _end(idle: queue.LifoQueue[_Child | None]) -> None:
+    for _ in range(idle.qsize()):
+        child = idle.get()
+        if child is not None:
+            child.kill()
+        idle.put(None)
 
 
 class _Child:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -280,6 +282,23 @@ def test_a_grammar_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) 
         compiler.compile(Constraint("lark", exploding_lark()))
     assert compiler.compile(Constraint("regex", "b"))
     compiler.close()
+
+
+def test_a_forgotten_compiler_ends_its_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes: list[subprocess.Popen[bytes]] = []
+    kill = grammar_trial._Child.kill
+
+    def noted(child: Any) -> None:
+        processes.append(child._process)
+        kill(child)
+
+    monkeypatch.setattr(grammar_trial._Child, "kill", noted)
+    compiler = GrammarCompiler(VOCABULARY, SIZE)
+    compiler.compile(Constraint("regex", "a"))
+    del compiler
+    gc.collect()
+    (process,) = processes
+    assert process.returncode is not None
 
 
 def test_what_is_wrong_with_a_schema_is_not_looked_for_for_ever(
