@@ -11,7 +11,6 @@ import queue
 import selectors
 import subprocess
 import sys
-import threading
 import time
 import weakref
 from typing import Final
@@ -43,7 +42,6 @@ class GrammarTrial:
         self._idle: queue.LifoQueue[_Child | None] = queue.LifoQueue()
         for _ in range(MAX_CHILDREN):
             self._idle.put(None)
-        self._starting = threading.Lock()
         # A child that is forgotten goes on: `subprocess` keeps it, and its pipe open.
         weakref.finalize(self, _end, self._idle)
 
