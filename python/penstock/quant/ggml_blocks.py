@@ -8,6 +8,7 @@ releases the GIL in it), in pieces that stay in the second-level cache.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -97,22 +98,15 @@ def _q2_k(raw: Bytes, shape: tuple[int, int]) -> Affine:
     """A byte of `scales` is a multiplier of `d` (its low nibble) and of -`dmin`, of 16 elements."""
     blocks = raw.view(Q2_K)
     q = _fill(blocks, 128, _pack_2_bits_k)
-    multipliers = np.ascontiguousarray(blocks["scales"]).view(np.uint8).reshape(shape[0], -1)
-    return Affine(
-        bits=4,
-        group=16,
-        q=q.reshape(shape[0], -1),
-        scale=multipliers & 15,
-        minimum=multipliers >> 4,
-        super_scale=_column(blocks, "d", shape),
-        super_minimum=np.negative(_column(blocks, "dmin", shape)),
-    )
+    both: Bytes = np.ascontiguousarray(blocks["scales"]).view(np.uint8)
+    multipliers = both & np.uint8(15), both >> np.uint8(4)
+    return _two_level(4, 16, blocks, q.reshape(shape[0], -1), multipliers)
 
 
 def _q3_k(raw: Bytes, shape: tuple[int, int]) -> Affine:
     blocks = raw.view(Q3_K)
     q = _fill(blocks, 128, _pack_3_bits_k).reshape(shape[0], -1)
-    scale = _signed_multipliers(np.ascontiguousarray(blocks["scales"]).view("<u4").reshape(-1, 3))
+    scale = _signed_multipliers(blocks)
     d = _column(blocks, "d", shape)
     return Affine(4, 16, q, scale.reshape(shape[0], -1), zero_point=4, super_scale=d)
 
@@ -120,13 +114,13 @@ def _q3_k(raw: Bytes, shape: tuple[int, int]) -> Affine:
 def _q4_k(raw: Bytes, shape: tuple[int, int]) -> Affine:
     blocks = raw.view(Q4_K)
     q = _fill(blocks, 128, _pack_nibbles_32)
-    return _two_level(4, blocks, q.reshape(shape[0], -1), shape)
+    return _two_level(4, 32, blocks, q.reshape(shape[0], -1), _multipliers(blocks))
 
 
 def _q5_k(raw: Bytes, shape: tuple[int, int]) -> Affine:
     blocks = raw.view(Q5_K)
     q = _fill(blocks, 256, _widen_5_bits_k)
-    return _two_level(8, blocks, q.reshape(shape), shape)
+    return _two_level(8, 32, blocks, q.reshape(shape), _multipliers(blocks))
 
 
 def _q6_k(raw: Bytes, shape: tuple[int, int]) -> Affine:
@@ -310,26 +304,37 @@ def _shifted_runs(items: npt.NDArray[np.void], shifts: range) -> Lanes:
     return repeated
 
 
-def _two_level(bits: int, blocks: npt.NDArray[np.void], q: Bytes, shape: tuple[int, int]) -> Affine:
-    """Q4_K and Q5_K: 6-bit multipliers of `d` (scale) and of -`dmin` (minimum), 8 of each."""
-    scale, minimum = _multipliers(np.ascontiguousarray(blocks["scales"]).view("<u4").reshape(-1, 3))
-    d, dmin = _column(blocks, "d", shape), _column(blocks, "dmin", shape)
-    rows = shape[0]
+def _two_level(
+    bits: Literal[4, 8],
+    group: Literal[16, 32],
+    blocks: npt.NDArray[np.void],
+    q: Bytes,
+    multipliers: tuple[Bytes, Bytes],
+) -> Affine:
+    """K-quants with minima: multipliers of `d` (scale) and of -`dmin` (minimum), of each group."""
+    shape = q.shape[0], -1
+    scale, minimum = multipliers
     return Affine(
-        bits=4 if bits == 4 else 8,
-        group=32,
-        q=q,
-        scale=scale.reshape(rows, -1),
-        minimum=minimum.reshape(rows, -1),
-        super_scale=d,
-        super_minimum=np.negative(dmin),
+        bits,
+        group,
+        q,
+        scale.reshape(shape),
+        minimum.reshape(shape),
+        super_scale=_column(blocks, "d", shape),
+        super_minimum=np.negative(_column(blocks, "dmin", shape)),
     )
 
 
-def _multipliers(words: npt.NDArray[np.uint32]) -> tuple[Bytes, Bytes]:
-    """12 bytes a, b, c of four each: the low six bits of a (b) are the first four scales
-    (minimums); the last four have low nibbles in c (low: scales) and their top two bits in a (b).
-    """
+def _words(blocks: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
+    """The 12 bytes that hold multipliers of six bits, as three words a block."""
+    return np.ascontiguousarray(blocks["scales"]).view("<u4").reshape(-1, 3)
+
+
+def _multipliers(blocks: npt.NDArray[np.void]) -> tuple[Bytes, Bytes]:
+    """Q4_K and Q5_K: eight scales and eight minimums of six bits. Of 12 bytes a, b, c of four each
+    the low six bits of a (b) are the first four scales (minimums); the last four have low nibbles
+    in c (low: scales) and their top two bits in a (b)."""
+    words = _words(blocks)
     a, b, c = words[:, 0], words[:, 1], words[:, 2]
     six, four, two = np.uint32(0x3F3F3F3F), np.uint32(0x0F0F0F0F), np.uint32(0x30303030)
     scale = np.empty((len(words), 2), np.uint32)
@@ -341,9 +346,10 @@ def _multipliers(words: npt.NDArray[np.uint32]) -> tuple[Bytes, Bytes]:
     return scale.view(np.uint8), minimum.view(np.uint8)
 
 
-def _signed_multipliers(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.int8]:
+def _signed_multipliers(blocks: npt.NDArray[np.void]) -> npt.NDArray[np.int8]:
     """Q3_K: 16 multipliers of six bits, 32 added. Of 12 bytes a, b, c of four each, a and b hold
     the low four bits (low nibbles: of the first eight), and the bit pairs of c the top two."""
+    words = _words(blocks)
     a, b, c = words[:, 0], words[:, 1], words[:, 2]
     four, two = np.uint32(0x0F0F0F0F), np.uint32(0x30303030)
     scale = np.empty((len(words), 4), np.uint32)
