@@ -72,6 +72,19 @@ def text(answer: Answer, choice: int = 0) -> str:
     return part.text
 
 
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the texts that were tokenized since."""
+    encode, lengths = Tokenizer.encode, []
+
+    def counted(self: Tokenizer, text: str, *, add_special: bool = False) -> list[int]:
+        lengths.append(len(text))
+        return encode(self, text, add_special=add_special)
+
+    monkeypatch.setattr(Tokenizer, "encode", counted)
+    return lengths
+
+
 async def test_a_chat_is_rendered_sent_and_streamed() -> None:
     engine = ScriptedEngine([*ids("héy"), IM_END, *ids("never")], cached_tokens=3)
     events = await events_of(engine)
@@ -301,15 +314,8 @@ class TestContext:
 
     @pytest.mark.parametrize("truncate", [False, True])
     async def test_of_a_far_too_long_text_only_a_part_is_tokenized(
-        self, truncate: bool, monkeypatch: pytest.MonkeyPatch
+        self, truncate: bool, taken: list[int]
     ) -> None:
-        encode, taken = Tokenizer.encode, []
-
-        def counted(self: Tokenizer, text: str, *, add_special: bool = False) -> list[int]:
-            taken.append(len(text))
-            return encode(self, text, add_special=add_special)
-
-        monkeypatch.setattr(Tokenizer, "encode", counted)
         engine = ScriptedEngine([], info=info(4000))
         long, limits = "b" * 1_900_000 + "z", Limits(max_tokens=4, truncate=truncate)
         asked: list[dict[str, object]] = [
@@ -337,15 +343,8 @@ class TestContext:
         ],
     )
     async def test_whatever_else_is_far_too_long_is_not_tokenized_either(
-        self, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+        self, fields: dict[str, Any], taken: list[int]
     ) -> None:
-        encode, taken = Tokenizer.encode, []
-
-        def counted(self: Tokenizer, text: str, *, add_special: bool = False) -> list[int]:
-            taken.append(len(text))
-            return encode(self, text, add_special=add_special)
-
-        monkeypatch.setattr(Tokenizer, "encode", counted)
         with pytest.raises(ContextLengthExceeded):
             await events_of(ScriptedEngine([], info=info(1000)), **fields)
         assert max(taken, default=0) < 100_000
