@@ -184,7 +184,7 @@ void pack_paired(const MatrixSource& source, const PanelPart& part, Rows rows, u
     const int64_t units = source.depth / kUnit, pair_bytes = 2 * unit_bytes(part);
     const Values scales{source.scale, source.scale_dtype, nullptr, source.group, units, 0};
     const Values minima{source.minimum, source.minimum_dtype, nullptr, source.group, units, 0};
-    const int64_t unit_quants = 4 * kStepBytes;
+    const int64_t unit_quants = quant_bytes(Encoding::affine4);
     for (int64_t lane = 0; lane < rows.count; ++lane) {
         const int64_t row = rows.first + lane;
         pack_paired_scales(source, scales, minima, row, lane, part.stored_minimum, to, pair_bytes);
