@@ -10,6 +10,7 @@
 //   join(a, b)                          a | b
 //   sums_times(p, first, second) -> I32 p[0] * first + p[1] * second for the two int16 at p
 //
+//   kDotsAlike                          whether Dot is the same for all bits
 //   Dot<bits>: weights are 0 .. 2^bits - 1 (bits 4, 6 or 8); a group is 4 or 8 steps.
 //     kVectors                          vectors of a panel whose sums fit the registers together
 //     Weight prepare(Words)

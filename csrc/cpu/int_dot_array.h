@@ -56,6 +56,8 @@ __attribute__((noinline)) inline void add_products(I32& sum, const Words& w, con
     }
 }
 
+constexpr bool kDotsAlike = true;
+
 template <int kBits>
 struct Dot {
     static constexpr int kVectors = kPanelRows / kLanes;

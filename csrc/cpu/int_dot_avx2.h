@@ -56,6 +56,8 @@ PENSTOCK_INLINE __m256i in_order(__m256i sum) {
     return sum;
 }
 
+constexpr bool kDotsAlike = false;
+
 template <int kBits>
 struct Dot;
 

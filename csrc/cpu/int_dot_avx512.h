@@ -45,6 +45,8 @@ PENSTOCK_INLINE I32 sums_times(const int16_t* p, int32_t first, int32_t second) 
     return {_mm512_madd_epi16(_mm512_set1_epi32(pair), _mm512_set1_epi32(factors))};
 }
 
+constexpr bool kDotsAlike = true;
+
 template <int kBits>
 struct Dot {
     static constexpr int kVectors = kPanelRows / kLanes;

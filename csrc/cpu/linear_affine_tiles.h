@@ -48,7 +48,8 @@ PENSTOCK_INLINE void configure_int8(int64_t rows, int group) {
 // The dot products of one group for all rows of a block, in tile `c`, written to `sums`.
 template <int c, int kGroup>
 PENSTOCK_INLINE void dot_tile(const uint8_t* x, int64_t x_stride,
-                              const UnpackedUnit<kGroup>* unpacked, int64_t group, int32_t* sums) {
+                              const UnpackedUnit<8, kGroup>* unpacked, int64_t group,
+                              int32_t* sums) {
     constexpr int kGroups = kUnit / kGroup;
     const int64_t unit = group / kGroups;
     const int64_t part = group % kGroups;
@@ -63,7 +64,7 @@ PENSTOCK_INLINE void dot_tile(const uint8_t* x, int64_t x_stride,
 // Adds the dots of one group to the running sums, as multiply_panels does. Rows past the block have
 // row pointers that repeat its last.
 template <int kGroup>
-PENSTOCK_INLINE void add_group(const UnpackedUnit<kGroup>* unpacked, int64_t group,
+PENSTOCK_INLINE void add_group(const UnpackedUnit<8, kGroup>* unpacked, int64_t group,
                                const PanelPart& of, const uint8_t* const* row, const int32_t* sums,
                                F32 (&acc)[kTileBlockRows]) {
     constexpr int kGroups = kUnit / kGroup;
@@ -92,7 +93,7 @@ PENSTOCK_INLINE void add_group(const UnpackedUnit<kGroup>* unpacked, int64_t gro
 }
 
 template <int kGroup>
-PENSTOCK_INLINE void multiply_tile_block(const UnpackedUnit<kGroup>* unpacked, int64_t groups,
+PENSTOCK_INLINE void multiply_tile_block(const UnpackedUnit<8, kGroup>* unpacked, int64_t groups,
                                          const PanelPart& of, const uint8_t* x, int64_t x_stride,
                                          int64_t rows, int32_t* sums, LinesAhead& ahead,
                                          F32 (&out)[kTileBlockRows]) {
@@ -156,15 +157,15 @@ PENSTOCK_INLINE void multiply_tiles(const AffineOperands& operands, const Linear
     const int64_t steps =
         ceil_div(row_end - task.row_begin, kTileBlockRows) * ceil_div(groups, kDotTiles);
     const MinimumBuffers minima{workspace.data, linear.depth};
-    auto* unpacked = reinterpret_cast<UnpackedUnit<kGroup>*>(static_cast<uint8_t*>(workspace.data) +
-                                                             minima_workspace_bytes(linear));
+    auto* unpacked = reinterpret_cast<UnpackedUnit<8, kGroup>*>(
+        static_cast<uint8_t*>(workspace.data) + minima_workspace_bytes(linear));
     auto* sums = reinterpret_cast<int32_t*>(unpacked + units);
     const bool minima_apart = kMinimaByTiles<kGroup> && part.stored_minimum;
     for (int64_t panel = task.panel_begin; panel < task.panel_end; ++panel) {
         const uint8_t* data = part.data + panel * part.panel_bytes;
         if (minima_apart)
             sum_minima<kEncoding>(operands, part, data, task.row_begin, row_end, minima);
-        unpack_panel<kEncoding, kGroup>(part, data, units, unpacked);
+        unpack_panel<kEncoding>(part, data, units, unpacked);
         LinesAhead ahead = panels_ahead(task, panel, 1, steps);
         int64_t configured = 0;
         for_tile_blocks(task.row_begin, row_end, [&](int64_t row, int64_t rows) {

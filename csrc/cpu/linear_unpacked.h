@@ -17,77 +17,110 @@
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 
-constexpr bool kUnpacks = kPanelVectors == 1 && !kTiles;
-// Most units that are unpacked at once: with their activations they fill half of a first level.
-constexpr int64_t kMostUnits = 12;
+constexpr bool kUnpacks = !kTiles;
+constexpr int kVectorsBeside = kPanelsBeside * kPanelVectors;
+// What is unpacked at once fills half of a first level.
+constexpr int64_t kUnpackedBytes = 16 * 1024;
+template <int kBits, int kGroup>
+constexpr int64_t kMostUnits =
+    kUnpackedBytes / (kPanelsBeside * static_cast<int64_t>(sizeof(UnpackedUnit<kBits, kGroup>)));
 
 // Whether so many rows repay the unpacking. Intel's processors unpack on the ports that multiply.
-// AMD's do it on others: there it pays only where panels share few rows otherwise.
+// AMD's do it on others: there it pays only where panels share few rows otherwise. With AVX2 it
+// takes twice the instructions.
 template <int kGroup>
 PENSTOCK_INLINE bool unpacking_pays(int64_t rows) {
     if (kBf16Pairs && processor() != Processor::other)
         return kGroup < kUnit && rows >= 32;
-    return rows >= 16;
+    return rows >= (kPanelVectors > 1 && kGroup == kUnit ? 32 : 16);
 }
 
 // What a task has of its own.
-template <int kGroup>
+template <int kBits, int kGroup>
 struct UnpackedBuffers {
-    UnpackedUnit<kGroup> panel[kPanelsBeside][kMostUnits];
-    alignas(64) float sums[kRowBlock][kPanelsBeside][kPanelRows];
+    alignas(64) float sums[kRowBlock][kPanelsBeside * kPanelRows];
+    UnpackedUnit<kBits, kGroup> panel[kPanelsBeside][kMostUnits<kBits, kGroup>];
 };
 
-PENSTOCK_INLINE size_t unpacked_workspace_bytes() {
-    return sizeof(UnpackedBuffers<kUnit / 2>);
+constexpr size_t unpacked_workspace_bytes() {
+    return kRowBlock * kPanelsBeside * kPanelRows * sizeof(float) + kUnpackedBytes;
+}
+static_assert(sizeof(UnpackedBuffers<4, kUnit>) <= unpacked_workspace_bytes());
+static_assert(sizeof(UnpackedBuffers<8, kUnit / 2>) <= unpacked_workspace_bytes());
+
+// Panels beside each other, unpacked.
+template <int kBits, int kGroup>
+using UnpackedPanels = const UnpackedUnit<kBits, kGroup>* const[kPanelsBeside];
+
+// The dots of one group, each with zero * its row's sum: kRows rows times vectors first .. first +
+// kVectors - 1 of the panels that lie beside each other.
+template <int kBits, int kGroup, bool kZero, int group, int first, int kVectors, int kRows>
+PENSTOCK_INLINE void unpacked_dots(const UnpackedPanels<kBits, kGroup>& panel, int64_t unit,
+                                   int32_t zero, const QuantizedUnit* const (&in)[kRows],
+                                   I32 (&dot)[kRows][kVectors]) {
+    using D = Dot<kBits>;
+    constexpr int kSteps = kGroup / 4;
+    constexpr bool kBeginsWithZero = kZero && kDotsAlike; // where sums are those of the dots
+    typename D::Sum sum[kRows][kVectors];
+    unrolled<kSteps>([&](auto s) {
+        constexpr int step = decltype(s)::value, word = group * kSteps + step;
+        typename D::Weight weight[kVectors];
+        unrolled<kVectors>([&](auto p) {
+            constexpr int v = first + decltype(p)::value;
+            weight[p.value] = panel[v / kPanelVectors][unit].quants[word][v % kPanelVectors];
+        });
+        unrolled<kRows>([&](auto m) {
+            const QuantizedUnit& row = in[m.value][unit];
+            const Words values = broadcast_word(row.value + 4 * word);
+            unrolled<kVectors>([&](auto p) {
+                auto& of = sum[m.value][p.value];
+                if constexpr (step == 0 && kBeginsWithZero)
+                    of = zero_sums<kGroup, group>(row, zero);
+                D::template mac<kBeginsWithZero ? 1 : step>(of, weight[p.value], values);
+            });
+        });
+    });
+    unrolled<kRows>([&](auto m) {
+        unrolled<kVectors>([&](auto p) {
+            I32& of = dot[m.value][p.value];
+            of = D::finish(sum[m.value][p.value]);
+            if (kZero && !kBeginsWithZero)
+                of = of + zero_sums<kGroup, group>(in[m.value][unit], zero);
+        });
+    });
 }
 
-#if !defined(PENSTOCK_SIMD_AVX2)
-
 // Adds the products of `units` units to the sums.
-template <int kGroup, bool kMinimum, int kRows>
-PENSTOCK_INLINE void add_units(const UnpackedUnit<kGroup>* const (&panel)[kPanelsBeside],
-                               int64_t units, int32_t zero, const QuantizedUnit* const (&in)[kRows],
-                               F32 (&acc)[kRows][kPanelsBeside]) {
-    using D = Dot<8>;
-    constexpr int kSteps = kGroup / 4;
+template <int kBits, int kGroup, bool kMinimum, int kRows>
+PENSTOCK_INLINE void add_units(const UnpackedPanels<kBits, kGroup>& panel, int64_t units,
+                               int32_t zero, const QuantizedUnit* const (&in)[kRows],
+                               F32 (&acc)[kRows][kVectorsBeside]) {
+    constexpr int kGroups = kUnit / kGroup;
+    constexpr int kVectors = kPanelsBeside == 1 ? Dot<kBits>::kVectors : kVectorsBeside;
     for (int64_t unit = 0; unit < units; ++unit) {
-        unrolled<kUnit / kGroup>([&](auto g) {
-            constexpr int group = decltype(g)::value;
-            I32 dot[kRows][kPanelsBeside];
-            unrolled<kSteps>([&](auto s) {
-                constexpr int step = decltype(s)::value, word = group * kSteps + step;
-                Words weight[kPanelsBeside];
-                for (int j = 0; j < kPanelsBeside; ++j)
-                    weight[j] = load_words(panel[j][unit].quants[word]);
-                unrolled<kRows>([&](auto m) {
-                    const QuantizedUnit& row = in[m.value][unit];
-                    const Words values = broadcast_word(row.value + 4 * word);
-                    for (int j = 0; j < kPanelsBeside; ++j) {
-                        I32& sum = dot[m.value][j];
-                        if constexpr (kMinimum || step > 0) {
-                            D::template mac<step>(sum, weight[j], values);
-                        } else {
-                            sum = zero_sums<kGroup, group>(row, zero);
-                            D::template mac<1>(sum, weight[j], values);
-                        }
-                    }
-                });
-            });
-            F32 scale[kPanelsBeside], minimum[kPanelsBeside];
-            for (int j = 0; j < kPanelsBeside; ++j) {
-                scale[j] = load(panel[j][unit].scale[group]);
+        unrolled<kGroups*(kVectorsBeside / kVectors)>([&](auto i) {
+            constexpr int group = decltype(i)::value % kGroups;
+            constexpr int first = decltype(i)::value / kGroups * kVectors;
+            I32 dot[kRows][kVectors];
+            unpacked_dots<kBits, kGroup, !kMinimum, group, first>(panel, unit, zero, in, dot);
+            F32 scale[kVectors], minimum[kVectors];
+            unrolled<kVectors>([&](auto p) {
+                constexpr int v = first + decltype(p)::value;
+                const auto& from = panel[v / kPanelVectors][unit];
+                scale[p.value] = load(from.scale[group] + v % kPanelVectors * kLanes);
                 if (kMinimum)
-                    minimum[j] = load(panel[j][unit].minimum[group]);
-            }
+                    minimum[p.value] = load(from.minimum[group] + v % kPanelVectors * kLanes);
+            });
             unrolled<kRows>([&](auto m) {
                 const QuantizedUnit& row = in[m.value][unit];
                 const F32 sum_x = broadcast(scaled_sum<kGroup, group>(row));
-                for (int j = 0; j < kPanelsBeside; ++j) {
-                    F32& a = acc[m.value][j];
-                    a = fma(to_float(dot[m.value][j]), broadcast(row.scale) * scale[j], a);
+                unrolled<kVectors>([&](auto p) {
+                    F32& a = acc[m.value][first + p.value];
+                    a = fma(to_float(dot[m.value][p.value]), broadcast(row.scale) * scale[p.value],
+                            a);
                     if (kMinimum)
-                        a = fma(minimum[j], sum_x, a);
-                }
+                        a = fma(minimum[p.value], sum_x, a);
+                });
             });
         });
     }
@@ -95,11 +128,11 @@ PENSTOCK_INLINE void add_units(const UnpackedUnit<kGroup>* const (&panel)[kPanel
 
 // Units [unit, unit + units) of a task's panels [first, first + panels), unpacked, and its rows
 // from `row` on.
-template <int kGroup>
+template <int kBits, int kGroup>
 struct UnpackedProduct {
     const AffineOperands* operands;
     const LinearTask* task;
-    UnpackedBuffers<kGroup>* buffers;
+    UnpackedBuffers<kBits, kGroup>* buffers;
     int64_t first;
     int64_t panels; // at most kPanelsBeside
     int64_t unit = 0;
@@ -110,12 +143,12 @@ struct UnpackedProduct {
     int64_t all_units() const { return operands->linear->depth / kUnit; }
 };
 
-template <int kGroup, bool kMinimum, int kRows>
-void multiply_unpacked_rows(const UnpackedProduct<kGroup>& product) {
+template <int kBits, int kGroup, bool kMinimum, int kRows>
+void multiply_unpacked_rows(const UnpackedProduct<kBits, kGroup>& product) {
     const AffineOperands& operands = *product.operands;
     const PanelPart& part = *product.task->part;
     // Where no panel is left beside, the only one is multiplied twice.
-    const UnpackedUnit<kGroup>* panel[kPanelsBeside];
+    const UnpackedUnit<kBits, kGroup>* panel[kPanelsBeside];
     for (int j = 0; j < kPanelsBeside; ++j)
         panel[j] = product.buffers->panel[j < product.panels ? j : 0];
     const QuantizedUnit* in[kRows];
@@ -125,29 +158,30 @@ void multiply_unpacked_rows(const UnpackedProduct<kGroup>& product) {
     }
     auto* sums = product.buffers->sums + (product.row - product.task->row_begin);
     const bool begins = product.unit == 0;
-    F32 acc[kRows][kPanelsBeside];
+    F32 acc[kRows][kVectorsBeside];
     unrolled<kRows>([&](auto m) {
-        for (int j = 0; j < kPanelsBeside; ++j)
-            acc[m.value][j] = begins ? broadcast(0.0f) : load(sums[m.value][j]);
+        for (int v = 0; v < kVectorsBeside; ++v)
+            acc[m.value][v] = begins ? broadcast(0.0f) : load(sums[m.value] + v * kLanes);
     });
-    add_units<kGroup, kMinimum, kRows>(panel, product.units, -part.zero_point, in, acc);
+    add_units<kBits, kGroup, kMinimum, kRows>(panel, product.units, -part.zero_point, in, acc);
     const bool ends = product.end() == product.all_units();
     for (int m = 0; m < kRows; ++m) {
-        for (int j = 0; j < kPanelsBeside; ++j) {
-            const F32 total[kPanelVectors] = {acc[m][j]};
-            if (!ends)
-                store(sums[m][j], acc[m][j]);
-            else if (j < product.panels)
-                store_panel(*operands.linear, part, product.first + j, total,
-                            operands.out + (product.row + m) * operands.out_stride);
+        for (int v = 0; v < kVectorsBeside && !ends; ++v)
+            store(sums[m] + v * kLanes, acc[m][v]);
+        for (int j = 0; j < product.panels && ends; ++j) {
+            F32 total[kPanelVectors];
+            for (int v = 0; v < kPanelVectors; ++v)
+                total[v] = acc[m][j * kPanelVectors + v];
+            store_panel(*operands.linear, part, product.first + j, total,
+                        operands.out + (product.row + m) * operands.out_stride);
         }
     }
 }
 
 // What is unpacked after the units of a product: those at `from`, or, at the end of a panel, the
 // first ones of the panels that follow.
-template <int kGroup>
-PENSTOCK_INLINE const uint8_t* units_after(const UnpackedProduct<kGroup>& product,
+template <int kBits, int kGroup>
+PENSTOCK_INLINE const uint8_t* units_after(const UnpackedProduct<kBits, kGroup>& product,
                                            const uint8_t* from) {
     if (product.end() < product.all_units())
         return from;
@@ -158,8 +192,8 @@ PENSTOCK_INLINE const uint8_t* units_after(const UnpackedProduct<kGroup>& produc
 }
 
 // All rows of a task with unpacked units, after which those at `from` come.
-template <int kGroup>
-void multiply_unpacked_units(UnpackedProduct<kGroup> product, const uint8_t* from) {
+template <int kBits, int kGroup>
+void multiply_unpacked_units(UnpackedProduct<kBits, kGroup> product, const uint8_t* from) {
     const LinearTask& task = *product.task;
     const int64_t rows = task.row_end - task.row_begin, blocks = ceil_div(rows, kRegisterRows);
     const PanelPart& part = *task.part;
@@ -175,8 +209,9 @@ void multiply_unpacked_units(UnpackedProduct<kGroup> product, const uint8_t* fro
         LinesAhead::step(ahead);
         with_count<kRegisterRows>(end - product.row, [&](auto count) {
             // A panel has minima or a zero point, not both.
-            part.stored_minimum ? multiply_unpacked_rows<kGroup, true, count.value>(product)
-                                : multiply_unpacked_rows<kGroup, false, count.value>(product);
+            part.stored_minimum
+                ? multiply_unpacked_rows<kBits, kGroup, true, count.value>(product)
+                : multiply_unpacked_rows<kBits, kGroup, false, count.value>(product);
         });
     }
 }
@@ -186,35 +221,28 @@ template <Encoding kEncoding, int kGroup>
 PENSTOCK_INLINE void multiply_unpacked(const AffineOperands& operands, const LinearTask& task,
                                        Workspace& workspace) {
     const PanelPart& part = *task.part;
-    auto& buffers = *static_cast<UnpackedBuffers<kGroup>*>(workspace.data);
+    constexpr int kBits = kUnpackedBits<kEncoding>;
+    auto& buffers = *static_cast<UnpackedBuffers<kBits, kGroup>*>(workspace.data);
     for (int64_t first = task.panel_begin; first < task.panel_end; first += kPanelsBeside) {
         const int64_t left = task.panel_end - first;
-        UnpackedProduct<kGroup> product{&operands, &task, &buffers, first,
-                                        left < kPanelsBeside ? left : kPanelsBeside};
+        UnpackedProduct<kBits, kGroup> product{&operands, &task, &buffers, first,
+                                               left < kPanelsBeside ? left : kPanelsBeside};
         const int64_t all = product.all_units();
         const int64_t each = part.scale_form == ScaleForm::two_level
                                  ? kUnitsPerSuper
-                                 : ceil_div(all, ceil_div(all, kMostUnits));
+                                 : ceil_div(all, ceil_div(all, kMostUnits<kBits, kGroup>));
         const uint8_t* from[kPanelsBeside];
         for (int64_t j = 0; j < product.panels; ++j)
             from[j] = part.data + (first + j) * part.panel_bytes;
         for (; product.unit < all; product.unit += each) {
             product.units = product.unit + each < all ? each : all - product.unit;
             for (int64_t j = 0; j < product.panels; ++j) {
-                from[j] =
-                    unpack_panel<kEncoding, kGroup>(part, from[j], product.units, buffers.panel[j]);
+                from[j] = unpack_panel<kEncoding>(part, from[j], product.units, buffers.panel[j]);
             }
             multiply_unpacked_units(product, from[0]);
         }
     }
 }
-
-#else
-
-template <Encoding kEncoding, int kGroup>
-PENSTOCK_INLINE void multiply_unpacked(const AffineOperands&, const LinearTask&, Workspace&) {}
-
-#endif
 
 } // namespace
 } // namespace penstock::cpu::PENSTOCK_LEVEL

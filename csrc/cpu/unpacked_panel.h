@@ -1,5 +1,5 @@
-// An affine panel unpacked to bytes and float32 scales, once for many rows. Included by the
-// products that use it, at levels whose vectors are as wide as a panel.
+// An affine panel unpacked to what products multiply and float32 scales, once for many rows.
+// Included by the products that use it.
 #pragma once
 
 #include "cpu/linear_minima.h"
@@ -8,30 +8,29 @@
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 
-// A unit: quants in words of 4 k, as products take them; scales and minima of its groups.
-template <int kGroup>
+// Of the quants of an encoding that are unpacked.
+template <Encoding kEncoding>
+constexpr int kUnpackedBits = kDotsAlike ? 8 : quant_bits(kEncoding);
+
+// A unit: quants in words of 4 k, as Dot<kBits> takes them; scales and minima of its groups.
+template <int kBits, int kGroup>
 struct UnpackedUnit {
     static constexpr int kGroups = kUnit / kGroup;
-    alignas(64) uint8_t quants[kUnit / 4][4 * kPanelRows];
+    alignas(64) typename Dot<kBits>::Weight quants[kUnit / 4][kPanelVectors];
     alignas(64) float scale[kGroups][kPanelRows];
     alignas(64) float minimum[kGroups][kPanelRows]; // unset where there are none, or tiles sum them
 };
 
 // Of a panel of any group.
 PENSTOCK_INLINE size_t unpacked_panel_bytes(int64_t depth) {
-    return static_cast<size_t>(depth / kUnit) * sizeof(UnpackedUnit<kUnit / 2>);
-}
-
-PENSTOCK_INLINE void store_words(uint8_t* to, const Words& words) {
-    std::memcpy(to, &words, sizeof words);
+    return static_cast<size_t>(depth / kUnit) * sizeof(UnpackedUnit<8, kUnit / 2>);
 }
 
 // Unpacks `units` units that lie at `panel`, the first of all or of a super scale. Returns where
 // the next ones lie.
-template <Encoding kEncoding, int kGroup>
+template <Encoding kEncoding, int kBits, int kGroup>
 PENSTOCK_INLINE const uint8_t* unpack_panel(const PanelPart& part, const uint8_t* panel,
-                                            int64_t units, UnpackedUnit<kGroup>* to) {
-    static_assert(kGroup > 0 && kPanelVectors == 1);
+                                            int64_t units, UnpackedUnit<kBits, kGroup>* to) {
     constexpr int kGroups = kUnit / kGroup;
     using Scales = PanelScales<kGroups>;
     const ScaleForm form = part.scale_form;
@@ -47,13 +46,17 @@ PENSTOCK_INLINE const uint8_t* unpack_panel(const PanelPart& part, const uint8_t
         panel = Scales::read(scales, form, panel);
         if (minimum)
             panel = Scales::read(minima, form, panel);
-        unrolled<kGroups>([&](auto g) {
-            store(to->scale[g.value], scales.value[g.value][0]);
-            if (minimum && !kMinimaByTiles<kGroup>)
-                store(to->minimum[g.value], minima.value[g.value][0]);
-        });
-        unrolled<kUnit / 4>([&](auto s) {
-            store_words(to->quants[s.value], step_words<kEncoding, decltype(s)::value, 0>(panel));
+        unrolled<kPanelVectors>([&](auto p) {
+            constexpr int v = decltype(p)::value;
+            unrolled<kGroups>([&](auto g) {
+                store(to->scale[g.value] + v * kLanes, scales.value[g.value][v]);
+                if (minimum && !kMinimaByTiles<kGroup>)
+                    store(to->minimum[g.value] + v * kLanes, minima.value[g.value][v]);
+            });
+            unrolled<kUnit / 4>([&](auto s) {
+                to->quants[s.value][v] =
+                    Dot<kBits>::prepare(step_words<kEncoding, decltype(s)::value, v>(panel));
+            });
         });
         panel += quant_bytes(kEncoding);
     }
