@@ -10,6 +10,8 @@ ARGS ?=
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 NATIVE := $(shell find csrc CMakeLists.txt -type f 2>/dev/null)
+# An editable install knows its packages by name: a further one must be installed to be found.
+PACKAGES := $(shell find python kernels -name __init__.py)
 
 .PHONY: serve run setup test test-fast lint format bench wheel clean help
 
@@ -27,7 +29,7 @@ setup: $(VENV)/.dev  ## Everything that development needs, into .venv
 # What a server needs: no torch, no test tools, kernels for this processor only. The pip that Debian
 # 12 and Ubuntu 22.04 bring is too old to pass options on to a build. Compiled here, since many
 # containers forbid Python to write bytecode, and each start would compile all sources again.
-$(VENV)/.runtime: pyproject.toml $(NATIVE)
+$(VENV)/.runtime: pyproject.toml $(NATIVE) $(PACKAGES)
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check 'pip>=23.1'
 	$(BIN)/pip install -q --disable-pip-version-check -e . -C cmake.define.PENSTOCK_LEVELS=host

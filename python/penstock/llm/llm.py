@@ -1,0 +1,261 @@
+"""The class `LLM`.
+
+One background thread runs an asyncio loop with the turn loop in it, and the engine has a thread of
+its own; the methods here hand requests over and wait. They may be called from any thread, and the
+`async` ones from any asyncio loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.adapters.errors import AdapterRefused
+from penstock.adapters.registry import LoadedAdapter
+from penstock.config import EngineSettings
+from penstock.config.limits import check_engine
+from penstock.dialog import AdapterGeneration, EmbeddingRequest, Event, GenerateRequest, RunFailed
+from penstock.dialog.fold import Answer, FailedRun, Fold
+from penstock.engine.adapter_host import AdapterHost, LoadOrder
+from penstock.generation.embeddings import MAX_INPUTS
+from penstock.llm.host import Host, start_host
+from penstock.llm.loop_thread import LoopThread
+from penstock.llm.requests import (
+    ChatMessage,
+    Options,
+    Prompt,
+    as_prompts,
+    chat_request,
+    completion_requests,
+    single_request,
+    typed,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class LLM:
+    """A loaded model. Close it, or use it in a `with` statement.
+
+    `model`: a path, a hub id or a name of the catalogue; `settings`: fields of `EngineSettings`,
+    such as `lora=LoraSettings()` for adapters. Raises ModelError, and SettingsError for a setting
+    of another type or out of range.
+
+    All methods take the keywords of `Options`. A request that cannot be served raises a
+    `ServiceError` (`InvalidRequest`, `FailedRun`) with code and field.
+    """
+
+    def __init__(self, model: str | Path = EngineSettings().model, **settings: Any) -> None:  # noqa: B008
+        checked = EngineSettings(model=os.fspath(model), **settings)
+        check_engine(checked)
+        self._open(lambda: start_host(checked))
+
+    @classmethod
+    def hosted(cls, start: Callable[[], Awaitable[Host]]) -> LLM:
+        """An LLM over a host of the caller's making; `start` runs in the background loop."""
+        llm = cls.__new__(cls)
+        llm._open(start)
+        return llm
+
+    def _open(self, start: Callable[[], Awaitable[Host]]) -> None:
+        self._thread = LoopThread()
+        weakref.finalize(self, self._thread.stop).atexit = False  # the thread sees to that
+        try:
+            self._host = self._thread.wait(self._thread.open(start))
+        except BaseException:
+            self.close()
+            raise
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], **options: Unpack[Options]
+    ) -> list[Answer]:
+        """Continue raw prompts: text or token ids. One answer a prompt, in their order."""
+        return self.run(completion_requests(prompts, options))
+
+    def chat(self, messages: Sequence[ChatMessage], **options: Unpack[Options]) -> Answer:
+        """Answer a conversation: `Message`s, or dictionaries with role and content."""
+        return self.run([chat_request(messages, options)])[0]
+
+    def stream(
+        self, given: str | Sequence[ChatMessage], **options: Unpack[Options]
+    ) -> Iterator[Event]:
+        """The events of an answer as they happen, to a prompt or a conversation. Closing the
+        iterator early aborts the answer."""
+        return self.events(single_request(given, options))
+
+    def run(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
+        """Answer requests together; the engine batches them. The first failure ends them all."""
+        return self._thread.wait(self._answer_all([typed(request) for request in requests]))
+
+    def events(self, request: GenerateRequest) -> Iterator[Event]:
+        """The events of one request, RunEnded last."""
+        inbox: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        pump = self._thread.submit(self._pump(typed(request), inbox.put))
+        pump.add_done_callback(lambda _: inbox.put(None))
+        try:
+            while (event := inbox.get()) is not None:
+                yield _unless_failed(event)
+            self._thread.result(pump)
+        finally:
+            pump.cancel()
+
+    async def agenerate(
+        self, prompts: Prompt | Sequence[Prompt], **options: Unpack[Options]
+    ) -> list[Answer]:
+        """As `generate`."""
+        return await self.arun(completion_requests(prompts, options))
+
+    async def achat(self, messages: Sequence[ChatMessage], **options: Unpack[Options]) -> Answer:
+        """As `chat`."""
+        return (await self.arun([chat_request(messages, options)]))[0]
+
+    def astream(
+        self, given: str | Sequence[ChatMessage], **options: Unpack[Options]
+    ) -> AsyncIterator[Event]:
+        """As `stream`."""
+        return self.aevents(single_request(given, options))
+
+    async def arun(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
+        """As `run`; cancelling it aborts the answers."""
+        return await self._thread.wait_async(
+            self._answer_all([typed(request) for request in requests])
+        )
+
+    async def aevents(self, request: GenerateRequest) -> AsyncIterator[Event]:
+        """As `events`."""
+        loop = asyncio.get_running_loop()
+        inbox: asyncio.Queue[Event | None] = asyncio.Queue()
+
+        def put(event: Event | None) -> None:
+            with suppress(RuntimeError):  # the caller's loop is gone, and with it the reader
+                loop.call_soon_threadsafe(inbox.put_nowait, event)
+
+        pump = self._thread.submit(self._pump(typed(request), put))
+        pump.add_done_callback(lambda _: put(None))
+        try:
+            while (event := await inbox.get()) is not None:
+                yield _unless_failed(event)
+            self._thread.result(pump)
+        finally:
+            pump.cancel()
+
+    def embed(
+        self,
+        inputs: Prompt | Sequence[Prompt],
+        *,
+        truncate: bool = False,
+        adapter: str | AdapterGeneration | None = None,
+    ) -> npt.NDArray[np.float32]:
+        """Vectors [inputs, width] of texts or token ids, by an embedding model. `truncate` keeps
+        the start of what is too long, which is an error otherwise."""
+        return self._thread.wait(self._embed(inputs, truncate, adapter))
+
+    async def aembed(
+        self,
+        inputs: Prompt | Sequence[Prompt],
+        *,
+        truncate: bool = False,
+        adapter: str | AdapterGeneration | None = None,
+    ) -> npt.NDArray[np.float32]:
+        """As `embed`; cancelling it aborts what is not computed yet."""
+        return await self._thread.wait_async(self._embed(inputs, truncate, adapter))
+
+    def load_adapter(
+        self,
+        alias: str,
+        folder: str | Path,
+        *,
+        replace: bool = False,
+        expected_generation: str | None = None,
+        pinned: bool = False,
+    ) -> LoadedAdapter:
+        """Load a PEFT folder as the adapter `alias`, or put it in the place of the one that is
+        called so; with `expected_generation` only if that is still this one. A `pinned` one stays
+        in memory. Raises AdapterRefused; one load goes on at a time."""
+        order = LoadOrder(
+            alias, str(folder), replace, expected_generation, pinned=pinned, rooted=False
+        )
+        return self._thread.wait(self._adapters().load(order))
+
+    def unload_adapter(self, alias: str, expected_generation: str | None = None) -> LoadedAdapter:
+        """Forget an adapter; answers that use it go on. Raises AdapterRefused."""
+        return self._thread.wait(self._adapters().unload(alias, expected_generation))
+
+    def adapters(self) -> tuple[LoadedAdapter, ...]:
+        """The adapters that are loaded, () without a LoRA runtime."""
+        return self._host.adapters.adapters if self._host.adapters is not None else ()
+
+    def close(self) -> None:
+        """Abort what runs, and free the model. May be called again, and from any thread."""
+        self._thread.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _adapters(self) -> AdapterHost:
+        if self._host.adapters is None:
+            raise AdapterRefused(
+                "lora_runtime_unavailable",
+                "this LLM has no dynamic LoRA runtime; give it lora=LoraSettings()",
+            )
+        return self._host.adapters
+
+    async def _answer_all(self, requests: Sequence[GenerateRequest]) -> list[Answer]:
+        widest = max((request.num_sequences for request in requests), default=1)
+        # Twice what runs at once keeps the engine busy and its queue short.
+        slots = asyncio.Semaphore(max(1, 2 * self._host.max_seqs // max(1, widest)))
+
+        async def answer(request: GenerateRequest) -> Answer:
+            fold = Fold()
+            async with slots, aclosing(self._host.loop.run(request)) as events:
+                async for event in events:
+                    fold.add(event)
+            return fold.answer
+
+        tasks = [asyncio.ensure_future(answer(request)) for request in requests]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _embed(
+        self,
+        inputs: Prompt | Sequence[Prompt],
+        truncate: bool,
+        adapter: str | AdapterGeneration | None,
+    ) -> npt.NDArray[np.float32]:
+        given = tuple(p if isinstance(p, str) else tuple(p) for p in as_prompts(inputs))
+        requests = [
+            typed(EmbeddingRequest(given[at : at + MAX_INPUTS], adapter=adapter, truncate=truncate))
+            for at in range(0, len(given), MAX_INPUTS)
+        ]
+        answers = [await self._host.loop.embed(request) for request in requests]
+        width = answers[0].width if answers else 0
+        data = b"".join(answer.vectors for answer in answers)
+        return np.frombuffer(data, "<f4").reshape(len(given), width)
+
+    async def _pump(self, request: GenerateRequest, put: Callable[[Event], None]) -> None:
+        async with aclosing(self._host.loop.run(request)) as events:
+            async for event in events:
+                put(event)
+
+
+def _unless_failed(event: Event) -> Event:
+    if isinstance(event, RunFailed):
+        raise FailedRun(event)
+    return event

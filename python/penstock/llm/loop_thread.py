@@ -1,0 +1,113 @@
+"""An asyncio loop for callers that have none, or another one."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
+
+from penstock.base.errors import Unavailable
+from penstock.llm.host import Host
+
+_T = TypeVar("_T")
+log = logging.getLogger(__name__)
+
+
+class LoopThread:
+    """An asyncio loop in a thread of its own, and the host that lives in it. It ends with the
+    interpreter at the latest: native code must not return into one that is gone."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._host: Host | None = None
+        self._pid = os.getpid()
+        self._gate = threading.RLock()  # nothing is submitted behind `_end`
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="penstock-llm", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    async def open(self, start: Callable[[], Awaitable[Host]]) -> Host:
+        """Start the host, which is closed with this loop."""
+        self._host = await start()
+        return self._host
+
+    def submit(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Run a coroutine in the loop. Raises Unavailable once stopped, and in a forked process,
+        which has no such thread."""
+        if not self._is_here():
+            work.close()
+            raise Unavailable("this LLM belongs to another process; open one here")
+        with self._gate:
+            if self._stopping:
+                work.close()
+                raise Unavailable("this LLM is closed")
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine and wait for it; an interrupt of the caller cancels it."""
+        future = self.submit(work)
+        try:
+            return self.result(future)
+        finally:
+            future.cancel()
+
+    async def wait_async(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """As `wait`, for a caller with a loop of its own."""
+        future = self.submit(work)
+        try:
+            await asyncio.wait([asyncio.wrap_future(future)])
+            return self.result(future)
+        finally:
+            future.cancel()
+
+    def result(self, future: Future[_T]) -> _T:
+        """What came of work that only `close` may have cancelled: then it raises Unavailable."""
+        try:
+            return future.result()
+        except CancelledError:
+            raise Unavailable("this LLM is closed") from None
+
+    def stop(self) -> None:
+        """Cancel what runs, close the host, end the thread; all of it later, as a garbage collector
+        may call this in a thread that is to end. Harmless twice."""
+        if not self._is_here():
+            return
+        with self._gate:
+            if not self._stopping:
+                self._stopping = True
+                asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+
+    def close(self) -> None:
+        """Stop, and return when all has ended."""
+        self.stop()
+        if self._is_here() and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _is_here(self) -> bool:
+        """Whether this is the process of the thread; asked before the gate, which another thread
+        may have held when this process was forked."""
+        return os.getpid() == self._pid
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
+        atexit.unregister(self.close)
+
+    async def _end(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            if self._host is not None:
+                await self._host.close()
+        except Exception:  # the loop's outermost coroutine: nobody else would hear of it
+            log.exception("the model was not closed")
+        finally:
+            self._loop.stop()

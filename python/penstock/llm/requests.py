@@ -1,0 +1,105 @@
+"""The requests that the methods of an `LLM` make of their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypedDict, TypeVar, cast
+
+import msgspec
+
+from penstock.base.errors import InvalidRequest
+from penstock.dialog import (
+    AdapterGeneration,
+    Constraint,
+    EmbeddingRequest,
+    FunctionTool,
+    GenerateRequest,
+    Limits,
+    Message,
+    ReasoningPolicy,
+    Sampling,
+    Text,
+    ToolPolicy,
+)
+
+Prompt: TypeAlias = str | Sequence[int]
+ChatMessage: TypeAlias = Message | dict[str, str]
+_R = TypeVar("_R", GenerateRequest, EmbeddingRequest)
+
+
+class Options(TypedDict, total=False):
+    """What all methods take beside prompt or messages; see `GenerateRequest`."""
+
+    sampling: Sampling
+    max_tokens: int | None
+    stop: str | Sequence[str]
+    n: int
+    top_logprobs: int | None
+    ignore_eos: bool
+    reasoning: ReasoningPolicy
+    tools: Sequence[FunctionTool]
+    tool_policy: ToolPolicy
+    constraint: Constraint | None
+    adapter: str | AdapterGeneration | None
+
+
+def typed(request: _R) -> _R:
+    """The request with every field of its declared type. Raises InvalidRequest."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(request), type(request))
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def completion_requests(
+    prompts: Prompt | Sequence[Prompt], options: Options
+) -> list[GenerateRequest]:
+    """One request for each prompt. Raises TypeError for an unknown option."""
+    common = _options(options)
+    return [
+        GenerateRequest(prompt=prompt if isinstance(prompt, str) else tuple(prompt), **common)
+        for prompt in as_prompts(prompts)
+    ]
+
+
+def as_prompts(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
+    """One prompt or several, as several."""
+    single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+    return cast("Sequence[Prompt]", [prompts] if single else prompts)
+
+
+def chat_request(messages: Sequence[ChatMessage], options: Options) -> GenerateRequest:
+    """A request to answer a conversation. Raises InvalidRequest for a dictionary that is not a
+    message, and TypeError for an unknown option."""
+    return GenerateRequest(messages=tuple(map(_message, messages)), **_options(options))
+
+
+def single_request(given: str | Sequence[ChatMessage], options: Options) -> GenerateRequest:
+    """A request for a prompt or for a conversation. Raises as `chat_request` does."""
+    if isinstance(given, str):
+        return GenerateRequest(prompt=given, **_options(options))
+    return chat_request(given, options)
+
+
+def _message(message: ChatMessage) -> Message:
+    if isinstance(message, Message):
+        return message
+    fields: Any = message if isinstance(message, dict) else {}
+    role, content = fields.get("role"), fields.get("content")
+    if set(fields) != {"role", "content"} or not isinstance(content, str):
+        raise InvalidRequest("a message has a role and a text content", field="messages")
+    return Message(role, (Text(content),))
+
+
+def _options(options: Options) -> dict[str, Any]:
+    """Keyword options as fields of GenerateRequest. Raises TypeError for an unknown one."""
+    unknown = set(options) - Options.__optional_keys__
+    if unknown:
+        raise TypeError(f"unknown option {sorted(unknown)[0]!r}")
+    fields: dict[str, Any] = {**options}
+    fields["limits"] = Limits(max_tokens=fields.pop("max_tokens", None))
+    if "tools" in fields:
+        fields["tools"] = tuple(fields["tools"])
+    stop = fields.get("stop", ())
+    fields["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+    return fields
