@@ -49,8 +49,17 @@ class Draft:
         complete = end == len(sequence.tokens) and scores == sequence.unscored
         samples = complete and end < sequence.known_limit
         assert samples or not guess
-        chunk = Chunk(sequence.row, start, length, samples, guess, first if scores else 0, scores)
-        self.chunks.append(chunk)
+        self.chunks.append(
+            Chunk(
+                row=sequence.row,
+                start=start,
+                length=length,
+                samples=samples,
+                draft=guess,
+                score_from=first if scores else 0,
+                num_scores=scores,
+            )
+        )
         self.score_room -= scores
         self.work.append(sequence)
         self.num_guessed += len(guess)

@@ -41,14 +41,10 @@ class Harvest:
         if scored:
             sequence.next_score += len(scored)
             self._tell(sequence, progress, scored=scored)
-        if not drawn:
-            known = len(sequence.tokens)
-            complete = chunk.start + chunk.length == known == sequence.known_limit
-            return (
-                complete
-                and not sequence.unscored
-                and self._tell(sequence, progress, finish="length")
-            )
+        if not drawn:  # a prompt that has no answer is over when it is computed and scored
+            if chunk.start + chunk.length < sequence.known_limit or sequence.unscored:
+                return False
+            return self._tell(sequence, progress, finish="length")
         sequence.decoding = True
         if chunk.draft:
             self._learn(sequence, len(chunk.draft), len(drawn) - 1)

@@ -11,6 +11,7 @@ Since admission is in order of arrival and the newest is preempted first, `runni
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from itertools import groupby
 from operator import attrgetter
@@ -131,17 +132,17 @@ class Scheduler:
         queued = len(self._waiting) + len(self._held)
         self._bound.check(group, queued, len(self._free_rows))
         sequence = Sequence(
-            id,
-            token_ids,
-            sampling,
-            seed,
-            known_limit,
-            stop_token_ids,
-            top_logprobs,
-            cache_salt,
-            prompt_logprobs,
-            adapter,
-            group,
+            id=id,
+            tokens=array("i", token_ids),
+            sampling=sampling,
+            seed=seed,
+            known_limit=known_limit,
+            stop_token_ids=stop_token_ids,
+            top_logprobs=top_logprobs,
+            prompt_logprobs=prompt_logprobs,
+            salt=cache_salt,
+            adapter=adapter,
+            group=group,
         )
         self._sequences[id] = sequence
         self._bound.enter(group)
@@ -281,15 +282,15 @@ class Scheduler:
         saves, restores, awaits = self._cache.tier.take_plans()
         releases, self._releases = tuple(self._releases), []
         return StepPlan(
-            self._step,
-            releases,
-            tuple(draft.admissions),
-            tuple(draft.blocks),
-            tuple(draft.chunks),
-            tuple(draft.forced),
-            saves,
-            restores,
-            max(awaits, draft.awaits),
+            step=self._step,
+            releases=releases,
+            admissions=tuple(draft.admissions),
+            blocks=tuple(draft.blocks),
+            chunks=tuple(draft.chunks),
+            forced=tuple(draft.forced),
+            saves=saves,
+            restores=restores,
+            awaits=max(awaits, draft.awaits),
         )
 
     def _flies(self, sequence: Sequence) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
@@ -34,6 +35,7 @@ class Progress(msgspec.Struct, frozen=True):
     scored: tuple[Scored, ...] = ()
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Sequence:
     """One request. Known tokens are the prompt and what was drawn; computed ones are those whose
     keys and values are in its blocks. 0 <= computed < known, always, until nothing is left to draw.
@@ -50,79 +52,39 @@ class Sequence:
     awaited, to be there. `group`: of the requests that are admitted together, "" for none.
     """
 
-    __slots__ = (
-        "aborted",
-        "adapter",
-        "adapter_slot",
-        "blocks",
-        "cached_tokens",
-        "computed",
-        "decoding",
-        "group",
-        "guide",
-        "id",
-        "keys",
-        "known_limit",
-        "next_score",
-        "prompt_logprobs",
-        "prompt_tokens",
-        "published",
-        "reported",
-        "restored_by",
-        "row",
-        "salt",
-        "sampling",
-        "seed",
-        "speculation",
-        "stop_token_ids",
-        "tokens",
-        "top_logprobs",
-        "unreported",
-        "unsent",
-    )
+    id: str
+    tokens: array[int]
+    sampling: Sampling
+    seed: int
+    known_limit: int
+    stop_token_ids: frozenset[int]
+    top_logprobs: int | None
+    prompt_logprobs: int | None
+    salt: bytes
+    adapter: str
+    group: str
 
-    def __init__(
-        self,
-        id: str,
-        token_ids: tuple[int, ...],
-        sampling: Sampling,
-        seed: int,
-        known_limit: int,
-        stop_token_ids: frozenset[int],
-        top_logprobs: int | None,
-        salt: bytes,
-        prompt_logprobs: int | None = None,
-        adapter: str = "",
-        group: str = "",
-    ) -> None:
-        self.id = id
-        self.group = group
-        self.adapter = adapter
-        self.adapter_slot = NO_ADAPTER
-        self.tokens = array("i", token_ids)
-        self.prompt_tokens = len(token_ids)
-        self.sampling = sampling
-        self.seed = seed
-        self.known_limit = known_limit
-        self.stop_token_ids = stop_token_ids
-        self.top_logprobs = top_logprobs
-        self.salt = salt
-        self.prompt_logprobs = prompt_logprobs
-        self.next_score = 0 if prompt_logprobs is not None else len(token_ids) - 1
-        self.row = -1
-        self.computed = 0
-        self.blocks: list[int] = []
-        self.keys: list[bytes] = []
-        self.published = 0
-        self.restored_by = 0
-        self.cached_tokens: int | None = None
-        self.reported = False
-        self.aborted = False
-        self.decoding = False
-        self.guide: Guide | None = None
-        self.speculation: Speculation | None = None
-        self.unreported: list[int] = []
-        self.unsent = 0
+    adapter_slot: int = NO_ADAPTER
+    prompt_tokens: int = field(init=False)
+    next_score: int = field(init=False)
+    row: int = -1
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    published: int = 0
+    restored_by: int = 0
+    cached_tokens: int | None = None
+    reported: bool = False
+    aborted: bool = False
+    decoding: bool = False
+    guide: Guide | None = None
+    speculation: Speculation | None = None
+    unreported: list[int] = field(default_factory=list)
+    unsent: int = 0
+
+    def __post_init__(self) -> None:
+        self.prompt_tokens = len(self.tokens)
+        self.next_score = 0 if self.prompt_logprobs is not None else self.prompt_tokens - 1
 
     @property
     def unscored(self) -> int:
