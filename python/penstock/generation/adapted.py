@@ -1,17 +1,15 @@
-"""A run with an adapter: which generation it uses is settled when the engine takes it."""
+"""How a run opens: which generation of an adapter it uses is settled when the engine takes it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from typing import Final
-
-import msgspec
 
 from penstock.adapters.live import NOT_FOUND, LiveAdapters
 from penstock.base.errors import ServiceError
-from penstock.dialog import AdapterGeneration, Event, RunStarted
+from penstock.dialog import AdapterGeneration, Event
 
 REFUSAL_S: Final = 1.0
 """Longer than a step, between which an engine hears."""
@@ -19,18 +17,23 @@ REFUSAL_S: Final = 1.0
 Batches = AsyncGenerator[list[Event], None]
 
 
-async def adapted(
+@asynccontextmanager
+async def opened_batches(
     adapters: LiveAdapters,
-    wanted: str | AdapterGeneration,
-    started: RunStarted,
-    open_batches: Callable[[str], Batches],
-) -> Batches:
-    """`started`, with the generation that is used, and what `open_batches` makes with it.
+    wanted: str | AdapterGeneration | None,
+    open_batches: Callable[[str | None], Batches],
+) -> AsyncIterator[tuple[str | None, Batches]]:
+    """The generation that is used, None for the base model, and what `open_batches` makes with it,
+    which is closed with the block.
 
     An alias may be switched after it was looked up and before the engine has the request: then the
     engine has freed the old generation, nothing has been generated, and the new one is taken. So
-    `started` waits for the first batch, for a moment: an engine that refuses does so at once.
+    the block begins after the first batch, or a moment: an engine that refuses does so at once.
     """
+    if wanted is None:
+        async with aclosing(open_batches(None)) as batches:
+            yield None, batches
+        return
     generation = adapters.resolve(wanted)
     while True:
         async with aclosing(open_batches(generation)) as batches:
@@ -38,15 +41,19 @@ async def adapted(
             try:
                 await asyncio.wait((first,), timeout=REFUSAL_S)
                 if not _stale(first):
-                    yield [msgspec.structs.replace(started, adapter_generation=generation)]
-                    yield await first
-                    async for events in batches:
-                        yield events
+                    async with aclosing(_resumed(first, batches)) as resumed:
+                        yield generation, resumed
                     return
             finally:
                 first.cancel()
                 await asyncio.wait((first,))
         generation = await adapters.resolve_again(wanted, generation)
+
+
+async def _resumed(first: asyncio.Future[list[Event]], batches: Batches) -> Batches:
+    yield await first
+    async for events in batches:
+        yield events
 
 
 def _stale(first: asyncio.Future[list[Event]]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from typing import Final
 
 import msgspec
@@ -17,7 +16,7 @@ from penstock.base.ids import new_id
 from penstock.dialog import Event, GenerateRequest, Outlet, RunEnded, RunStarted, Sampling
 from penstock.engine.protocol import Engine
 from penstock.engine.types import Grammar, TokenRequest
-from penstock.generation.adapted import Batches, adapted
+from penstock.generation.adapted import Batches, opened_batches
 from penstock.generation.answer_grammars import AnswerGrammars
 from penstock.generation.breakers import Breakers
 from penstock.generation.chat_form import chat_form
@@ -110,14 +109,7 @@ class Generator:
         sampling = await self._sampling(request.sampling)
         forms = [self._forms.of(request, prompt.token_ids) for prompt in prompts]
         grammar = await self._grammars.of(request, forms[0])
-        num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
-        info = self._engine.info
-        started = RunStarted(
-            request.model or info.model_id,
-            int(time.time()),
-            num_prompt_tokens,
-            fingerprint=f"penstock-{__version__}-{info.fingerprint}",
-        )
+        started = self._started(request, prompts)
         per_prompt = request.best_of or request.n
         calls = self._token_requests(request, prompts, per_prompt, sampling, grammar)
         choices = [
@@ -125,16 +117,13 @@ class Generator:
             for index in range(len(calls))
         ]
 
-        def open_batches(generation: str) -> Batches:
-            adapted_calls = [_with_adapter(call, generation) for call in calls]
-            return self._batches(request, adapted_calls, choices, outlet)
+        def open_batches(generation: str | None) -> Batches:
+            own = calls if generation is None else [_with_adapter(c, generation) for c in calls]
+            return self._batches(request, own, choices, outlet)
 
-        if request.adapter is None:
-            yield started
-            opened = self._batches(request, calls, choices, outlet)
-        else:
-            opened = adapted(self._adapters, request.adapter, started, open_batches)
-        async with aclosing(opened) as batches:
+        opened = opened_batches(self._adapters, request.adapter, open_batches)
+        async with opened as (generation, batches):
+            yield msgspec.structs.replace(started, adapter_generation=generation)
             async for events in batches:
                 for event in events:
                     yield event
@@ -156,6 +145,15 @@ class Generator:
                 field=error.field,
             ) from None
         return sum(len(prompt.token_ids) for prompt in prompts)
+
+    def _started(self, request: GenerateRequest, prompts: Sequence[Prompt]) -> RunStarted:
+        info = self._engine.info
+        return RunStarted(
+            model=request.model or info.model_id,
+            created=int(time.time()),
+            prompt_tokens=sum(len(prompt.token_ids) for prompt in prompts),
+            fingerprint=f"penstock-{__version__}-{info.fingerprint}",
+        )
 
     def _batches(
         self,
