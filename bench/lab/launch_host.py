@@ -132,7 +132,14 @@ def measure(kind: str, shape: Shape, folder: Path, checkpoint: Path, rounds: int
     model = load_model(files_at(checkpoint, checkpoint.name), "auto")
     extents = CacheExtents(shape.layers, 64, shape.kv_heads, BLOCK, shape.head_dim)
     with _copying():
-        placed = DeviceModel(model, _ops(kind, folder), extents, torch.bfloat16, ROWS, CONTEXT)
+        placed = DeviceModel(
+            model,
+            _ops(kind, folder),
+            extents,
+            torch.bfloat16,
+            max_rows=ROWS,
+            context_tokens=CONTEXT,
+        )
     inputs = _inputs(4 * ROWS)
     with torch.inference_mode():
         launches, called = _launches(lambda: placed.logits(inputs, one_token=False))

@@ -107,7 +107,9 @@ def test_steps_take_what_the_formula_says(
     plan = plan_device_memory(model.spec, 0, SETTINGS, 140 << 30, sizes_up_to(ROWS))
     extents = CacheExtents(2, 8, shape.kv_heads, BLOCK, shape.head_dim)
     with LiveBytes() as live:
-        placed = DeviceModel(model, MetaOps(dense), extents, torch.bfloat16, ROWS, CONTEXT)
+        placed = DeviceModel(
+            model, MetaOps(dense), extents, torch.bfloat16, max_rows=ROWS, context_tokens=CONTEXT
+        )
         *prompts, decode = _peaks(placed, live)
     taken = placed.work_bytes + max(prompts)
     # Of experts the formula counts what goes into and comes out of both products at once.

@@ -95,12 +95,12 @@ class GpuRuntime:
         self._rows = RowTable(max_seqs, info.context_tokens, info.block_tokens)
         self._packer = StepPacker(
             self._rows,
-            max_seqs,
-            most_rows,
-            step_tokens,
-            max_blocks,
-            info.block_tokens,
-            0 if self._adapters is None else self._adapters.capacity,
+            max_seqs=max_seqs,
+            max_chunks=most_rows,
+            step_tokens=step_tokens,
+            max_blocks=max_blocks,
+            block_tokens=info.block_tokens,
+            num_slots=0 if self._adapters is None else self._adapters.capacity,
         )
         self._link = Link(self._device, self._packer.most_words)
         self._device_rows = DeviceRows(

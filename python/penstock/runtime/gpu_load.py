@@ -155,50 +155,64 @@ def place(
 ) -> GpuRuntime:
     """The runtime of a model, or of this rank's shard of one, with the sizes of `memory`, on the
     device of `ops`."""
-    shape = memory.cache
-    extents = CacheExtents(
-        shape.layers, shape.blocks, shape.kv_heads, shape.block_tokens, shape.head_dim
-    )
-    rows = sizes_up_to(settings.max_seqs)[-1]
-    context = memory.context_tokens
-    dtype = cache_dtype(settings, ops.dtype)
 
     def reached(stage: str) -> None:
         observe(stage, memory)
 
-    placed = DeviceModel(model, ops, extents, dtype, rows, context, progress, ranks, reached)
+    shape = memory.cache
+    placed = DeviceModel(
+        model,
+        ops,
+        CacheExtents(
+            shape.layers, shape.blocks, shape.kv_heads, shape.block_tokens, shape.head_dim
+        ),
+        cache_dtype(settings, ops.dtype),
+        max_rows=sizes_up_to(settings.max_seqs)[-1],
+        context_tokens=memory.context_tokens,
+        progress=progress,
+        ranks=ranks,
+        reached=reached,
+    )
     placed.make_slots(settings, memory.adapter_bytes)
     reached("slots")
-    info = RuntimeInfo(
-        model_id=model.model_id,
-        fingerprint=model.fingerprint,
-        vocab_size=model.spec.vocab,
-        context_tokens=context,
-        cache_blocks=shape.blocks - 1,  # the last is written to by what only fills steps up
-        block_tokens=shape.block_tokens,
-        weight_bytes=memory.weight_bytes if settings.quantize else placed.weight_bytes,
-        memory_bytes=memory.host_total_bytes,
-        overlaps=True,
-        host_blocks=memory.host_blocks,
-        most_saves=memory.most_saves,
-    )
-    widened = WIDENED if model.widened_bytes else ""
-    stream = None
-    if torch.device(ops.device).type == "cuda":
-        stream = torch.cuda.Stream(ops.device)
+    on_gpu = torch.device(ops.device).type == "cuda"
     runtime = GpuRuntime(
         ops,
         placed,
-        info,
-        memory.formula() + (ROUNDED if settings.quantize else "") + widened,
+        _info(model, memory, settings, placed.weight_bytes),
+        _report(model, memory, settings),
         max_seqs=settings.max_seqs,
         step_tokens=memory.step_tokens,
-        stream=stream,
+        stream=torch.cuda.Stream(ops.device) if on_gpu else None,
         graphs=graphs,
         draws=draws,
     )
     reached("rows")
     return runtime
+
+
+def _info(
+    model: LoadedModel, memory: DevicePlan, settings: EngineSettings, packed_bytes: int
+) -> RuntimeInfo:
+    return RuntimeInfo(
+        model_id=model.model_id,
+        fingerprint=model.fingerprint,
+        vocab_size=model.spec.vocab,
+        context_tokens=memory.context_tokens,
+        cache_blocks=memory.cache.blocks - 1,  # the last takes what only fills steps up
+        block_tokens=memory.cache.block_tokens,
+        weight_bytes=memory.weight_bytes if settings.quantize else packed_bytes,
+        memory_bytes=memory.host_total_bytes,
+        overlaps=True,
+        host_blocks=memory.host_blocks,
+        most_saves=memory.most_saves,
+    )
+
+
+def _report(model: LoadedModel, memory: DevicePlan, settings: EngineSettings) -> str:
+    """The line of memory that a start shows."""
+    rounded = ROUNDED if settings.quantize else ""
+    return memory.formula() + rounded + (WIDENED if model.widened_bytes else "")
 
 
 def cache_dtype(settings: EngineSettings, activations: torch.dtype) -> torch.dtype:

@@ -31,6 +31,7 @@ class DeviceModel:
         ops: TorchOps,
         extents: CacheExtents,
         cache_dtype: torch.dtype,
+        *,
         max_rows: int,
         context_tokens: int,
         progress: Progress | None = None,

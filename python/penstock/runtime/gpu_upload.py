@@ -68,6 +68,7 @@ class StepPacker:
     def __init__(
         self,
         rows: RowTable,
+        *,
         max_seqs: int,
         max_chunks: int,
         step_tokens: int,

@@ -42,7 +42,15 @@ class Pair:
         self.host = RowTable(ROWS, CONTEXT, BLOCK)
         self.fill_up = fill_up
         tokens = CONTEXT * ROWS
-        self.packer = StepPacker(self.host, ROWS, 8, tokens, CONTEXT // BLOCK, BLOCK, SLOTS)
+        self.packer = StepPacker(
+            self.host,
+            max_seqs=ROWS,
+            max_chunks=8,
+            step_tokens=tokens,
+            max_blocks=CONTEXT // BLOCK,
+            block_tokens=BLOCK,
+            num_slots=SLOTS,
+        )
         self.link = Link(torch.device("cpu"), self.packer.most_words)
         self.device = DeviceRows(
             device_ops(),
