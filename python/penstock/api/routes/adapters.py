@@ -11,7 +11,8 @@ from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.registry import LoadedAdapter
 from penstock.api.codecs.adapters import decode_load, decode_unload
 from penstock.api.record import UNKNOWN_MODEL, RequestRecord, current_record
-from penstock.api.routes.answers import query_of, send_value
+from penstock.api.routes.answers import send_value
+from penstock.api.routes.paging import query_of
 from penstock.api.routes.reading import decoded_by
 from penstock.api.served_model import ServedModel
 from penstock.api.services import Services

@@ -1,25 +1,38 @@
-"""Finished answers of any kind, and what many routes read of a request."""
+"""Finished answers of any kind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
-from urllib.parse import parse_qs
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, Final
 
 import orjson
 from starlette.types import Scope, Send
 
-from penstock.base.errors import InvalidRequest
+from penstock.api.errors import ClientGone
 
-MAX_LIMIT: Final = 10_000
+JSON: Final = "application/json"
+PLAIN_TEXT: Final = "text/plain; charset=utf-8"
 
-_T = TypeVar("_T")
+
+async def send_json(body: bytes, send: Send, *, status: int = 200) -> None:
+    """Send what is JSON already."""
+    await send_text(body, send, status=status, content_type=JSON)
 
 
 async def send_value(value: Any, send: Send, *, status: int = 200) -> None:
     """Send a value as JSON."""
-    body = orjson.dumps(value)
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send_json(orjson.dumps(value), send, status=status)
+
+
+async def send_text(
+    body: bytes, send: Send, *, status: int = 200, content_type: str = PLAIN_TEXT
+) -> None:
+    """Send a text."""
+    headers = [
+        (b"content-type", content_type.encode()),
+        (b"content-length", b"%d" % len(body)),
+    ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
@@ -31,27 +44,11 @@ async def send_empty(send: Send) -> None:
     await send({"type": "http.response.body"})
 
 
-def query_of(scope: Scope) -> dict[str, str]:
-    """The query's fields; of one given twice, the last."""
-    text: str = scope["query_string"].decode("ascii", "replace")
-    return {name: values[-1] for name, values in parse_qs(text).items()}
-
-
-def limit_of(query: dict[str, str]) -> int:
-    """The query's `limit`. Raises InvalidRequest."""
-    text = query.get("limit", str(MAX_LIMIT))
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_LIMIT):
-        raise InvalidRequest(f"`limit` must be an integer from 1 to {MAX_LIMIT}", field="limit")
-    return int(text)
-
-
-def page_of(
-    items: Sequence[_T], after: str | None, limit: int, id_of: Callable[[_T], str]
-) -> tuple[list[_T], bool]:
-    """(the items that follow the one with the id `after`, whether there are more). After an id
-    that is not there nothing follows."""
-    start = 0
-    if after is not None:
-        places = (index for index, item in enumerate(items) if id_of(item) == after)
-        start = next(places, len(items) - 1) + 1
-    return list(items[start : start + limit]), start + limit < len(items)
+async def within_stall(sending: Awaitable[None], scope: Scope, stall_timeout_s: float) -> None:
+    """Send a piece of an answer. A client that reads nothing for too long is dropped: raises
+    ClientGone."""
+    try:
+        await asyncio.wait_for(sending, stall_timeout_s)
+    except asyncio.TimeoutError:
+        scope["state"]["abort"]()
+        raise ClientGone from None

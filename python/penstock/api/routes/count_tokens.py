@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import orjson
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.dialect import Dialect
-from penstock.api.routes.generate import send_json
+from penstock.api.routes.answers import send_value
 from penstock.api.routes.reading import RequestReader
 from penstock.api.services import Services
 from penstock.api.streaming import unless_gone
@@ -23,4 +22,4 @@ class CountTokens:
         decoded, record = await self._reader.read(scope, receive)
         counting = self._services.models[record.model].count(decoded.request)
         tokens = await unless_gone(counting, receive)
-        await send_json(orjson.dumps({"input_tokens": tokens}), send)
+        await send_value({"input_tokens": tokens}, send)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -59,17 +60,29 @@ POLICY: Final = (
     b"default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
     b"img-src 'self' data:; frame-ancestors 'none'"
 )
+PAGE_HEADERS: Final = ((b"content-security-policy", POLICY),)
+HTML: Final = b"text/html; charset=utf-8"
 # The page and the description may change with the server; the bundle only with its package.
 REVALIDATE: Final = b"no-cache"
 A_DAY: Final = b"public, max-age=86400"
+
+
+@dataclass(frozen=True)
+class Served:
+    """Something to send, with its entity `tag`."""
+
+    body: bytes
+    content_type: bytes
+    tag: bytes
+    cache_control: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 class Docs:
     """GET /docs: the page of the explorer."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        extra = [(b"content-security-policy", POLICY)]
-        await _send(scope, send, PAGE, b"text/html; charset=utf-8", _tag(PAGE), REVALIDATE, extra)
+        await _send(Served(PAGE, HTML, _tag(PAGE), REVALIDATE, PAGE_HEADERS), scope, send)
 
 
 class DocsAsset:
@@ -85,7 +98,7 @@ class DocsAsset:
         if kind is None:
             raise NotFound("there is no such file of the explorer", code="route_not_found")
         body, tag = await asyncio.to_thread(_asset, name)
-        await _send(scope, send, body, kind, tag, A_DAY)
+        await _send(Served(body, kind, tag, A_DAY), scope, send)
 
 
 class OpenApi:
@@ -93,7 +106,7 @@ class OpenApi:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await asyncio.to_thread(_document)
-        await _send(scope, send, body, b"application/json", _tag(body), REVALIDATE)
+        await _send(Served(body, b"application/json", _tag(body), REVALIDATE), scope, send)
 
 
 @cache
@@ -120,26 +133,18 @@ def _tag(body: bytes) -> bytes:
     return b'"%b"' % hashlib.sha256(body).hexdigest()[:16].encode()
 
 
-async def _send(
-    scope: Scope,
-    send: Send,
-    body: bytes,
-    kind: bytes,
-    tag: bytes,
-    cache_control: bytes,
-    extra: list[tuple[bytes, bytes]] | None = None,
-) -> None:
+async def _send(served: Served, scope: Scope, send: Send) -> None:
     """200, or 304 for a client that has it already."""
-    headers = [(b"etag", tag), (b"cache-control", cache_control), *(extra or ())]
+    headers = [(b"etag", served.tag), (b"cache-control", served.cache_control), *served.headers]
     known = [value for name, value in scope["headers"] if name == b"if-none-match"]
-    if any(tag in value for value in known):
+    if any(served.tag in value for value in known):
         await send({"type": "http.response.start", "status": 304, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
         return
     headers += [
-        (b"content-type", kind),
-        (b"content-length", b"%d" % len(body)),
+        (b"content-type", served.content_type),
+        (b"content-length", b"%d" % len(served.body)),
         (b"x-content-type-options", b"nosniff"),
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": served.body})

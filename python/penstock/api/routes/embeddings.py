@@ -8,7 +8,7 @@ from typing import Final
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.embeddings import DecodedEmbedding, decode, encode
-from penstock.api.routes.generate import send_json
+from penstock.api.routes.answers import send_json
 from penstock.api.routes.reading import RequestReader
 from penstock.api.services import Services
 from penstock.api.streaming import unless_gone

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, Final
 from urllib.parse import quote
 
 from starlette.types import Receive, Scope, Send
 
-from penstock.api.errors import ClientGone
 from penstock.api.multipart import PartHead, read_multipart
 from penstock.api.record import current_record
-from penstock.api.routes.answers import limit_of, page_of, query_of, send_value
+from penstock.api.routes.answers import send_value, within_stall
+from penstock.api.routes.paging import limit_of, page_of, query_of
 from penstock.api.routes.vendor import is_vendor, rfc3339
 from penstock.api.services import Services
 from penstock.base.errors import InvalidRequest
@@ -127,20 +126,13 @@ class FileContent:
             (b"content-disposition", _disposition(file.name)),
             *CONTENT_HEADERS,
         ]
+        stall_s = self._services.settings.stall_timeout_s
         async with aclosing(await self._services.store.files.open(file.id)) as pieces:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             async for piece in pieces:
                 part = send({"type": "http.response.body", "body": piece, "more_body": True})
-                await self._within_stall(part, scope)
-        await self._within_stall(send({"type": "http.response.body"}), scope)
-
-    async def _within_stall(self, sending: Awaitable[None], scope: Scope) -> None:
-        """Send, unless the client reads nothing for too long: it is dropped then."""
-        try:
-            await asyncio.wait_for(sending, self._services.settings.stall_timeout_s)
-        except asyncio.TimeoutError:
-            scope["state"]["abort"]()
-            raise ClientGone from None
+                await within_stall(part, scope, stall_s)
+        await within_stall(send({"type": "http.response.body"}), scope, stall_s)
 
 
 class ListContainerFiles:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.dialect import AnswerIdentity, Dialect
+from penstock.api.routes.answers import send_json
 from penstock.api.routes.reading import RequestReader
 from penstock.api.services import Services
 from penstock.api.streaming import EventStream, fold_run, unless_gone
@@ -38,13 +39,3 @@ class GenerateEndpoint:
             return
         answer = await unless_gone(fold_run(model.run(request)), receive)
         await send_json(writer.encode(identity, request, answer), send)
-
-
-async def send_json(body: bytes, send: Send) -> None:
-    """Send a finished 200 answer."""
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-    ]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-import orjson
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.fields import decode_object
 from penstock.api.record import UNKNOWN_MODEL, current_record
 from penstock.api.registry import DEFAULT_MODEL
-from penstock.api.routes.generate import send_json
+from penstock.api.routes.answers import send_value
 from penstock.api.routes.reading import decoded_by
 from penstock.api.routes.vendor import is_vendor, rfc3339
 from penstock.api.served_model import ServedModel
@@ -34,7 +33,7 @@ class ListModels:
         answer: dict[str, Any] = {"object": "list", "data": cards}
         if is_vendor(scope):
             answer |= {"has_more": False, "first_id": names[0], "last_id": names[-1]}
-        await send_json(orjson.dumps(answer), send)
+        await send_value(answer, send)
 
 
 class GetModel:
@@ -46,7 +45,7 @@ class GetModel:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name: str = scope["path_params"]["model"]
         card = _shown(_card(name, self._services), scope)
-        await send_json(orjson.dumps(card), send)
+        await send_value(card, send)
 
 
 class ModelOperation:
@@ -72,7 +71,7 @@ class ModelOperation:
         answer = {"model_id": record.model, "status": model.status}
         if model.failure is not None:
             answer["error"] = model.failure
-        await send_json(orjson.dumps(answer), send)
+        await send_value(answer, send)
 
 
 class TuneModel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -28,12 +28,11 @@ from penstock.api.codecs.responses import (
     resolved,
     response_of,
 )
-from penstock.api.errors import ClientGone
 from penstock.api.record import RequestRecord, current_record
 from penstock.api.response_rows import conversation_of, input_of
 from penstock.api.response_runs import FollowedOutlet, ResponseRuns
-from penstock.api.routes.generate import send_json
-from penstock.api.routes.paging import page_of
+from penstock.api.routes.answers import send_json, send_value, within_stall
+from penstock.api.routes.paging import items_page
 from penstock.api.routes.reading import RequestReader
 from penstock.api.services import Services
 from penstock.api.streaming import STREAM_HEAD, EventStream, unless_gone
@@ -93,7 +92,7 @@ class CreateResponse:
             events = await self._detach(events, resource, record, logged=asked.stream)
         if not asked.stream:
             await events.aclose()
-            await send_json(orjson.dumps(resource.shown_at_start("queued")), send)
+            await send_value(resource.shown_at_start("queued"), send)
             return
         await stream.run(events, receive)
 
@@ -180,7 +179,7 @@ class OneResponse:
             if not await self._runs.delete(id):
                 _refuse_unknown(id)
             gone = {"id": id, "object": "response.deleted", "deleted": True}
-            await send_json(orjson.dumps(gone), send)
+            await send_value(gone, send)
             return
         stored = await self._runs.get(id)
         if stored is None:
@@ -203,7 +202,8 @@ class OneResponse:
         self, frames: AsyncGenerator[bytes, None], scope: Scope, send: Send
     ) -> None:
         """Send all of it; a client that reads nothing for too long is dropped."""
-        keep_alive_s = self._services.settings.keep_alive_interval_ms / 1000
+        settings = self._services.settings
+        keep_alive_s, stall_s = settings.keep_alive_interval_ms / 1000, settings.stall_timeout_s
         await send({"type": "http.response.start", "status": 200, "headers": list(STREAM_HEAD)})
         sent_s = time.monotonic()
         async with aclosing(frames):
@@ -211,17 +211,9 @@ class OneResponse:
                 if not frame and time.monotonic() - sent_s < keep_alive_s:
                     continue
                 part = {"type": "http.response.body", "body": frame or KEEP_ALIVE}
-                await self._within_stall(send({**part, "more_body": True}), scope)
+                await within_stall(send({**part, "more_body": True}), scope, stall_s)
                 sent_s = time.monotonic()
-        await self._within_stall(send({"type": "http.response.body"}), scope)
-
-    async def _within_stall(self, sending: Awaitable[None], scope: Scope) -> None:
-        """Send, unless the client reads nothing for too long: it is dropped then."""
-        try:
-            await asyncio.wait_for(sending, self._services.settings.stall_timeout_s)
-        except asyncio.TimeoutError:
-            scope["state"]["abort"]()
-            raise ClientGone from None
+        await within_stall(send({"type": "http.response.body"}), scope, stall_s)
 
 
 class InputItems:
@@ -241,7 +233,7 @@ class InputItems:
 
 
 def _items_page(stored: StoredResponse, query: Mapping[str, str]) -> bytes:
-    return orjson.dumps(page_of(input_items(input_of(stored), stored.id), query))
+    return orjson.dumps(items_page(input_items(input_of(stored), stored.id), query))
 
 
 class CancelResponse:

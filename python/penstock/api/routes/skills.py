@@ -11,7 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.api.multipart import MultipartEvent, PartHead, read_multipart
 from penstock.api.record import current_record
-from penstock.api.routes.answers import limit_of, page_of, query_of, send_value
+from penstock.api.routes.answers import send_value
+from penstock.api.routes.paging import limit_of, page_of, query_of
 from penstock.api.routes.vendor import is_vendor, rfc3339
 from penstock.api.services import Services
 from penstock.base.errors import InvalidRequest

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from penstock.api.routes.generate import send_json
+from penstock.api.routes.answers import send_json
 from penstock.api.wire.system import Diagnosis
 from penstock.config import read_environment
 from penstock.system.checks import machine_checks
