@@ -151,7 +151,9 @@ class Admissions:
         del self._arrivals[request_id]
         self._scheduler.abort(request_id, "error")
         self._end(request_id)
-        return TokenChunk(request_id, (), time.monotonic(), 0, "error", str(error))
+        return TokenChunk(
+            request_id, (), time.monotonic(), cached_tokens=0, finish="error", error=str(error)
+        )
 
     def _take_lease(self, request: TokenRequest) -> None:
         if not request.adapter:

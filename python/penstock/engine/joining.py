@@ -18,14 +18,14 @@ def joined(chunks: Sequence[TokenChunk]) -> TokenChunk:
     prompt = tuple([token for chunk in chunks for token in chunk.prompt])
     begun = next((chunk for chunk in chunks if chunk.tokens), last)
     return TokenChunk(
-        last.id,
-        tokens,
-        last.step_time_s,
-        chunks[0].cached_tokens,
-        last.finish,
-        last.error,
-        prompt,
-        begun.step_time_s if begun.begun_s is None else begun.begun_s,
+        id=last.id,
+        tokens=tokens,
+        step_time_s=last.step_time_s,
+        cached_tokens=chunks[0].cached_tokens,
+        finish=last.finish,
+        error=last.error,
+        prompt=prompt,
+        begun_s=begun.step_time_s if begun.begun_s is None else begun.begun_s,
     )
 
 

@@ -297,13 +297,13 @@ class EngineServer:
 
 def _refused(request_id: str, error: ServiceError) -> Refused:
     return Refused(
-        request_id,
-        error.status,
-        error.kind,
-        error.code,
-        error.message,
-        error.field,
-        error.retry_after_s,
+        id=request_id,
+        status=error.status,
+        kind=error.kind,
+        code=error.code,
+        message=error.message,
+        field=error.field,
+        retry_after_s=error.retry_after_s,
     )
 
 

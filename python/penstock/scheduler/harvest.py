@@ -121,7 +121,16 @@ class Harvest:
         sequence.reported = True
         error = sequence.guide.error if finish == "error" and sequence.guide is not None else None
         progress.append(
-            Progress(sequence.id, token_id, logprob, top, cached_tokens, finish, error, scored)
+            Progress(
+                id=sequence.id,
+                token_id=token_id,
+                logprob=logprob,
+                top=top,
+                cached_tokens=cached_tokens,
+                finish=finish,
+                error=error,
+                scored=scored,
+            )
         )
         if finish is None:
             return False
