@@ -37,9 +37,9 @@ def find_adapter(source: str, home: Path, hub: HubAccess) -> str:
 
 def _fetch(hub: HubAccess, repository: str, partial: Path) -> None:
     # Imported here: what is on disk needs no HTTP client, which takes a tenth of a second.
-    from penstock.models.hub import fetch_files
+    from penstock.models.hub import Revision, fetch_files
 
-    fetch_files(hub, repository, "main", FILES, partial)
+    fetch_files(Revision(hub, repository), FILES, partial)
 
 
 def _not_found(why: str) -> AdapterRefused:

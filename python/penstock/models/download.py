@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
 from penstock.base.errors import ModelError
-
-DownloadProgress = Callable[[str, int, "int | None"], None]  # name, bytes done, bytes in all
+from penstock.models.progress import DownloadProgress, no_progress
 
 CHUNK_BYTES = 1 << 20
 ATTEMPTS = 5
@@ -26,10 +24,6 @@ class Digest:
     algorithm: str
     hexdigest: str
     git_blob: bool = False
-
-
-def no_progress(name: str, done_bytes: int, total_bytes: int | None) -> None:
-    """Says nothing."""
 
 
 def download(

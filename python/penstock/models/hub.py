@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import httpx
@@ -14,13 +15,12 @@ from penstock.base.errors import ModelError
 from penstock.models.download import (
     TIMEOUT,
     Digest,
-    DownloadProgress,
     download,
-    no_progress,
     refusal,
 )
 from penstock.models.folder_files import ALWAYS, TOOL_TEMPLATE, named_files
 from penstock.models.hub_access import HubAccess
+from penstock.models.progress import DownloadProgress, no_progress
 from penstock.quant.gguf_names import set_names
 from penstock.quant.safetensors_file import INDEX_NAME, SINGLE_NAME
 
@@ -44,10 +44,17 @@ class _Entry(msgspec.Struct):
     lfs: _Lfs | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """One revision of a hub's repository, called `repository` there (owner/name)."""
+
+    access: HubAccess
+    repository: str
+    name: str = "main"
+
+
 def fetch_repository(
-    access: HubAccess,
-    repository: str,
-    revision: str,
+    revision: Revision,
     file: str | None,
     target: Path,
     progress: DownloadProgress = no_progress,
@@ -59,9 +66,9 @@ def fetch_repository(
     They are checked against the hub's hashes, a single file against `sha256` if given.
     Raises ModelError where the hub does not answer or has no such files."""
     if file is not None:
-        fetch_files(access, repository, revision, set_names(file), target, progress, sha256)
+        fetch_files(revision, set_names(file), target, progress, sha256)
         return
-    with _open(access, repository, revision, target, progress) as source:
+    with _open(revision, target, progress) as source:
         small = [name for name in source.entries if SMALL_FILES.fullmatch(name)]
         weights = () if INDEX_NAME in small else (SINGLE_NAME,)
         source.check((*ALWAYS, *weights))
@@ -74,9 +81,7 @@ def fetch_repository(
 
 
 def fetch_files(
-    access: HubAccess,
-    repository: str,
-    revision: str,
+    revision: Revision,
     names: Sequence[str],
     target: Path,
     progress: DownloadProgress = no_progress,
@@ -85,20 +90,19 @@ def fetch_files(
     """Download files of the repository's top folder into `target`, and check them against the hub's
     hashes, or all against `sha256`. Raises ModelError where the hub does not answer, or has not all
     of them."""
-    with _open(access, repository, revision, target, progress) as source:
+    with _open(revision, target, progress) as source:
         source.check(names)
         source.fetch(names, sha256)
 
 
 @contextmanager
-def _open(
-    access: HubAccess, repository: str, revision: str, target: Path, progress: DownloadProgress
-) -> Iterator[_Source]:
+def _open(revision: Revision, target: Path, progress: DownloadProgress) -> Iterator[_Source]:
+    access = revision.access
     if access.offline:
-        raise ModelError(f"{repository} has not been fetched, and the hub is switched off")
+        raise ModelError(f"{revision.repository} has not been fetched, and the hub is switched off")
     headers = {"authorization": f"Bearer {access.token}"} if access.token else {}
     with httpx.Client(headers=headers, timeout=TIMEOUT, follow_redirects=True) as client:
-        source = _Source(client, access.endpoint, repository, revision, target, progress)
+        source = _Source(client, revision, target, progress)
         yield source
     source.drop_others()
 
@@ -110,17 +114,15 @@ class _Source:
     def __init__(
         self,
         client: httpx.Client,
-        endpoint: str,
-        repository: str,
-        revision: str,
+        revision: Revision,
         target: Path,
         progress: DownloadProgress,
     ) -> None:
         """Lists the top folder. Raises ModelError."""
         self._client = client
-        self._endpoint = endpoint
-        self._repository = repository
-        self._revision = revision
+        self._endpoint = revision.access.endpoint
+        self._repository = revision.repository
+        self._revision = revision.name
         self._target = target
         self._progress = progress
         self._fetched: set[Path] = set()

