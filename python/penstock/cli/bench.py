@@ -2,63 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated, Any, Final, Optional
 
 import typer
 
 from penstock.cli.options import Chosen, with_settings
 
-PANEL = "Measurement"
+PANEL: Final = "Measurement"
+
+
+def _count(help: str, *, least: int = 1) -> Any:
+    return typer.Option(min=least, metavar="N", help=help, rich_help_panel=PANEL)
 
 
 @with_settings(server=False)
 def bench(
     chosen: Chosen,
-    prompt_len: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Tokens of a prompt.",
-            rich_help_panel=PANEL,
-        ),
-    ] = 512,
-    gen_len: Annotated[
-        int,
-        typer.Option(
-            min=2,
-            metavar="N",
-            help="Tokens of an answer.",
-            rich_help_panel=PANEL,
-        ),
-    ] = 128,
-    streams: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Sequences at the same time.",
-            rich_help_panel=PANEL,
-        ),
-    ] = 1,
-    iterations: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Runs that are measured.",
-            rich_help_panel=PANEL,
-        ),
-    ] = 3,
-    warmup: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Runs before them.",
-            rich_help_panel=PANEL,
-        ),
-    ] = 1,
+    prompt_len: Annotated[int, _count("Tokens of a prompt.")] = 512,
+    gen_len: Annotated[int, _count("Tokens of an answer.", least=2)] = 128,
+    streams: Annotated[int, _count("Sequences at the same time.")] = 1,
+    iterations: Annotated[int, _count("Runs that are measured.")] = 3,
+    warmup: Annotated[int, _count("Runs before them.", least=0)] = 1,
     adapter: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
