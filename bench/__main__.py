@@ -7,17 +7,23 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from bench import arrivals, compare, engine, share, starts
-from bench.peers import MAKERS
+from bench.peers import MAKERS, make_peers
 from bench.targets import HttpTarget, Target, ours
 from bench.workloads import ALL, STANDARD, Workload
 
 T = TypeVar("T")
 
 OURS = "penstock"
-KINDS = ["server", "starts", "engine", "share", "arrivals"]
+KINDS: Final = {
+    "server": "bursts over HTTP, beside the peers that --peers has (the default)",
+    "starts": "from the command to the first answer",
+    "engine": "the engine in this process, without HTTP and text",
+    "share": "what is left of the speed while another process takes a core",
+    "arrivals": "how even streams stay while prompts arrive",
+}
 PORT = 18450
 MODULES: Final = {
     "api": "an API process without a model behind it",
@@ -42,14 +48,22 @@ def main() -> None:
         name = sys.argv.pop(1)
         importlib.import_module(f"bench.{name}").main()
         return
-    others = "\n".join(f"  {name:<18} {what}" for name, what in MODULES.items())
+    arguments = _parser().parse_args()
+    result, workloads = _measure(arguments)
+    print(compare.table(result, workloads, OURS))
+    if arguments.out:
+        compare.save(result, arguments.out)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bench",
         description=__doc__,
-        epilog=f"with options of their own (bench NAME --help):\n{others}",
+        epilog=f"WHAT:\n{_listed(KINDS)}\n\n"
+        f"with options of their own (bench NAME --help):\n{_listed(MODULES)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", nargs="?", default="server", choices=KINDS)
+    parser.add_argument("what", nargs="?", default="server", choices=KINDS, metavar="WHAT")
     parser.add_argument("--model", default="smollm2-135m-instruct", help="what `serve` takes")
     parser.add_argument("--gguf", type=Path, help="the same weights as a GGUF file, for the peers")
     parser.add_argument("--peers", type=Path, help="the folder that peers.md fills")
@@ -65,25 +79,28 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--serve-args", default="", help="further options of `penstock serve`")
     parser.add_argument("--out", type=Path, help="write the result as JSON")
-    arguments = parser.parse_args()
+    return parser
+
+
+def _listed(names: Mapping[str, str]) -> str:
+    return "\n".join(f"  {name:<18} {what}" for name, what in names.items())
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Workload]]:
+    """What was measured, and the workloads that have a row of their own in it."""
+    repeats: int = arguments.repeats
     workloads: list[Workload] = arguments.workloads
-    if arguments.what == "engine":
-        result = engine.measure(arguments.model, workloads, arguments.repeats)
-    elif arguments.what == "starts":
-        workloads = []
-        result = starts.measure(_targets(arguments), arguments.repeats)
-    elif arguments.what == "share":
-        workloads = [share.DECODE]
-        result = share.measure(_ours(arguments), arguments.repeats)
-    elif arguments.what == "arrivals":
-        workloads = [arrivals.STREAMS]
-        servers = [t for t in _targets(arguments) if isinstance(t, HttpTarget)]
-        result = arrivals.measure(servers, arguments.repeats)
-    else:
-        result = compare.compare(_targets(arguments), workloads, arguments.repeats)
-    print(compare.table(result, workloads, OURS))
-    if arguments.out:
-        compare.save(result, arguments.out)
+    match arguments.what:
+        case "engine":
+            return engine.measure(arguments.model, workloads, repeats), workloads
+        case "starts":
+            return starts.measure(_targets(arguments), repeats), []
+        case "share":
+            return share.measure(_ours(arguments), repeats), [share.DECODE]
+        case "arrivals":
+            servers = [t for t in _targets(arguments) if isinstance(t, HttpTarget)]
+            return arrivals.measure(servers, repeats), [arrivals.STREAMS]
+    return compare.compare(_targets(arguments), workloads, repeats), workloads
 
 
 def _some_of(known: Mapping[str, T]) -> Callable[[str], list[T]]:
@@ -106,8 +123,7 @@ def _ours(arguments: argparse.Namespace) -> Target:
 def _targets(arguments: argparse.Namespace) -> list[Target]:
     targets = [_ours(arguments)]
     if arguments.peers:
-        makers = enumerate(arguments.which)
-        targets += [make(arguments.peers, PORT + 1 + i, arguments.gguf) for i, make in makers]
+        targets += make_peers(arguments.which, arguments.peers, PORT + 1, arguments.gguf)
     return targets
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import arrivals, compare, share, starts
-from bench.peers import MAKERS
+from bench.peers import MAKERS, make_peers
 from bench.targets import ours
 from bench.workloads import ALL, Workload
 
@@ -73,8 +73,8 @@ def _measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     part = PARTS[name]
     gguf = arguments.models / part.gguf if part.gguf else arguments.gguf
     penstock = ours(str(gguf) if part.gguf else DEFAULT, PORT, part.options)
-    makers = [(MAKERS[peer], PORT + 1 + i) for i, peer in enumerate(part.peers)]
-    peers = [make(arguments.peers, port, gguf) for make, port in makers]
+    makers = [MAKERS[peer] for peer in part.peers]
+    peers = make_peers(makers, arguments.peers, PORT + 1, gguf)
     match name:
         case "arrivals":
             return arrivals.measure([penstock], part.repeats)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from bench.targets import HttpTarget, Target, WorkerTarget
 
 HERE = Path(__file__).parent
+
+Maker: TypeAlias = Callable[[Path, int, Path], Target]
+"""Makes a peer of the folder that `peers.md` fills, a port and the model's GGUF file."""
 
 
 def llama_server(
@@ -50,7 +54,7 @@ def _vllm(folder: Path, port: int, gguf: Path) -> Target:
     )
 
 
-def _openvino(kind: str) -> Callable[[Path, int, Path], Target]:
+def _openvino(kind: str) -> Maker:
     def make(folder: Path, port: int, gguf: Path) -> Target:
         return WorkerTarget(
             f"openvino-{kind}",
@@ -68,7 +72,7 @@ def _mistralrs(folder: Path, port: int, gguf: Path) -> Target:
     )
 
 
-MAKERS: dict[str, Callable[[Path, int, Path], Target]] = {
+MAKERS: dict[str, Maker] = {
     "llama.cpp": llama_server,
     "llama.cpp-long": partial(llama_server, parallel=1, context_tokens=8192),
     "openvino-fp16": _openvino("fp16"),
@@ -77,3 +81,8 @@ MAKERS: dict[str, Callable[[Path, int, Path], Target]] = {
     "vllm": _vllm,
     "mistral.rs": _mistralrs,
 }
+
+
+def make_peers(makers: Iterable[Maker], folder: Path, first_port: int, gguf: Path) -> list[Target]:
+    """Peers that may run side by side: each has a port of its own, from `first_port` on."""
+    return [make(folder, first_port + index, gguf) for index, make in enumerate(makers)]
