@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-
-PROJECTIONS: Final = ("q", "k", "v", "o", "gate", "up", "down")
-"""The unfused linear maps of a decoder layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +29,8 @@ class Factors:
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """One generation. `rank`: the largest of its factors. `size_bytes`: of all factors in 32-bit
-    floats. `layers`: for each layer of the model, some of PROJECTIONS -> factors."""
+    floats. `layers`: for each layer of the model, the factors of some of its unfused projections
+    ("q", "k", "v", "o", "gate", "up", "down")."""
 
     generation: str
     rank: int

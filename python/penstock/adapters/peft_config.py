@@ -53,7 +53,6 @@ REFUSED: Final = {
 # Initialisers that leave the base as it is; others move a part of it into the adapter.
 PLAIN_INITIALISERS: Final = (True, False, None, "gaussian", "eva", "orthogonal")
 TASKS: Final = (None, "CAUSAL_LM", "FEATURE_EXTRACTION")
-ALL_LINEAR: Final = "all-linear"
 MAX_ALPHA: Final = 1e6
 MAX_EXPRESSIONS: Final = 64
 MAX_REPEATS: Final = 2
