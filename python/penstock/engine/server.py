@@ -73,8 +73,8 @@ class Connection:
 
 
 class EngineServer:
-    """Serves `core` on a Unix socket until `stop` is called (by a signal handler) or `wake` is
-    written to. Never spins: without work it blocks in select."""
+    """Serves `core` on a Unix socket until `stop` is called, or `drain` and all connections are
+    closed. Never spins: without work it blocks in select."""
 
     def __init__(self, core: Core, socket_path: str) -> None:
         self._core = core
@@ -92,7 +92,6 @@ class EngineServer:
         self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
         self._listener = _listen(socket_path)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
-
         self._wake_writer.setblocking(False)
         core.call_when_ready(self._wake)
 
@@ -107,11 +106,8 @@ class EngineServer:
         self._draining = True
         self._wake()
 
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # full: it will wake up
-            self._wake_writer.send(b"\0")
-
     def run(self) -> None:
+        """Serve until the end."""
         while not self._stopping:
             if self._draining:
                 self._stop_listening()
@@ -128,6 +124,10 @@ class EngineServer:
         for connection in list(self._connections.values()):
             self._drop(connection)
         self._stop_listening()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # full: it will wake up
+            self._wake_writer.send(b"\0")
 
     def _patience_s(self) -> float | None:
         if self._core.has_work or self._preparing:
