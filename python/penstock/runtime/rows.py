@@ -111,9 +111,13 @@ class RowTable:
         if not drafted and all(chunk.length == 1 and chunk.samples for chunk in chunks):
             count = len(rows)
             return self._inputs(
-                starts, self._step.index, starts + np.int32(1), self._counting[: count + 1],
-                self._counting[:count], self._adapters_of_rows(),
-            )  # fmt: skip
+                positions=starts,
+                token_rows=self._step.index,
+                context_lens=starts + np.int32(1),
+                query_starts=self._counting[: count + 1],
+                sample_rows=self._counting[:count],
+                adapters=self._adapters_of_rows(),
+            )
         for chunk in drafted:  # past the known tokens, where anything may stand
             begin = chunk.start + chunk.length
             self._tokens[chunk.row, begin : begin + len(chunk.draft)] = chunk.draft
@@ -137,9 +141,13 @@ class RowTable:
         if scored:
             sample_rows = np.concatenate([sample_rows, *scored])
         of_tokens = self._adapter_slots[token_rows]
-        adapters = group_rows(of_tokens, of_tokens[sample_rows], len(rows))
         return self._inputs(
-            positions, token_rows, starts + lengths, query_starts, sample_rows, adapters
+            positions=positions,
+            token_rows=token_rows,
+            context_lens=starts + lengths,
+            query_starts=query_starts,
+            sample_rows=sample_rows,
+            adapters=group_rows(of_tokens, of_tokens[sample_rows], len(rows)),
         )
 
     def sampling(self, rows: list[int], ahead: Index | None = None) -> SamplingRows:
@@ -151,15 +159,7 @@ class RowTable:
         position = (known if ahead is None else known + ahead).view(np.uint64)
         bias, seen, dry = self._features.lists(rows)
         return SamplingRows(
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            seed,
-            position,
-            bias=bias,
-            seen=seen,
-            dry=dry,
+            temperature, top_k, top_p, min_p, seed, position, bias=bias, seen=seen, dry=dry
         )
 
     def tokens_after(self, row: int, begin: int, count: int) -> Ints:
@@ -205,6 +205,7 @@ class RowTable:
 
     def _inputs(
         self,
+        *,
         positions: Ints,
         token_rows: Index,
         context_lens: Ints,
