@@ -161,6 +161,7 @@ class Operation:
         return sorted(set(self.errors))
 
 
+# What an operation is called stands on one line: four names that need no keywords.
 OPERATIONS: Final = (
     Operation(
         *("POST", "/v1/chat/completions", "createChatCompletion", "Inference"),

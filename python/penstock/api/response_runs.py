@@ -132,10 +132,10 @@ class ResponseRuns:
         if self._closed:
             raise _stopped()
         reader = _Reader()
-        log = StreamLog(self._events, resource) if logged else None
+        stream = StreamLog(self._events, resource) if logged else None
         if logged:
             self._written.add(resource.identity.id)
-        work = self._drive(events, resource, reader, log)
+        work = self._drive(events, resource, reader, stream)
         task = self._detached[resource.identity.id] = self._spawn(work)
         task.add_done_callback(lambda _: self._forget(resource.identity.id, reader))
         return reader.events()

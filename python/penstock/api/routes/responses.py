@@ -68,12 +68,12 @@ class CreateResponse:
         watched = asked.stream or asked.background  # the latter for its status
         request = msgspec.structs.replace(asked.request, messages=messages, streamed=watched)
         identity = ResponseIdentity(
-            new_id(RESPONSE_PREFIX),
-            asked.request.model or record.model,
-            asked.echoed,
-            asked.background,
-            asked.names,
-            asked.namespaces,
+            id=new_id(RESPONSE_PREFIX),
+            model=asked.request.model or record.model,
+            echoed=asked.echoed,
+            background=asked.background,
+            names=asked.names,
+            namespaces=asked.namespaces,
         )
         record.names = FieldNames()  # those who follow the run know them
         resource = Resource(identity)
