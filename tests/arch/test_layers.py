@@ -28,7 +28,6 @@ ROOMS = [
     "generation",
     "store",
     "fetch",
-    "sandbox",
     "agent",
     "llm",
     "api",
