@@ -107,39 +107,19 @@ class RowTable:
         if self._step.rows != rows:
             self._step = _StepRows(rows, np.array(rows))
         starts = np.array([chunk.start for chunk in chunks], np.int32)
-        drafted = [chunk for chunk in chunks if chunk.draft]
-        if not drafted and all(chunk.length == 1 and chunk.samples for chunk in chunks):
-            count = len(rows)
-            return self._inputs(
-                positions=starts,
-                token_rows=self._step.index,
-                context_lens=starts + np.int32(1),
-                query_starts=self._counting[: count + 1],
-                sample_rows=self._counting[:count],
-                adapters=self._adapters_of_rows(),
-            )
-        for chunk in drafted:  # past the known tokens, where anything may stand
-            begin = chunk.start + chunk.length
-            self._tokens[chunk.row, begin : begin + len(chunk.draft)] = chunk.draft
+        if all(chunk.length == 1 and chunk.samples and not chunk.draft for chunk in chunks):
+            return self._decode_inputs(starts)
+        for chunk in chunks:
+            if chunk.draft:  # past the known tokens, where anything may stand
+                begin = chunk.start + chunk.length
+                self._tokens[chunk.row, begin : begin + len(chunk.draft)] = chunk.draft
         lengths = np.array([chunk.length + len(chunk.draft) for chunk in chunks], np.int32)
         query_starts = np.zeros(len(chunks) + 1, np.int32)
         np.cumsum(lengths, out=query_starts[1:])
         shifts = np.repeat(starts - query_starts[:-1], lengths)
         positions = np.arange(query_starts[-1], dtype=np.int32) + shifts
         token_rows = np.repeat(self._step.index, lengths)
-        samples = [index for index, chunk in enumerate(chunks) if chunk.samples]
-        sample_rows = query_starts[1:][samples] - np.int32(1)
-        if drafted:
-            counts = np.array([1 + len(chunk.draft) for chunk in chunks if chunk.samples])
-            ends = np.repeat(sample_rows, counts)
-            sample_rows = (ends - _countdown(counts)).astype(np.int32)
-        scored = [
-            np.arange(chunk.num_scores, dtype=np.int32) + (start + chunk.score_from - chunk.start)
-            for chunk, start in zip(chunks, query_starts.tolist(), strict=False)
-            if chunk.num_scores
-        ]
-        if scored:
-            sample_rows = np.concatenate([sample_rows, *scored])
+        sample_rows = _sample_rows(chunks, query_starts)
         of_tokens = self._adapter_slots[token_rows]
         return self._inputs(
             positions=positions,
@@ -202,6 +182,18 @@ class RowTable:
         self._tokens[row, begin : begin + count] = token_ids
         self._known[row] = begin + count
         self._features.extend(row, self._tokens[row, begin : begin + count])
+
+    def _decode_inputs(self, positions: Ints) -> StepInputs[Ints]:
+        """Of a step in which each row has one token, which is sampled."""
+        count = len(positions)
+        return self._inputs(
+            positions=positions,
+            token_rows=self._step.index,
+            context_lens=positions + np.int32(1),
+            query_starts=self._counting[: count + 1],
+            sample_rows=self._counting[:count],
+            adapters=self._adapters_of_rows(),
+        )
 
     def _inputs(
         self,
@@ -268,6 +260,22 @@ class RowTable:
         self._top_k[row] = max(sampling.top_k or 0, 0)
         self._top_p[row] = 1.0 if sampling.top_p is None else sampling.top_p
         self._min_p[row] = sampling.min_p or 0.0
+
+
+def _sample_rows(chunks: tuple[Chunk, ...], query_starts: Ints) -> Ints:
+    """The tokens of a step whose logits are wanted: those that draw, each followed by its draft's,
+    then those to be scored."""
+    samples = [index for index, chunk in enumerate(chunks) if chunk.samples]
+    rows = query_starts[1:][samples] - np.int32(1)
+    if any(chunk.draft for chunk in chunks):
+        counts = np.array([1 + len(chunk.draft) for chunk in chunks if chunk.samples])
+        rows = (np.repeat(rows, counts) - _countdown(counts)).astype(np.int32)
+    scored = [
+        np.arange(chunk.num_scores, dtype=np.int32) + (start + chunk.score_from - chunk.start)
+        for chunk, start in zip(chunks, query_starts.tolist(), strict=False)
+        if chunk.num_scores
+    ]
+    return np.concatenate([rows, *scored]) if scored else rows
 
 
 def _countdown(counts: Index) -> Index:
