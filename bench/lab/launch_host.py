@@ -199,7 +199,7 @@ def main() -> None:
     torch.set_num_threads(1)
     shape = replace(SHAPES["qwen3-8b"].small(), width=128, head_dim=64, ff=128, layers=given.layers)
     heads = (shape.heads, shape.kv_heads, shape.head_dim)
-    sizes = Sizes(shape.width, heads, shape.ff, shape.vocab, True)
+    sizes = Sizes(shape.width, heads, shape.ff, shape.vocab, head_norm=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         checkpoint = write_checkpoint(shape, folder / "model", "cpu")

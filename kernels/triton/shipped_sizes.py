@@ -42,16 +42,18 @@ class Sizes:
 
 
 MODELS = {
-    "Qwen3-0.6B": Sizes(1024, (16, 8, 128), 3072, 151936, True),
-    "Qwen3-1.7B": Sizes(2048, (16, 8, 128), 6144, 151936, True),
-    "Qwen3-4B": Sizes(2560, (32, 8, 128), 9728, 151936, True),
-    "Qwen3-8B": Sizes(4096, (32, 8, 128), 12288, 151936, True, blocks=True),
-    "Qwen3-14B": Sizes(5120, (40, 8, 128), 17408, 151936, True),
-    "Qwen3-30B-A3B": Sizes(2048, (32, 4, 128), 768, 151936, True, 128, 8, True),
-    "Llama-3.2-1B": Sizes(2048, (32, 8, 64), 8192, 128256, False),
-    "Llama-3.2-3B": Sizes(3072, (24, 8, 128), 8192, 128256, False),
-    "Llama-3.1-8B": Sizes(4096, (32, 8, 128), 14336, 128256, False, blocks=True),
-    "Mistral-7B-v0.3": Sizes(4096, (32, 8, 128), 14336, 32768, False, blocks=True),
+    "Qwen3-0.6B": Sizes(1024, (16, 8, 128), 3072, 151936, head_norm=True),
+    "Qwen3-1.7B": Sizes(2048, (16, 8, 128), 6144, 151936, head_norm=True),
+    "Qwen3-4B": Sizes(2560, (32, 8, 128), 9728, 151936, head_norm=True),
+    "Qwen3-8B": Sizes(4096, (32, 8, 128), 12288, 151936, head_norm=True, blocks=True),
+    "Qwen3-14B": Sizes(5120, (40, 8, 128), 17408, 151936, head_norm=True),
+    "Qwen3-30B-A3B": Sizes(
+        2048, (32, 4, 128), 768, 151936, head_norm=True, experts=128, per_token=8, blocks=True
+    ),
+    "Llama-3.2-1B": Sizes(2048, (32, 8, 64), 8192, 128256, head_norm=False),
+    "Llama-3.2-3B": Sizes(3072, (24, 8, 128), 8192, 128256, head_norm=False),
+    "Llama-3.1-8B": Sizes(4096, (32, 8, 128), 14336, 128256, head_norm=False, blocks=True),
+    "Mistral-7B-v0.3": Sizes(4096, (32, 8, 128), 14336, 32768, head_norm=False, blocks=True),
 }
 
 

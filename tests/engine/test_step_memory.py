@@ -91,7 +91,7 @@ def _peaks(model: DeviceModel, live: LiveBytes) -> Iterator[int]:
         inputs = _inputs(step)
         gc.collect()
         before = live.peak = live.now
-        model.logits(inputs, step.one_token)
+        model.logits(inputs, one_token=step.one_token)
         yield live.peak - before
 
 

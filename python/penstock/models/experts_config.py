@@ -21,7 +21,9 @@ def hf_mixtures(config: HfConfig, kind: Literal["qwen3", "mixtral"], where: str)
         missing = "num_experts" if count is None else "num_experts_per_tok"
         raise ModelError(f"{where}: {missing} is missing")
     if kind == "mixtral":
-        all_alike = ExpertsSpec(count, config.num_experts_per_tok, config.intermediate_size, True)
+        all_alike = ExpertsSpec(
+            count, config.num_experts_per_tok, config.intermediate_size, renormalize=True
+        )
         return (all_alike,) * layers
     if config.moe_intermediate_size is None:
         raise ModelError(f"{where}: moe_intermediate_size is missing")

@@ -212,7 +212,7 @@ class DecoderWeights:
             mlp_post_norm=self._norm(prefix + names.mlp_post_norm) if sandwich else None,
             gate_up=None if mixture else self._linear(prefix, feed_forward[:2], spec.mlp_bias),
             down=None if mixture else self._linear(prefix, feed_forward[2:], spec.mlp_bias),
-            router=self._linear(prefix, (names.router,), False) if mixture else None,
+            router=self._linear(prefix, (names.router,), biased=False) if mixture else None,
             experts=self._experts(prefix, mixture) if mixture else None,
         )
 

@@ -248,7 +248,7 @@ class GpuRuntime:
     def _compute(self, packed: Packed, draws: bool, *, one_token: bool = False) -> Results:
         """The step that was sent last."""
         slots = self._device_rows.prepare(packed)
-        logits = self._model.logits(slots.inputs, one_token)
+        logits = self._model.logits(slots.inputs, one_token=one_token)
         if not draws:
             return logits, None
         rows: Any = SamplingRows(

@@ -70,7 +70,7 @@ class DeviceModel:
         """Memory that decode attention keeps for the parts of long contexts."""
         return 0 if self._work is None else self._work.size_bytes
 
-    def logits(self, inputs: StepInputs[torch.Tensor], one_token: bool) -> torch.Tensor:
+    def logits(self, inputs: StepInputs[torch.Tensor], *, one_token: bool) -> torch.Tensor:
         """[S, V] float32 at the places `sample_rows`. `one_token`: every chunk has just one, and
         memory is where it was the last time."""
         if self._work is not None:

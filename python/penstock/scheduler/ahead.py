@@ -30,7 +30,7 @@ def draft_ahead(flying: Draft, running: List[Sequence], cache: BlockCache) -> Dr
     for sequence in lacking:
         draft.blocks.append(AppendBlocks(sequence.row, (cache.extend(sequence),)))
     for sequence in going_on:
-        draft.chunks.append(Chunk(sequence.row, len(sequence.tokens), 1, True))
+        draft.chunks.append(Chunk(sequence.row, len(sequence.tokens), length=1, samples=True))
         draft.work.append(sequence)
     draft.num_tokens = len(going_on)
     return draft

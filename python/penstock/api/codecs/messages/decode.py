@@ -88,7 +88,7 @@ def _reasoning(fields: Fields, begun: str) -> ReasoningPolicy:
     if begun:
         if policy.enabled:
             fields.refuse("messages", "end with a begun answer, which excludes thinking")
-        return ReasoningPolicy(False)
+        return ReasoningPolicy(enabled=False)
     config = fields.object("output_config")
     effort = decode_effort(config, "effort") if config is not None else None
     if effort is None or policy.effort is not None or policy.enabled is False:

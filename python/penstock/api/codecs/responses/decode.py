@@ -86,7 +86,7 @@ def decode(body: bytes) -> ResponsesRequest:
     """Raises InvalidRequest naming the field that is wrong."""
     fields = decode_object(body)
     _refuse_unsupported(fields)
-    store, background = _flag(fields, "store", True), _flag(fields, "background", False)
+    store, background = _flag(fields, "store", default=True), _flag(fields, "background")
     if background and not store:
         fields.refuse("background", "cannot be used with `store: false`: there is nothing to poll")
     referred = references(fields)
@@ -116,13 +116,13 @@ def decode(body: bytes) -> ResponsesRequest:
         stop=decode_stop(fields),
         n=fields.integer("n", 1, MAX_N) or 1,
         top_logprobs=_top_logprobs(fields),
-        ignore_eos=_flag(fields, "ignore_eos", False),
+        ignore_eos=_flag(fields, "ignore_eos"),
     )
     return ResponsesRequest(
         request=request,
         fields=fields if referred else None,
         echoed=echoed(fields, limits, store, background),
-        stream=_flag(fields, "stream", False),
+        stream=_flag(fields, "stream"),
         background=background,
         store=store,
         instructions=fields.string("instructions") or None,
@@ -158,7 +158,7 @@ def _refuse_unsupported(fields: Fields) -> None:
         fields.refuse("metadata", f"may hold at most {MAX_METADATA} pairs")
 
 
-def _flag(fields: Fields, key: str, default: bool) -> bool:
+def _flag(fields: Fields, key: str, *, default: bool = False) -> bool:
     value = fields.boolean(key)
     return default if value is None else value
 
@@ -188,7 +188,9 @@ def _reasoning(fields: Fields) -> ReasoningPolicy:
     effort = decode_effort(wanted, "effort")
     if effort is None:
         return ReasoningPolicy()
-    return ReasoningPolicy(False) if effort in OFF else ReasoningPolicy(True, effort)
+    if effort in OFF:
+        return ReasoningPolicy(enabled=False)
+    return ReasoningPolicy(enabled=True, effort=effort)
 
 
 def _top_logprobs(fields: Fields) -> int | None:
