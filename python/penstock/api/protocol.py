@@ -1,14 +1,16 @@
 """HTTP/1.1 connections with the bounds that uvicorn's protocol leaves open.
 
-A client must send its head in time and within a size, as whatever else is no body (what frames
-chunks, and trailers, which nobody reads); may not send on for ever after its request was refused;
-may not leave its answer unread for ever; and there are only so many connections.
+A client must name one host and send its head in time and within a size, as whatever else is no
+body (what frames chunks, and trailers, which nobody reads); may not send on for ever after its
+request was refused; may not leave its answer unread for ever; and there are only so many
+connections.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from httptools import HttpParserError, HttpParserUpgrade
@@ -25,6 +27,8 @@ HEAD_TIMEOUT_S: Final = 20.0
 LINGER_S: Final = 5.0
 # What tells how long a body is.
 FRAMING: Final = (b"content-length", b"transfer-encoding")
+# A host, by name or address, and a port; each may be absent (RFC 9110, 7.2; RFC 3986, 3.2.2).
+HOST: Final = re.compile(rb"(?:\[[0-9A-Za-z.:%]+\]|[0-9A-Za-z._~%!$&'()*+,;=-]*)(?::[0-9]*)?")
 
 
 class HeadTooLarge(ServiceError):
@@ -174,6 +178,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._in_head = False
         self._clear_deadline()
+        check_host(self.parser.get_http_version(), self.headers)
         super().on_headers_complete()
         if self.scope["http_version"] == "1.0":
             send: Any = _CloseDelimited(self.cycle)
@@ -214,7 +219,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.send_400_response("")
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(InvalidRequest("the request is not valid HTTP", code="invalid_http"))
+        self._refuse(_invalid("the request is not valid HTTP"))
 
     def _parse(self, data: bytes) -> None:
         """Feed the parser. It takes a head that asks for an upgrade for a whole message, but
@@ -223,8 +228,12 @@ class BoundedProtocol(HttpToolsProtocol):
             try:
                 self.parser.feed_data(data)
                 return
-            except HttpParserError:
-                self.send_400_response("")
+            except HttpParserError as error:
+                found = error.__context__  # what a callback raised
+                if isinstance(found, ServiceError):
+                    self._refuse(found)
+                else:
+                    self.send_400_response("")
                 return
             except HttpParserUpgrade as upgrade:
                 data = self._reframe(data[upgrade.args[0] :])
@@ -264,6 +273,21 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def check_host(version: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raises InvalidRequest for a head that must be refused for its Host lines (RFC 9112, 3.2)."""
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) > 1:
+        raise _invalid(f"the request has {len(hosts)} Host lines; send one")
+    if not hosts and version != "1.0":
+        raise _invalid(f"the request has no Host line; HTTP/{version} asks for one")
+    if hosts and HOST.fullmatch(hosts[0]) is None:
+        raise _invalid("the Host line names no host; send a name or an address, and a port")
+
+
+def _invalid(message: str) -> InvalidRequest:
+    return InvalidRequest(message, code="invalid_http")
 
 
 def bounded_protocol(max_connections: int) -> type[BoundedProtocol]:
