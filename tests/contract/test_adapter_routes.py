@@ -162,6 +162,12 @@ async def test_list_tells_aliases_generations_and_limits(world: World) -> None:
     }
 
 
+async def test_empty_model_of_the_list_is_the_default(world: World) -> None:
+    await world.load("sql")
+    answer = await world.server.http.get(f"{LIST}?model=")
+    assert answer.json() == await world.listed()
+
+
 async def test_without_updates_the_list_is_there_and_redacted_and_the_rest_is_not(
     tmp_path: Path,
 ) -> None:

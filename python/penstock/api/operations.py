@@ -114,8 +114,14 @@ TEXT_VALUE: Final = {"type": "string"}
 AFTER: Final = Query("after", "The id that the page before ended with.", TEXT_VALUE)
 ORDER: Final = Query("order", "By age.", {"enum": ["asc", "desc"]})
 LIMIT: Final = Query("limit", "So many at most.", {"type": "integer", "minimum": 1})
-PAGES: Final = (LIMIT, AFTER, ORDER)
-VENDOR_PAGES: Final = (LIMIT, Query("page", "The `next_page` of the page before.", TEXT_VALUE))
+BEFORE: Final = Query("before", "The id that the page after began with.", TEXT_VALUE)
+PAGES: Final = (LIMIT, AFTER, BEFORE, ORDER)
+VENDOR_PAGES: Final = (*PAGES, Query("page", "The `next_page` of the page before.", TEXT_VALUE))
+CARD_PAGES: Final = (
+    LIMIT,
+    Query("after_id", AFTER.description, TEXT_VALUE),
+    Query("before_id", BEFORE.description, TEXT_VALUE),
+)
 RESUMED: Final = (
     Query(
         "stream",
@@ -316,7 +322,7 @@ OPERATIONS: Final = (
         "All skills; in the second vendor's form for its headers",
         answer=(SkillList, VendorSkillList),
         errors=STORE_ERRORS,
-        query=(*VENDOR_PAGES, AFTER, Query("source", "`custom` for all.", TEXT_VALUE)),
+        query=(*VENDOR_PAGES, Query("source", "`custom` for all.", TEXT_VALUE)),
     ),
     Operation(
         *("POST", "/v1/skills", "createSkill", "Skills"),
@@ -331,7 +337,7 @@ OPERATIONS: Final = (
         "The versions of a skill",
         answer=SkillVersionList,
         errors=STORE_ERRORS,
-        query=(*VENDOR_PAGES, AFTER),
+        query=VENDOR_PAGES,
     ),
     Operation(
         *("POST", "/v1/skills/{skill_id}/versions", "addSkillVersion", "Skills"),
@@ -353,6 +359,8 @@ OPERATIONS: Final = (
         *("GET", "/v1/models", "listModels", "Models"),
         "The models and their status",
         answer=ModelObjects,
+        errors=(400,),
+        query=CARD_PAGES,
     ),
     Operation(
         *("GET", "/v1/lora_adapters", "listAdapters", "Models"),

@@ -11,8 +11,7 @@ from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.registry import LoadedAdapter
 from penstock.api.codecs.adapters import decode_load, decode_unload
 from penstock.api.record import UNKNOWN_MODEL, RequestRecord, current_record
-from penstock.api.routes.answers import send_value
-from penstock.api.routes.paging import query_of
+from penstock.api.routes.answers import query_of, send_value
 from penstock.api.routes.reading import decoded_by
 from penstock.api.served_model import ServedModel
 from penstock.api.services import Services
@@ -32,7 +31,7 @@ class ListAdapters:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = _record(scope)
-        record.model = self._services.resolve(query_of(scope).get("model"))
+        record.model = self._services.resolve(query_of(scope).get("model") or None)
         model = _with_runtime(self._services, record.model)
         await send_value(
             await listing(model, sources=self._services.adapter_updates),

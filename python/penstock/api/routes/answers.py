@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any, Final
+from urllib.parse import parse_qs
 
 import orjson
 from starlette.types import Scope, Send
 
 from penstock.api.errors import ClientGone
+from penstock.base.errors import InvalidRequest
 
 JSON: Final = "application/json"
 PLAIN_TEXT: Final = "text/plain; charset=utf-8"
+TRUTH: Final = {"true": True, "1": True, "false": False, "0": False, "": False}
 
 
 async def send_json(body: bytes, send: Send, *, status: int = 200) -> None:
@@ -52,3 +55,27 @@ async def within_stall(sending: Awaitable[None], scope: Scope, stall_timeout_s: 
     except asyncio.TimeoutError:
         scope["state"]["abort"]()
         raise ClientGone from None
+
+
+def query_of(scope: Scope) -> dict[str, str]:
+    """The query's fields; of one given twice, the last."""
+    return {name: values[-1] for name, values in _query(scope).items()}
+
+
+def values_of(scope: Scope, name: str) -> list[str]:
+    """All that the query gives for a field which may be given often, with brackets or without."""
+    query = _query(scope)
+    return [*query.get(name, ()), *query.get(f"{name}[]", ())]
+
+
+def flag_of(query: Mapping[str, str], name: str) -> bool:
+    """The query's boolean `name`; absent, false. Raises InvalidRequest."""
+    wanted = TRUTH.get(query.get(name, "").lower())
+    if wanted is None:
+        raise InvalidRequest(f"`{name}` must be true or false", field=name, code="invalid_type")
+    return wanted
+
+
+def _query(scope: Scope) -> dict[str, list[str]]:
+    text: str = scope["query_string"].decode("ascii", "replace")
+    return parse_qs(text, keep_blank_values=True)

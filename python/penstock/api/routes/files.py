@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.api.multipart import PartHead, read_multipart
 from penstock.api.record import current_record
-from penstock.api.routes.answers import send_value, within_stall
-from penstock.api.routes.paging import limit_of, page_of, query_of
+from penstock.api.routes.answers import query_of, send_value, values_of, within_stall
+from penstock.api.routes.paging import envelope, in_order, page_of
 from penstock.api.routes.vendor import is_vendor, rfc3339
 from penstock.api.services import Services
 from penstock.base.errors import InvalidRequest
@@ -34,7 +34,8 @@ CONTENT_HEADERS: Final = (
 
 
 class ListFiles:
-    """GET all files; `limit`, `after`, `order` and `purpose` in the query."""
+    """GET all files; in the query a page and its `order`, `purpose`, and `ids`, of which those that
+    are not there are left out."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -44,6 +45,9 @@ class ListFiles:
         files = await self._services.store.files.list()
         if "purpose" in query:
             files = [file for file in files if file.purpose == query["purpose"]]
+        ids = set(values_of(scope, "ids"))
+        if ids:
+            files = [file for file in files if file.id in ids]
         answer = _list(files, query, _shape(scope))
         if is_vendor(scope):  # its clients have paged in one way and in the other
             answer["next_page"] = answer["last_id"] if answer["has_more"] else None
@@ -210,17 +214,8 @@ def _mime_type(content_type: str | None) -> str | None:
 
 
 def _list(files: list[StoredFile], query: dict[str, str], shape: Any) -> dict[str, Any]:
-    if query.get("order") == "asc":
-        files = files[::-1]
-    after = query.get("after") or query.get("after_id") or query.get("page")
-    page, more = page_of(files, after, limit_of(query), lambda file: file.id)
-    return {
-        "object": "list",
-        "data": [shape(file) for file in page],
-        "has_more": more,
-        "first_id": page[0].id if page else None,
-        "last_id": page[-1].id if page else None,
-    }
+    page, more = page_of(in_order(files, query), query, lambda file: file.id)
+    return envelope([shape(file) for file in page], more)
 
 
 def _metadata(file: StoredFile) -> dict[str, Any]:

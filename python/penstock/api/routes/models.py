@@ -10,7 +10,8 @@ from starlette.types import Receive, Scope, Send
 from penstock.api.codecs.fields import decode_object
 from penstock.api.record import UNKNOWN_MODEL, current_record
 from penstock.api.registry import DEFAULT_MODEL
-from penstock.api.routes.answers import send_value
+from penstock.api.routes.answers import query_of, send_value
+from penstock.api.routes.paging import envelope, page_of
 from penstock.api.routes.reading import decoded_by
 from penstock.api.routes.vendor import is_vendor, rfc3339
 from penstock.api.served_model import ServedModel
@@ -21,7 +22,7 @@ TUNE_PROFILES: Final = ("quality", "balanced", "fast")
 
 
 class ListModels:
-    """The card `default` first, then each model, then each adapter."""
+    """The card `default` first, then each model, then each adapter; in the query a page."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -29,10 +30,10 @@ class ListModels:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         models = self._services.models
         names = (DEFAULT_MODEL, *models, *models.cards)
-        cards = [_shown(_card(name, self._services), scope) for name in names]
-        answer: dict[str, Any] = {"object": "list", "data": cards}
-        if is_vendor(scope):
-            answer |= {"has_more": False, "first_id": names[0], "last_id": names[-1]}
+        page, more = page_of(names, query_of(scope), str)
+        cards = [_shown(_card(name, self._services), scope) for name in page]
+        whole = envelope(cards, more)
+        answer = whole if is_vendor(scope) else {"object": "list", "data": cards}
         await send_value(answer, send)
 
 

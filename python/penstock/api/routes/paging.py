@@ -1,68 +1,77 @@
-"""Pages of lists, and the queries that ask for them."""
+"""Pages of a list, as either vendor's clients ask for them in the query."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qs
-
-from starlette.types import Scope
 
 from penstock.base.errors import InvalidRequest
 
 MAX_LIMIT: Final = 10_000
-DEFAULT_ITEMS: Final = 20
-MAX_ITEMS: Final = 100
+MAX_DIGITS: Final = 9
+# What one vendor calls `after` and `before`, and what the other does, now and before now.
+AFTER: Final = ("after", "after_id", "page")
+BEFORE: Final = ("before", "before_id")
 
 _T = TypeVar("_T")
 
 
-def query_of(scope: Scope) -> dict[str, str]:
-    """The query's fields; of one given twice, the last."""
-    text: str = scope["query_string"].decode("ascii", "replace")
-    return {name: values[-1] for name, values in parse_qs(text).items()}
-
-
-def limit_of(query: Mapping[str, str], *, default: int = MAX_LIMIT, most: int = MAX_LIMIT) -> int:
-    """The query's `limit`, from 1 to `most`. Raises InvalidRequest."""
-    text = query.get("limit", str(default))
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= most):
-        raise InvalidRequest(f"`limit` must be an integer from 1 to {most}", field="limit")
-    return int(text)
-
-
-def page_of(
-    items: Sequence[_T], after: str | None, limit: int, id_of: Callable[[_T], str]
-) -> tuple[list[_T], bool]:
-    """(the items that follow the one with the id `after`, whether there are more). After an id
-    that is not there nothing follows."""
-    start = 0
-    if after is not None:
-        places = (index for index, item in enumerate(items) if id_of(item) == after)
-        start = next(places, len(items) - 1) + 1
-    return list(items[start : start + limit]), start + limit < len(items)
-
-
-def items_page(items: Sequence[Mapping[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
-    """One page of a response's items, which are given oldest first, in the form of the reference
-    API. `query`: `limit` (1 to 100), `order` ("asc", "desc") and `after`, the id that the page
-    before ended with. Raises InvalidRequest."""
-    limit = limit_of(query, default=DEFAULT_ITEMS, most=MAX_ITEMS)
+def in_order(newest_first: Sequence[_T], query: Mapping[str, str]) -> Sequence[_T]:
+    """The items in the query's `order`: "desc", the newest first, unless it says "asc". Raises
+    InvalidRequest."""
     order = query.get("order", "desc")
     if order not in ("asc", "desc"):
         raise InvalidRequest('`order` must be "asc" or "desc"', field="order")
-    ordered = list(items) if order == "asc" else list(reversed(items))
-    after = query.get("after")
-    if after is not None:
-        ids = [item["id"] for item in ordered]
-        if after not in ids:
-            raise InvalidRequest("`after` is not the id of an item of this list", field="after")
-        ordered = ordered[ids.index(after) + 1 :]
-    page = ordered[:limit]
+    return newest_first[::-1] if order == "asc" else newest_first
+
+
+def page_of(
+    items: Sequence[_T],
+    query: Mapping[str, str],
+    id_of: Callable[[_T], str],
+    *,
+    default_limit: int = MAX_LIMIT,
+    max_limit: int = MAX_LIMIT,
+) -> tuple[Sequence[_T], bool]:
+    """(one page of `items`, whether the list goes on beyond it). `query`: `limit`, and the ids that
+    the page comes `after`, `before` or between. Raises InvalidRequest."""
+    limit = _limit(query.get("limit"), default_limit, max_limit)
+    after, before = (_place(items, query, names, id_of) for names in (AFTER, BEFORE))
+    start = 0 if after is None else after + 1
+    end = len(items) if before is None else max(before, start)
+    if before is not None and after is None:  # those next to it
+        return items[max(end - limit, 0) : end], limit < end
+    return items[start : min(start + limit, end)], start + limit < end
+
+
+def envelope(page: Sequence[Mapping[str, Any]], more: bool) -> dict[str, Any]:
+    """A page of objects that have an `id`, as the reference API gives it."""
     return {
         "object": "list",
-        "data": page,
+        "data": list(page),
         "first_id": page[0]["id"] if page else None,
         "last_id": page[-1]["id"] if page else None,
-        "has_more": len(ordered) > limit,
+        "has_more": more,
     }
+
+
+def _limit(value: str | None, default: int, most: int) -> int:
+    if value is None:
+        return default
+    good = value.isascii() and value.isdigit() and len(value) <= MAX_DIGITS
+    if not (good and 1 <= int(value) <= most):
+        raise InvalidRequest(f"`limit` must be an integer from 1 to {most}", field="limit")
+    return int(value)
+
+
+def _place(
+    items: Sequence[_T], query: Mapping[str, str], names: Sequence[str], id_of: Callable[[_T], str]
+) -> int | None:
+    """The index of the item that the query names, if it names one."""
+    name = next((name for name in names if name in query), None)
+    if name is None:
+        return None
+    for index, item in enumerate(items):
+        if id_of(item) == query[name]:
+            return index
+    raise InvalidRequest(f"`{name}` is not the id of an item of this list", field=name)

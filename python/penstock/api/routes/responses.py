@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 import orjson
-from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.envelope import KEEP_ALIVE
@@ -22,6 +22,7 @@ from penstock.api.codecs.responses import (
     ResponseIdentity,
     ResponsesRequest,
     ResponseStream,
+    check_include,
     continued,
     decode,
     input_items,
@@ -31,8 +32,15 @@ from penstock.api.codecs.responses import (
 from penstock.api.record import RequestRecord, current_record
 from penstock.api.response_rows import conversation_of, input_of
 from penstock.api.response_runs import FollowedOutlet, ResponseRuns
-from penstock.api.routes.answers import send_json, send_value, within_stall
-from penstock.api.routes.paging import items_page
+from penstock.api.routes.answers import (
+    flag_of,
+    query_of,
+    send_json,
+    send_value,
+    values_of,
+    within_stall,
+)
+from penstock.api.routes.paging import envelope, in_order, page_of
 from penstock.api.routes.reading import RequestReader
 from penstock.api.services import Services
 from penstock.api.streaming import STREAM_HEAD, EventStream, unless_gone
@@ -46,7 +54,8 @@ if TYPE_CHECKING:
 
 MAX_SHOWN_CHARS: Final = 80
 MAX_DIGITS: Final = 18
-TRUTH: Final = {"true": True, "1": True, "false": False, "0": False, "": False}
+DEFAULT_ITEMS: Final = 20
+MAX_ITEMS: Final = 100
 
 
 class CreateResponse:
@@ -184,11 +193,13 @@ class OneResponse:
         stored = await self._runs.get(id)
         if stored is None:
             _refuse_unknown(id)
-        query = Request(scope).query_params
-        if not _streams(query.get("stream")):
+        query = query_of(scope)
+        check_include(values_of(scope, "include"))
+        flag_of(query, "include_obfuscation")  # there is none to leave out
+        wanted = _starting_after(query.get("starting_after")) + 1
+        if not flag_of(query, "stream"):
             await send_json(stored.body, send)
             return
-        wanted = _starting_after(query.get("starting_after")) + 1
         if not await self._services.store.response_events.read(id, 0):
             raise InvalidRequest(
                 "`stream` is for responses that were made with `background` and `stream`",
@@ -227,13 +238,18 @@ class InputItems:
         stored = await self._runs.get(id)
         if stored is None:
             _refuse_unknown(id)
+        check_include(values_of(scope, "include"))
         # A conversation may have very many items.
-        page = await asyncio.to_thread(_items_page, stored, Request(scope).query_params)
+        page = await asyncio.to_thread(_items_page, stored, query_of(scope))
         await send_json(page, send)
 
 
 def _items_page(stored: StoredResponse, query: Mapping[str, str]) -> bytes:
-    return orjson.dumps(items_page(input_items(input_of(stored), stored.id), query))
+    items = in_order(input_items(input_of(stored), stored.id)[::-1], query)
+    page, more = page_of(
+        items, query, itemgetter("id"), default_limit=DEFAULT_ITEMS, max_limit=MAX_ITEMS
+    )
+    return orjson.dumps(envelope(page, more))
 
 
 class CancelResponse:
@@ -248,13 +264,6 @@ class CancelResponse:
         if stored.status not in TERMINAL:
             stored = _background(id, await self._runs.cancel(id))
         await send_json(stored.body, send)
-
-
-def _streams(value: str | None) -> bool:
-    wanted = TRUTH.get((value or "").lower())
-    if wanted is None:
-        raise InvalidRequest("`stream` must be true or false", field="stream", code="invalid_type")
-    return wanted
 
 
 def _starting_after(value: str | None) -> int:

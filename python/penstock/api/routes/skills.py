@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.api.multipart import MultipartEvent, PartHead, read_multipart
 from penstock.api.record import current_record
-from penstock.api.routes.answers import send_value
-from penstock.api.routes.paging import limit_of, page_of, query_of
+from penstock.api.routes.answers import query_of, send_value
+from penstock.api.routes.paging import in_order, page_of
 from penstock.api.routes.vendor import is_vendor, rfc3339
 from penstock.api.services import Services
 from penstock.base.errors import InvalidRequest
@@ -23,7 +23,7 @@ SOURCE: Final = "custom"
 
 
 class ListSkills:
-    """GET all skills, the newest first."""
+    """GET all skills; in the query a page and its `order`, and the `source`."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -31,15 +31,14 @@ class ListSkills:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         query = query_of(scope)
         skills = await self._services.store.skills.list()
-        if query.get("source", SOURCE) != SOURCE:
+        if (query.get("source") or SOURCE) != SOURCE:
             skills = []
+        page, more = page_of(in_order(skills, query), query, lambda skill: skill.id)
         if not _is_vendor(scope):
-            page, more = page_of(skills, query.get("after"), limit_of(query), lambda s: s.id)
             ends = {"first_id": page[0].id, "last_id": page[-1].id} if page else {}
             data = [_skill(skill) for skill in page]
             await send_value({"object": "list", "data": data, "has_more": more, **ends}, send)
             return
-        page, more = page_of(skills, query.get("page"), limit_of(query), lambda s: s.id)
         data = [_vendor_skill(skill) for skill in page]
         following = page[-1].id if more else None
         await send_value({"data": data, "has_more": more, "next_page": following}, send)
@@ -58,7 +57,8 @@ class CreateSkill:
 
 
 class ListSkillVersions:
-    """GET a skill's versions, the newest first; always in the second vendor's shape."""
+    """GET a skill's versions; in the query a page and its `order`. Always in the second vendor's
+    shape."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -66,8 +66,7 @@ class ListSkillVersions:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         query = query_of(scope)
         versions = await self._services.store.skills.versions(scope["path_params"]["skill_id"])
-        after = query.get("page") or query.get("after")
-        page, more = page_of(versions, after, limit_of(query), lambda version: version.id)
+        page, more = page_of(in_order(versions, query), query, lambda version: version.id)
         answer = {
             "object": "list",
             "data": [_vendor_version(version) for version in page],

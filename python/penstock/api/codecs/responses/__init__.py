@@ -1,7 +1,12 @@
 """The responses interface: `/v1/responses`."""
 
 from penstock.api.codecs.responses.chain import continued
-from penstock.api.codecs.responses.decode import ResponsesRequest, decode, resolved
+from penstock.api.codecs.responses.decode import (
+    ResponsesRequest,
+    check_include,
+    decode,
+    resolved,
+)
 from penstock.api.codecs.responses.history import input_items
 from penstock.api.codecs.responses.ids import RESPONSE_PREFIX, response_of
 from penstock.api.codecs.responses.resource import (
@@ -19,6 +24,7 @@ __all__ = [
     "ResponseIdentity",
     "ResponseStream",
     "ResponsesRequest",
+    "check_include",
     "closing_frame",
     "continued",
     "decode",

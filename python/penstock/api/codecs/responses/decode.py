@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +25,7 @@ from penstock.api.codecs.sampling import (
     decode_stop,
 )
 from penstock.api.codecs.tools import decode_functions, decode_tool_choice
+from penstock.base.errors import InvalidRequest
 from penstock.dialog import GenerateRequest, Limits, ReasoningPolicy
 
 # Accepted with a value of any type, and without effect; so is every field named nowhere here.
@@ -199,16 +201,24 @@ def _top_logprobs(fields: Fields) -> int | None:
     wanted = fields.boolean("logprobs")
     top = fields.integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
     included = fields.array("include", "an array of strings") or ()
-    for index, value in enumerate(included):
-        if type(value) is not str or value not in INCLUDE:
-            what = shown(value) if type(value) is str else "this"
-            known = ", ".join(INCLUDE)
-            fields.refuse(f"include[{index}]", f"must be one of {known}, not {what}")
+    check_include(included)
     if top and wanted is False:
         fields.refuse("top_logprobs", "needs `logprobs: true`")
     if wanted or top or LOGPROBS in included:
         return top or 0
     return None
+
+
+def check_include(values: Sequence[Any]) -> None:
+    """Raises InvalidRequest unless all of them may be included in an answer; they are there then
+    anyway."""
+    for index, value in enumerate(values):
+        if type(value) is not str or value not in INCLUDE:
+            what = shown(value) if type(value) is str else "this"
+            field = f"include[{index}]"
+            raise InvalidRequest(
+                f"`{field}` must be one of {', '.join(INCLUDE)}, not {what}", field=field
+            )
 
 
 def _previous_id(fields: Fields) -> str | None:
