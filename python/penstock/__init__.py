@@ -6,12 +6,14 @@ server. See ARCHITECTURE.md for the rooms of the house and what may import what.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.9.1"
 __all__ = ["LLM", "__version__"]
 
+# `typing` is not imported: `penstock` must hear of Ctrl-C first.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from penstock.llm import LLM
 
 
