@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.base.errors import ModelError
@@ -26,7 +26,8 @@ def fetch_into_cache(home: Path, name: str, fetch: Callable[[Path], None]) -> Pa
     """The folder of `name`, filled by `fetch` unless it is there already.
 
     `fetch` gets the partial folder, with what an interrupted try left in it, and leaves in it
-    checked files only. Raises ModelError where the cache cannot be written.
+    checked files only; of a try that brought nothing, nothing is left. Raises ModelError where the
+    cache cannot be written.
     """
     root = _root(home)
     final, partial = root / name, root / f"{name}.partial"
@@ -36,7 +37,11 @@ def fetch_into_cache(home: Path, name: str, fetch: Callable[[Path], None]) -> Pa
             if final.is_dir():
                 return final
             partial.mkdir(exist_ok=True)
-            fetch(partial)
+            try:
+                fetch(partial)
+            except BaseException:
+                _drop_empty(partial)
+                raise
             for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
                 _sync_folder(folder)
             partial.rename(final)
@@ -48,6 +53,16 @@ def fetch_into_cache(home: Path, name: str, fetch: Callable[[Path], None]) -> Pa
             " may be written"
         ) from None
     return final
+
+
+def _drop_empty(folder: Path) -> None:
+    """Remove what is empty in a folder, and itself if it is."""
+    for path in (*sorted(folder.rglob("*"), reverse=True), folder):  # what is inside comes first
+        if path.is_dir():
+            with suppress(OSError):  # not empty
+                path.rmdir()
+        elif path.stat().st_size == 0:
+            path.unlink()
 
 
 def _root(home: Path) -> Path:
