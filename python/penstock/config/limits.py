@@ -131,6 +131,8 @@ def check_store(settings: StoreSettings) -> None:
 def check_models(models: Sequence[ModelSettings], default_model_id: str | None = None) -> None:
     """Raises SettingsError for names that are missing, reserved or given twice. Ids that are not
     known yet are not looked at."""
+    if any(not alias for model in models for alias in model.aliases):
+        raise SettingsError("an alias of a model must not be empty")
     names = [name for model in models for name in (model.id, *model.aliases) if name]
     for name in names:
         if name == RESERVED_NAME:

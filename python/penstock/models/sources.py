@@ -35,6 +35,8 @@ def resolve_model(
     ModelError for a name nobody knows, a source that does not answer, content of a wrong hash.
     """
     hub = hub or HubAccess()
+    if not name:  # as a path it would be the folder that the process runs in
+        raise ModelError("the name of a model is empty; `penstock models` lists the known names")
     path = _path_at(name)
     if path is not None:
         return files_at(path, title(path) if path.is_file() else path.resolve().name)

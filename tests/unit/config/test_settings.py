@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock.config import (
@@ -149,6 +150,12 @@ def test_wrong_models_are_refused_by_name(tmp_path, text, named):
 def test_default_model_must_be_one_of_the_models(two_models):
     with pytest.raises(SettingsError, match="'other'"):
         check_models(serving(file=two_models).models, "other")
+
+
+def test_alias_of_a_model_is_not_empty(two_models):
+    models = [msgspec.structs.replace(m, aliases=("",)) for m in serving(file=two_models).models]
+    with pytest.raises(SettingsError, match="alias of a model must not be empty"):
+        check_models(models)
 
 
 def test_model_option_beside_the_models_of_a_file_is_refused(two_models):

@@ -81,8 +81,12 @@ def test_a_folder_with_one_gguf_is_that_model(tmp_path: Path) -> None:
         resolve_model(str(tmp_path), tmp_path)
 
 
-@pytest.mark.parametrize("name", ["nothing", "a/b/c", "a/..", "a/b.c/.."])
-def test_a_name_nobody_knows_says_where_names_are_listed(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["", " ", "nothing", "a/b/c", "a/..", "a/b.c/.."])
+def test_a_name_nobody_knows_says_where_names_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "config.json").write_bytes(b"{}")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelError, match="`penstock models` lists the known names"):
         resolve_model(name, tmp_path)
 
@@ -190,6 +194,25 @@ def test_an_interrupted_fetch_ends_with_one_revision(hub: Files, tmp_path: Path)
     files = resolve_model("who/what", tmp_path, HubAccess(hub.url))
     assert {path.name: path.read_bytes() for path in files.path.iterdir()} == FOLDER
     assert hub.ranges("/who/what/resolve/main/tokenizer.json") == []
+
+
+def test_a_fetch_that_brought_nothing_leaves_nothing(hub: Files, tmp_path: Path) -> None:
+    def interrupted(name: str, *_: object) -> None:
+        raise KeyboardInterrupt
+
+    root = tmp_path / "models"
+    with pytest.raises(ModelError):
+        resolve_model("who/what", tmp_path, HubAccess(hub.url))
+    assert not (root / "who--what.partial").exists()
+    publish(hub, "who/what", FOLDER)
+    hub.cut_after["/who/what/resolve/main/config.json"] = [0] * 5
+    with pytest.raises(ModelError):
+        resolve_model("who/what", tmp_path, HubAccess(hub.url))
+    assert not (root / "who--what.partial").exists()
+    with pytest.raises(KeyboardInterrupt):
+        resolve_model("who/what", tmp_path, HubAccess(hub.url), interrupted)
+    (begun,) = (root / "who--what.partial").iterdir()  # what it brought is gone on with
+    assert begun.stat().st_size > 0
 
 
 def test_a_set_of_files_of_a_repository_is_fetched(hub: Files, tmp_path: Path) -> None:
