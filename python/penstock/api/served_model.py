@@ -175,7 +175,7 @@ class ServedModel:
             await self._load_on_demand()
         opened = self._opened
         if opened is None:
-            raise self._failed()
+            raise self._absent()
         opened.leases += 1
         try:
             yield await self._ready(opened)
@@ -217,11 +217,7 @@ class ServedModel:
 
     async def _load_on_demand(self) -> None:
         if not self.on_demand:
-            if self._state.failure:
-                raise self._failed()
-            raise Unavailable(
-                f"the model '{self.id}' was unloaded by an operator", code="model_unloaded"
-            )
+            raise self._absent()
         await self._within_wait(self._control.load(self.id))
 
     async def _ready(self, opened: _Opened) -> LoadedModel:
@@ -233,8 +229,8 @@ class ServedModel:
             log.error("model %s: %s", self.id, error)
             raise self._failed() from None
         except asyncio.CancelledError:
-            if opened.task.cancelled():  # its engine failed to load
-                raise self._failed() from None
+            if opened.task.cancelled():  # there is no engine to connect to any more
+                raise self._absent() from None
             raise
 
     async def _within_wait(self, work: Awaitable[_T]) -> _T:
@@ -244,6 +240,14 @@ class ServedModel:
             raise Unavailable(
                 f"the model '{self.id}' is still being loaded", code="model_loading"
             ) from None
+
+    def _absent(self) -> Unavailable:
+        """The answer where there is no engine: it failed to load, or an operator wants none."""
+        if self._state.status != "unloaded" or self._state.failure:
+            return self._failed()
+        return Unavailable(
+            f"the model '{self.id}' was unloaded by an operator", code="model_unloaded"
+        )
 
     def _failed(self) -> Unavailable:
         return Unavailable(f"the model '{self.id}' could not be loaded", code="model_load_failed")

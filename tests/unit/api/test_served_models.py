@@ -74,6 +74,24 @@ async def test_unloaded_model_is_refused_until_an_operator_reloads_it():
         assert await said(server, "a") == "I am a"
 
 
+async def test_request_that_waits_for_a_load_hears_of_an_operator_who_unloads():
+    async with serving(models=loops("a", "b"), on_demand=["b"]) as server:
+        server.control.gate.clear()
+        model = server.services.models["b"]
+        opening = asyncio.get_running_loop().create_future()  # its engine takes its time
+        model._open_model = lambda: opening
+        loading = asyncio.create_task(server.control.load("b"))
+        await server.until(lambda: model.status == "reloading")
+        waiting = asyncio.create_task(asked(server, "b"))
+        await server.until(lambda: model._opened.leases == 1)
+        await server.control.unload("b")
+        refused = await waiting
+        server.control.gate.set()
+        await loading
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "model_unloaded"
+
+
 async def test_requests_for_a_model_on_demand_share_one_load():
     async with serving(models=loops("a", "b"), on_demand=["b"]) as server:
         server.control.gate.clear()
