@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from sqlalchemy import (
@@ -82,6 +82,8 @@ _RELEASE: Final = update(sessions).where(_HELD).values(_NO_LEASE)
 _decode = msgspec.msgpack.Decoder(tuple[Message, ...]).decode
 _encode = msgspec.msgpack.Encoder().encode
 
+_T = TypeVar("_T")
+
 
 class SessionBusy(Conflict):
     """409: a run of the session is going on."""
@@ -120,6 +122,9 @@ class Sessions:
         self._database = database
         self._clock = clock
         self._retention = retention
+        # Holders, and their sessions, that are gone but could not say so, as where the disk is
+        # full. What is written next of any session says it.
+        self._gone: dict[str, str] = {}
 
     async def get(self, id: str) -> StoredSession | None:
         """A session; None: unknown, deleted or expired, or its first run still goes on."""
@@ -178,14 +183,12 @@ class Sessions:
             drop_oldest(connection, self._retention)
             return kept
 
-        return await self._database.write(work)
+        return await self._write(work)
 
     async def _acquired(self, id: str, holder: str) -> tuple[Message, ...]:
         """Take the lease; what was said before. A write that has begun goes on when its caller is
         cancelled, so what it took is given back then."""
-        acquiring = asyncio.ensure_future(
-            self._database.write(lambda c: self._acquire(c, id, holder))
-        )
+        acquiring = asyncio.ensure_future(self._write(lambda c: self._acquire(c, id, holder)))
         try:
             return await asyncio.shield(acquiring)
         except asyncio.CancelledError:
@@ -217,14 +220,25 @@ class Sessions:
 
     async def _release(self, id: str, holder: str) -> None:
         """Let go; of a session in which nothing was kept, nothing stays."""
-        held = {"wanted": id, "holder": holder}
+        self._gone[holder] = id
+        with contextlib.suppress(ServiceError):  # logged; if no write succeeds, the lease runs out
+            await self._write(lambda connection: None)
 
-        def work(connection: Connection) -> None:
-            connection.execute(_DROP_EMPTY, held)
-            connection.execute(_RELEASE, held)
+    async def _write(self, work: Callable[[Connection], _T]) -> _T:
+        """`Database.write`, after letting go for those who are gone."""
+        gone = dict(self._gone)
 
-        with contextlib.suppress(ServiceError):  # logged; the lease runs out by itself
-            await self._database.write(work)
+        def whole(connection: Connection) -> _T:
+            for holder, id in gone.items():
+                held = {"wanted": id, "holder": holder}
+                connection.execute(_DROP_EMPTY, held)
+                connection.execute(_RELEASE, held)
+            return work(connection)
+
+        done = await self._database.write(whole)
+        for holder in gone:
+            self._gone.pop(holder, None)
+        return done
 
     def _lease(self, id: str, holder: str) -> dict[str, Any]:
         now = self._clock()

@@ -14,6 +14,7 @@ from stores import MovableClock, opened
 from penstock.config import StoreSettings
 from penstock.dialog import File, Image, Message, Reasoning, Text, ToolCall, ToolResult
 from penstock.store import Store
+from penstock.store.errors import StorageFull
 from penstock.store.schema import sessions
 from penstock.store.sessions import LEASE_S, SessionBusy, Sessions
 
@@ -194,3 +195,21 @@ async def test_beyond_the_quota_the_least_used_sessions_go(
                 await held.keep(HELLO)
         kept = [name for name in "abc" if await store.sessions.get(name) is not None]
         assert kept == ["a", "c"]
+
+
+async def test_session_whose_run_could_not_be_kept_is_free_once_the_disk_has_room(
+    settings: StoreSettings, store: Store, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: object) -> None:
+        raise StorageFull
+
+    await store.sessions.put("old", HELLO)
+    with pytest.raises(StorageFull):
+        async with store.sessions.held("old"), store.sessions.held("new") as held:
+            monkeypatch.setattr(store.sessions._database, "write", full)
+            await held.keep(BOTH)
+    monkeypatch.undo()
+    async with store.sessions.held("new") as held:
+        assert held.messages == ()
+    async with opened(settings, clock) as other, other.sessions.held("old") as held:
+        assert held.messages == HELLO  # for other processes too
