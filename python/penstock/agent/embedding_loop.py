@@ -17,6 +17,9 @@ class EmbeddingLoop:
     def __init__(self, runner: EmbeddingRunner) -> None:
         self._runner = runner
 
+    def close(self) -> None:
+        """Nothing was started beside the engine."""
+
     async def run(
         self, request: GenerateRequest, outlet: Outlet | None = None
     ) -> AsyncGenerator[Event, None]:

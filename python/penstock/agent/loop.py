@@ -51,6 +51,10 @@ class AgentLoop:
         self._attachments = attachments
         self._sessions = sessions
 
+    def close(self) -> None:
+        """End what was started beside the engine. May be called again."""
+        self._generator.close()
+
     async def run(
         self, request: GenerateRequest, outlet: Outlet | None = None
     ) -> AsyncGenerator[Event, None]:

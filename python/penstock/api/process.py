@@ -148,7 +148,12 @@ class ApiProcess:
             await client.close()
             raise
         loop = loop_over(runner, self._attachments, sessions=self._store.sessions)
-        return LoadedModel(loop, engine, lambda: client.serving, client.close)
+
+        async def close() -> None:
+            loop.close()
+            await client.close()
+
+        return LoadedModel(loop, engine, lambda: client.serving, close)
 
 
 class _LazyFetcher:

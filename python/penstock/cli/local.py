@@ -51,7 +51,8 @@ def local_model(settings: EngineSettings) -> Iterator[tuple[asyncio.AbstractEven
             agent = load_loop(files, engine, settings.tool_syntax, live)
             if isinstance(agent, EmbeddingLoop):
                 raise ModelError(NO_TEXT)
-            yield loop, LocalModel(engine.info.model_id, engine, agent, live)
+            with contextlib.closing(agent):
+                yield loop, LocalModel(engine.info.model_id, engine, agent, live)
         finally:
             loop.run_until_complete(_cancel_all(loop))
             if adapters is not None:

@@ -39,6 +39,10 @@ class AnswerGrammars:
         self._apart = tokens_apart(tokenizer)
         self._channels = channels
 
+    def close(self) -> None:
+        """End the child processes. May be called again."""
+        self._constraints.close()
+
     async def of(self, request: GenerateRequest, form: AnswerForm) -> Grammar | None:
         """What binds the answers; None where nothing does. Reasoning is never bound. Raises
         InvalidRequest naming the field."""

@@ -40,6 +40,15 @@ class Constraints:
             known = await asyncio.shield(compiling)
         return Grammar(known)
 
+    def close(self) -> None:
+        """End the child processes. May be called again."""
+        starting = self._compiler
+        if starting is None:
+            return
+        starting.cancel()  # harmless where it is there already
+        if starting.done() and not starting.cancelled() and starting.exception() is None:
+            starting.result().close()
+
     async def _start(self) -> GrammarCompiler:
         vocabulary = await asyncio.to_thread(vocabulary_of, self._tokenizer)
         self._engine.teach(vocabulary)

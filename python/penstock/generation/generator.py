@@ -94,6 +94,10 @@ class Generator:
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer
 
+    def close(self) -> None:
+        """End what was started beside the engine: child processes. May be called again."""
+        self._grammars.close()
+
     async def run(
         self, request: GenerateRequest, outlet: Outlet | None = None
     ) -> AsyncGenerator[Event, None]:

@@ -18,7 +18,7 @@ from penstock.models.sources import resolve_model
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What answers: the turn loop, how many sequences it runs at once, and how to end it.
+    """What answers: the turn loop, how many sequences it runs at once, and how to end its engine.
     `adapters` None: there is no LoRA runtime."""
 
     loop: AgentLoop | EmbeddingLoop

@@ -106,6 +106,7 @@ class LoopThread:
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
             if self._host is not None:
+                self._host.loop.close()
                 await self._host.close()
         except Exception:  # the loop's outermost coroutine: nobody else would hear of it
             log.exception("the model was not closed")

@@ -98,8 +98,7 @@ def _options(options: Options) -> dict[str, Any]:
         raise TypeError(f"unknown option {sorted(unknown)[0]!r}")
     fields: dict[str, Any] = {**options}
     fields["limits"] = Limits(max_tokens=fields.pop("max_tokens", None))
-    if "tools" in fields:
-        fields["tools"] = tuple(fields["tools"])
+    fields["tools"] = tuple(fields.get("tools", ()))
     stop = fields.get("stop", ())
     fields["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
     return fields

@@ -78,7 +78,7 @@ class GrammarCompiler:
         return grammar
 
     def close(self) -> None:
-        """End the child processes."""
+        """End the child processes. May be called again."""
         self._trial.close()
 
     def _tried(self, constraint: Constraint) -> str:

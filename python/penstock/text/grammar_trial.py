@@ -5,12 +5,14 @@ It knows nothing of schemas and requests: a serialized grammar goes in, an error
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
 import selectors
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from typing import Final
@@ -42,35 +44,62 @@ class GrammarTrial:
         self._idle: queue.LifoQueue[_Child | None] = queue.LifoQueue()
         for _ in range(MAX_CHILDREN):
             self._idle.put(None)
+        self._busy: set[_Child] = set()
+        self._closed = False
+        self._lock = threading.Lock()  # of what stands above
         # A child that is forgotten goes on: `subprocess` keeps it, and its pipe open.
         weakref.finalize(self, _end, self._idle)
 
     def error_of(self, grammar: str, timeout_s: float | None = None) -> str | None:
-        """What is wrong with a grammar, None if nothing is. Raises TrialFailed."""
-        child = self._idle.get()
+        """What is wrong with a grammar, None if nothing is. Raises TrialFailed, once closed too."""
+        idle = self._idle.get()
         try:
-            if child is None:
-                child = _Child(self._taught)
-            error = child.error_of(grammar, COMPILE_TIMEOUT_S if timeout_s is None else timeout_s)
+            child = self._taken(idle)
         except BaseException:
-            if child is not None:
-                child.kill()
             self._idle.put(None)
             raise
-        self._idle.put(child)
+        try:
+            error = child.error_of(grammar, COMPILE_TIMEOUT_S if timeout_s is None else timeout_s)
+        except BaseException:
+            self._put_back(child, usable=False)
+            raise
+        self._put_back(child, usable=True)
         return error
 
     def close(self) -> None:
-        """End the children that are idle."""
-        _end(self._idle)
+        """End the children, with what they try. May be called again."""
+        with self._lock:
+            self._closed = True
+            for child in self._busy:
+                child.interrupt()
+            _end(self._idle)
+
+    def _taken(self, child: _Child | None) -> _Child:
+        """The child, or a new one, which `close` knows of from here on. Raises TrialFailed."""
+        child = child or _Child(self._taught)
+        with self._lock:
+            if not self._closed:
+                self._busy.add(child)
+                return child
+        child.kill()
+        raise TrialFailed("the model is closed")
+
+    def _put_back(self, child: _Child, *, usable: bool) -> None:
+        with self._lock:
+            self._busy.discard(child)
+            usable = usable and not self._closed
+            if not usable:
+                child.kill()
+            self._idle.put(child if usable else None)
 
 
 def _end(idle: queue.LifoQueue[_Child | None]) -> None:
-    for _ in range(idle.qsize()):
-        child = idle.get()
-        if child is not None:
-            child.kill()
-        idle.put(None)
+    for _ in range(MAX_CHILDREN):
+        with contextlib.suppress(queue.Empty):
+            child = idle.get_nowait()
+            if child is not None:
+                child.kill()
+            idle.put(None)
 
 
 class _Child:
@@ -93,6 +122,10 @@ class _Child:
         answer = msgspec.msgpack.decode(self._receive(size, deadline_s), type=str)
         self._answered = True
         return answer or None
+
+    def interrupt(self) -> None:
+        """End it under the thread that uses it, which sees to the rest."""
+        self._process.kill()
 
     def kill(self) -> None:
         self._process.kill()

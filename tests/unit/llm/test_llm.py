@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from scripted_engine import ScriptedEngine
 from tiny_text import IM_END, tiny_template, tiny_tokenizer
@@ -18,6 +19,7 @@ from penstock.agent import AgentLoop
 from penstock.base.errors import InvalidRequest, ModelError, ServiceError, Unavailable
 from penstock.config import SettingsError
 from penstock.dialog import (
+    Constraint,
     Event,
     FunctionTool,
     GenerateRequest,
@@ -219,6 +221,15 @@ def test_closing_aborts_what_runs_and_refuses_what_follows() -> None:
         opened.llm.generate("x")
     with pytest.raises(Unavailable, match="closed"):
         list(stream)
+
+
+def test_closing_ends_the_processes_that_try_grammars() -> None:
+    before = set(psutil.Process().children())
+    for _ in range(2):
+        with Opened(echo).llm as llm:
+            llm.generate("ab", constraint=Constraint("regex", "ab"))
+            assert set(psutil.Process().children()) - before
+        assert not set(psutil.Process().children()) - before
 
 
 async def test_who_waits_for_an_answer_hears_that_the_llm_was_closed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -282,6 +283,40 @@ def test_a_grammar_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) 
         compiler.compile(Constraint("lark", exploding_lark()))
     assert compiler.compile(Constraint("regex", "b"))
     compiler.close()
+
+
+def test_a_compiler_that_is_closed_ends_the_child_that_is_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = threading.Event()
+    sent = grammar_trial._Child._send
+
+    def noted(child: Any, data: bytes) -> None:
+        sent(child, data)
+        children.append(child._process)
+        asked.set()
+
+    children: list[subprocess.Popen[bytes]] = []
+    refusals: list[str] = []
+
+    def compile() -> None:
+        with pytest.raises(InvalidRequest) as refused:
+            compiler.compile(Constraint("lark", exploding_lark()))
+        refusals.append(refused.value.message)
+
+    monkeypatch.setattr(grammar_trial, "COMPILE_TIMEOUT_S", 600)
+    compiler = GrammarCompiler(VOCABULARY, SIZE)
+    compiler.compile(Constraint("regex", "a"))  # the child is up
+    monkeypatch.setattr(grammar_trial._Child, "_send", noted)
+    thread = threading.Thread(target=compile)
+    thread.start()
+    asked.wait()
+    compiler.close()
+    compiler.close()
+    thread.join()
+    assert refusals and children[0].returncode is not None
+    with pytest.raises(InvalidRequest):
+        compiler.compile(Constraint("regex", "b"))
 
 
 def test_a_forgotten_compiler_ends_its_child(monkeypatch: pytest.MonkeyPatch) -> None:
