@@ -458,3 +458,18 @@ def test_body_of_many_containers_is_not_collected_again_and_again():
         assert gc.isenabled() and len(kept) == 100_000
     finally:
         gc.callbacks.remove(note)
+
+
+@pytest.mark.parametrize("decode, base", DECODERS)
+def test_integer_with_a_fraction_of_nothing_is_an_integer(decode, base):
+    body = json.dumps(base | {"max_tokens": 3.0, "n": 2.0, "top_k": 40.0}).encode()
+    request = decode(body).request
+    assert (request.limits.max_tokens, request.n, request.sampling.top_k) == (3, 2, 40)
+    assert type(request.limits.max_tokens) is int
+
+
+@pytest.mark.parametrize("value", [1e30, 10**30, 2**63])
+def test_integer_that_is_too_large_is_told_the_range(value):
+    with pytest.raises(InvalidRequest, match=f"integer from 1 to {2**63 - 1}, not") as refused:
+        chat(max_tokens=value)
+    assert refused.value.code == "invalid_value"

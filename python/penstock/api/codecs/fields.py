@@ -24,6 +24,7 @@ MAX_VALUES: Final = 2_000_000
 # From here on the collector would look through them again and again while they are made.
 MANY_CONTAINERS: Final = 10_000
 MAX_SHOWN_CHARS: Final = 80
+MAX_INTEGER: Final = 2**63 - 1
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 
@@ -45,7 +46,7 @@ def decode_object(body: bytes) -> Fields:
 
     Raises InvalidRequest for what is not UTF-8, not JSON (NaN and Infinity are not), not an object
     or nested deeper than MAX_DEPTH, or holds over MAX_CONTAINERS arrays and objects, MAX_NAMES
-    names or MAX_VALUES values. Integers beyond 64 bits become floats, which no integer field takes.
+    names or MAX_VALUES values. Integers beyond 64 bits become floats.
     """
     if not body:
         raise InvalidRequest("the request has no body; send a JSON object", code="invalid_json")
@@ -101,16 +102,20 @@ class Fields:
         return value
 
     def integer(self, key: str, least: int, most: int | None = None) -> int | None:
-        """An integer in [least, most]; `most` None: 2**63 - 1."""
+        """An integer in [least, most]; `most` None: MAX_INTEGER. 3.0 is one too (JSON Schema
+        2020-12, 6.1.1), which is what clients without integers send."""
         value = self.values.get(key)
         if value is None:
             return None
-        wanted = f"an integer {_range(least, most)}"
-        if type(value) is not int:
-            self.refuse_type(key, wanted)
-        if not least <= value <= (2**63 - 1 if most is None else most):
-            self.refuse(key, f"must be {wanted}, not {value}")
-        return value
+        limit = MAX_INTEGER if most is None else most
+        whole = int(value) if type(value) is float and value.is_integer() else value
+        if type(whole) is not int:
+            self.refuse_type(key, f"an integer {_range(least, most)}")
+        if whole > limit:
+            self.refuse(key, f"must be an integer from {least} to {limit}, not {value}")
+        if whole < least:
+            self.refuse(key, f"must be an integer {_range(least, most)}, not {value}")
+        return whole
 
     def number(
         self, key: str, least: float, most: float | None = None, *, above: bool = False
