@@ -90,6 +90,7 @@ def gemma_spec(file: GgufFile, architecture: str, plain: DecoderSpec) -> Decoder
     return replace(
         plain,
         layers=tuple(map(LayerSpec, windows)),
+        # Not scaled, as the authors' config has it; llama.cpp multiplies by attn_factor here too.
         local_rope=RopeSpec(local_theta, plain.rope.rotated),
         attention_scale=plain.attention_scale or scale,
         embedding_scale=file.real(f"{architecture}.embedding_scale", 0.0) or plain.width**0.5,

@@ -162,7 +162,8 @@ def context_tokens(config: HfConfig, rope: RopeSpec) -> int:
 
 
 def local_rope_spec(config: HfConfig, where: str) -> RopeSpec | None:
-    """That of the layers with a window, where the config has another for them."""
+    """That of the layers with a window, where the config has another for them. Scaling is of the
+    others alone, as Gemma's authors publish it ("sliding_attention": {"rope_type": "default"})."""
     theta = config.rope_local_base_freq
     if SLIDING in (config.rope_parameters or {}):
         return _rope(config, rope_parameters(config, where, SLIDING), theta, where)
