@@ -169,24 +169,37 @@ class ChatTemplate:
         return self._rendered(variables)
 
     def _rendered(self, variables: dict[str, Any]) -> str:
+        try:
+            return self._attempt(variables, "messages")
+        except InvalidRequest:
+            if not variables["tools"]:
+                raise
+        self._attempt({**variables, "tools": None}, "messages")
+        return self._attempt(variables, "tools")  # without them there is nothing wrong
+
+    def _attempt(self, variables: dict[str, Any], field: str) -> str:
+        """What is wrong is said of `field`."""
         token = BUDGET.set(Budget(measure(variables)))
         try:
             return self._template.render(
                 **self._globals, **variables, documents=None, add_generation_prompt=True
             )
         except Refusal as error:
-            raise InvalidRequest(str(error), field="messages") from error
+            raise InvalidRequest(
+                f"the model's chat template refuses these {field}: {error}", field=field
+            ) from error
         except (TemplateLimit, RecursionError, MemoryError) as error:
             log.warning("the chat template exceeded its limits: %s", error)
+            reason = str(error) if isinstance(error, TemplateLimit) else "it goes too deep"
             raise InvalidRequest(
-                f"the model's chat template exceeded its limits: {error or 'too deep'}",
-                field="messages",
+                f"the model's chat template exceeded its limits with these {field}: {reason}",
+                field=field,
                 code="chat_template_limit",
             ) from error
         except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             log.info("the chat template failed: %r", error)
             raise InvalidRequest(
-                "the model's chat template cannot render these messages", field="messages"
+                f"the model's chat template cannot render these {field}", field=field
             ) from error
         finally:
             BUDGET.reset(token)

@@ -196,9 +196,25 @@ def test_an_answer_that_is_begun_comes_after_the_reasoning_that_the_template_ope
 
 def test_a_refusal_is_the_client_s_error_in_the_template_s_words() -> None:
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
-    with pytest.raises(InvalidRequest, match="roles must alternate") as caught:
-        template.render([USER])
+    with pytest.raises(InvalidRequest, match="refuses these messages: roles must alt") as caught:
+        template.render([USER], tools=[TOOL])
     assert caught.value.field == "messages"
+
+
+@pytest.mark.parametrize(
+    ("show", "told"),
+    [
+        ("{{ name(tool.function.parameters) }}", "limits with these tools: it goes too deep"),
+        ("{{ tool.function.parameters.nothing.type }}", "cannot render these tools"),
+        ("{{ raise_exception('no arrays') }}", "refuses these tools: no arrays"),
+    ],
+)
+def test_what_a_template_cannot_do_with_tools_is_said_of_them(show: str, told: str) -> None:
+    walk = "{%- macro name(schema) %}{{ name(schema) }}{% endmacro %}"
+    template = ChatTemplate(walk + f"{{% for tool in tools or [] %}}{show}{{% endfor %}}")
+    with pytest.raises(InvalidRequest, match=told) as caught:
+        template.render_plain([{"role": "user", "content": "hi"}], template_tools([TOOL]))
+    assert caught.value.field == "tools"
 
 
 def test_a_template_that_breaks_on_messages_tells_no_internals() -> None:
