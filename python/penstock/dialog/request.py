@@ -107,11 +107,13 @@ class Constraint(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """`max_tokens` None: up to the context length. `truncate`: drop the start of a long prompt."""
+    """`max_tokens` None: up to the context length. `min_tokens`: so many are drawn before one may
+    end the answer. `truncate`: drop the start of a long prompt."""
 
     max_tokens: int | None = None
     max_rounds: int | None = None
     truncate: bool = False
+    min_tokens: int = 0
 
 
 class ReasoningPolicy(msgspec.Struct, frozen=True):
@@ -134,10 +136,11 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     are numbered prompt by prompt. `suffix`: what comes after the answer, which fills the gap.
     `best_of`: so many answers are made of each prompt, and the `n` likeliest given.
     `top_logprobs` None: no logprobs; 0: of the chosen token only. `echo`: completions only, the
-    prompt precedes the answer. `tools` are the client's own; `hosted` run on the server, where they
-    are enabled. `begun`: what the assistant has said of its answer already, which goes on from
-    there; with messages only. `session`: id of the session that the conversation goes on in.
-    `adapter`: the alias of one of the model's adapters, or a generation; None: the base model.
+    prompt precedes the answer. `stop_token_ids` end an answer beside the model's own, and also
+    where `ignore_eos` takes those away. `tools` are the client's own; `hosted` run on the server,
+    where they are enabled. `begun`: what the assistant has said of its answer already, which goes
+    on from there; with messages only. `session`: id of the session that the conversation goes on
+    in. `adapter`: the alias of one of the model's adapters, or a generation; None: the base model.
     `streamed` False: nobody looks at an event before the run is over; text may come in fewer,
     longer deltas. `places`: where the client wrote each part of the last messages, for errors that
     name one; see `place`.
@@ -161,6 +164,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     reasoning: ReasoningPolicy = ReasoningPolicy()
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
     n: int = 1
     best_of: int | None = None
     top_logprobs: int | None = None

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from penstock.base.errors import InvalidRequest, ModelError, ServiceError
 from penstock.engine.adapter_pool import UNKNOWN, AdapterPool
 from penstock.engine.grammars import Grammars, guide_of
+from penstock.engine.guide import MinTokensGuide
 from penstock.engine.types import TokenChunk, TokenRequest
-from penstock.scheduler import NO_ADAPTER, Progress, Scheduler
+from penstock.scheduler import NO_ADAPTER, Guide, Progress, Scheduler
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -28,9 +29,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Arrival:
-    """A request that is not scheduled yet. `compiled` None: it has no grammar."""
+    """A request that is not scheduled yet. `compiled` None: it has no grammar, but perhaps another
+    `guide`."""
 
     compiled: Future[LLMatcher] | None
+    guide: Guide | None
     adapter: str
 
 
@@ -77,6 +80,7 @@ class Admissions:
         ready = compiled is None or (compiled.done() and compiled.exception() is None)
         slot = self._enter(request.id) if ready else None
         held = slot is None
+        guide = _floor(request) if compiled is None else None
         try:
             self._scheduler.submit(
                 request.id,
@@ -88,7 +92,7 @@ class Admissions:
                 top_logprobs=request.top_logprobs,
                 prompt_logprobs=request.prompt_logprobs,
                 cache_salt=request.cache_salt,
-                guide=None if held or compiled is None else guide_of(compiled),
+                guide=guide if held or compiled is None else guide_of(compiled),
                 adapter=request.adapter,
                 adapter_slot=NO_ADAPTER if slot is None else slot,
                 held=held,
@@ -98,7 +102,7 @@ class Admissions:
             self._end(request.id)
             raise
         if held:
-            self._arrivals[request.id] = _Arrival(compiled, request.adapter)
+            self._arrivals[request.id] = _Arrival(compiled, guide, request.adapter)
         if not ready and compiled is not None:
             compiled.add_done_callback(lambda _: self._on_compiled(request.id))
 
@@ -141,7 +145,7 @@ class Admissions:
                 log.error("the grammar of %s was not compiled", request_id, exc_info=error)
             failures.append(self._refuse(request_id, error))
             return
-        guide = None if compiled is None else guide_of(compiled)
+        guide = arrival.guide if compiled is None else guide_of(compiled)
         slot = self._enter(request_id)
         if slot is not None:
             del self._arrivals[request_id]
@@ -181,3 +185,10 @@ class Admissions:
         """In a thread of the compiler."""
         self._compiled.put(request_id)
         self._wake()
+
+
+def _floor(request: TokenRequest) -> MinTokensGuide | None:
+    """What keeps a request from ending early; None where nothing could end it."""
+    if request.min_tokens <= 0 or not request.stop_token_ids:
+        return None
+    return MinTokensGuide(request.min_tokens, request.stop_token_ids)

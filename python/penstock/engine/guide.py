@@ -1,9 +1,12 @@
-"""One sequence's way through its grammar."""
+"""What steers one sequence: its way through a grammar, or how long it must become."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -49,3 +52,34 @@ class GrammarGuide:
             if not probe.consume_token(token) or probe.is_stopped() or probe.compute_ff_tokens():
                 return index
         return len(tokens)
+
+
+class MinTokensGuide:
+    """A `scheduler.Guide` that keeps `stop_token_ids` back until `min_tokens` were drawn."""
+
+    error: Final = None
+    ended: Final = False
+
+    def __init__(self, min_tokens: int, stop_token_ids: frozenset[int]) -> None:
+        self.missing = min_tokens
+        self._stop_token_ids = stop_token_ids
+
+    def accept(self, token_id: int) -> bool:
+        self.missing = max(0, self.missing - 1)
+        return True
+
+    def force(self, room: int) -> Sequence[int]:
+        return ()
+
+    def follow(self, draft: Sequence[int]) -> int:
+        for index, token_id in enumerate(draft[: self.missing]):
+            if token_id in self._stop_token_ids:
+                return index
+        return len(draft)
+
+    def fill(self, mask: npt.NDArray[np.uint32]) -> None:
+        """Set the bits of all tokens but those kept back. `mask`: [ceil(V / 32)]."""
+        mask.fill(0xFFFFFFFF)
+        for token_id in self._stop_token_ids:
+            if token_id < 32 * len(mask):
+                mask[token_id // 32] &= np.uint32(0xFFFFFFFF ^ (1 << token_id % 32))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from penstock.engine.guide import GrammarGuide
+from penstock.engine.guide import GrammarGuide, MinTokensGuide
 from penstock.scheduler import Guide
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class MaskFiller:
         next token, and one after each token of the row's draft, which the guide can follow. None
         where no row has a guide. Until `StepMasks.wait` returns, nobody may touch the guides."""
         matchers: list[tuple[LLMatcher, int, list[int]]] = []
+        floors: list[tuple[MinTokensGuide, int]] = []
         mask_of: list[int] = []
         count = 0
         for guide, draft in sampled:
@@ -45,24 +46,36 @@ class MaskFiller:
                 matchers.append((guide.matcher, count, list(draft)))
                 mask_of += range(count, count + places)
                 count += places
+            elif isinstance(guide, MinTokensGuide) and guide.missing:
+                floors.append((guide, count))
+                held = min(guide.missing, places)  # one mask is that of all of them
+                mask_of += [count] * held + [-1] * (places - held)
+                count += 1
             else:
                 mask_of += [-1] * places
-        if not matchers:
+        if not count:
             return None
-        if self._starter is None:
-            from llguidance import LLExecutor
-
-            self._starter = ThreadPoolExecutor(1, thread_name_prefix="penstock-masks")
-            self._executor = LLExecutor(self._threads)
         if len(self._masks) < count:
             self._masks = np.empty((count, self._words), np.uint32)
         masks = self._masks[:count]
-        filling = self._starter.submit(self._fill, matchers, masks)
+        for floor, index in floors:
+            floor.fill(masks[index])
+        filling = self._start(matchers, masks) if matchers else None
         return StepMasks(self, filling, masks, np.array(mask_of, np.int32))
 
     def close(self) -> None:
         if self._starter is not None:
             self._starter.shutdown(wait=True)
+
+    def _start(
+        self, matchers: list[tuple[LLMatcher, int, list[int]]], masks: Words
+    ) -> Future[None]:
+        if self._starter is None:
+            from llguidance import LLExecutor
+
+            self._starter = ThreadPoolExecutor(1, thread_name_prefix="penstock-masks")
+            self._executor = LLExecutor(self._threads)
+        return self._starter.submit(self._fill, matchers, masks)
 
     def _fill(self, matchers: list[tuple[LLMatcher, int, list[int]]], masks: Words) -> None:
         from llguidance.numpy import (
@@ -83,10 +96,10 @@ class MaskFiller:
 
 
 class StepMasks:
-    """Implements `runtime.protocol.Masks`."""
+    """Implements `runtime.protocol.Masks`. `filling` None: they are full."""
 
     def __init__(
-        self, filler: MaskFiller, filling: Future[None], masks: Words, mask_of: Index
+        self, filler: MaskFiller, filling: Future[None] | None, masks: Words, mask_of: Index
     ) -> None:
         self._filler = filler
         self._filling = filling
@@ -95,7 +108,8 @@ class StepMasks:
 
     def wait(self) -> tuple[Words, Index]:
         """The masks [M, W] and the index of each sampled row's mask [S], -1 for none."""
-        began = time.monotonic()
-        self._filling.result()
-        self._filler.wait_s += time.monotonic() - began
+        if self._filling is not None:
+            began = time.monotonic()
+            self._filling.result()
+            self._filler.wait_s += time.monotonic() - began
         return self._masks, self._mask_of

@@ -28,14 +28,15 @@ class TokenRequest(msgspec.Struct, frozen=True):
     """One sequence to generate. `n` choices are `n` TokenRequests: the prefix cache shares the
     prompt. `sampling` is resolved: no None that the model's defaults would fill.
 
-    `stop_token_ids` end the sequence and are not part of the answer. `max_tokens` is already
-    clamped to the context; with 0 the prompt is computed and nothing drawn. `cache_salt` keeps
-    prefix blocks of different tenants apart. A `constraint` needs an engine that was taught the
-    vocabulary; the end of the grammar ends the sequence. `prompt_logprobs`: how many alternatives
-    to tell with the log-probability of each token of the prompt after the first; None to tell
-    nothing of it, which reads prompts faster. `whole`: the caller looks at nothing before the last
-    token, so that chunks may come joined. `adapter`: a generation, "" for the base model; one that
-    the engine does not have is refused with `adapter_not_found`. `group`: the same for all
+    `stop_token_ids` end the sequence and are not part of the answer; none of them is drawn before
+    `min_tokens` others, unless there is a `constraint`, which ends where it ends. `max_tokens` is
+    already clamped to the context; with 0 the prompt is computed and nothing drawn. `cache_salt`
+    keeps prefix blocks of different tenants apart. A `constraint` needs an engine that was taught
+    the vocabulary; the end of the grammar ends the sequence. `prompt_logprobs`: how many
+    alternatives to tell with the log-probability of each token of the prompt after the first; None
+    to tell nothing of it, which reads prompts faster. `whole`: the caller looks at nothing before
+    the last token, so that chunks may come joined. `adapter`: a generation, "" for the base model;
+    one that the engine does not have is refused with `adapter_not_found`. `group`: the same for all
     sequences of one client's request, unique to it: a queue that had room for the first takes the
     others.
     """
@@ -53,6 +54,7 @@ class TokenRequest(msgspec.Struct, frozen=True):
     prompt_logprobs: int | None = None
     adapter: str = ""
     group: str = ""
+    min_tokens: int = 0
 
 
 class AdapterSource(msgspec.Struct, frozen=True):

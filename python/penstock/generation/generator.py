@@ -198,7 +198,8 @@ class Generator:
             raise InvalidRequest("top_logprobs is larger than the vocabulary", field="top_logprobs")
         if top is None and per_prompt > request.n:
             top = 0  # answers are ranked by the logprobs of their tokens
-        stop_ids = frozenset[int]() if request.ignore_eos else self._tokenizer.stop_ids
+        model_stops = frozenset[int]() if request.ignore_eos else self._tokenizer.stop_ids
+        stop_ids = model_stops.union(request.stop_token_ids)
         numbered = seeds(request.sampling.seed, per_prompt * len(prompts))
         group = new_id("group_")
         return [
@@ -214,6 +215,7 @@ class Generator:
                 whole=not request.streamed and not request.stop,
                 prompt_logprobs=request.top_logprobs if request.echo else None,
                 group=group,
+                min_tokens=request.limits.min_tokens,
             )
             for index, prompt in enumerate(prompts)
             for choice in range(per_prompt)
