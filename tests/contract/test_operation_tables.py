@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from http_serving import CREATED, MODEL, ScriptedLoop, serving, spoken
 from prometheus_client.parser import text_string_to_metric_families
+from scripted_engine import INFO
 
 CARD = {
     "id": MODEL,
@@ -17,6 +18,7 @@ CARD = {
     "parent": None,
     "root": MODEL,
     "adapter_generation": None,
+    "max_model_len": INFO.context_tokens,
 }
 TARGET = {"method", "path", "model"}
 METRICS = {

@@ -58,6 +58,7 @@ RICH_CHAT = {
     "web_search_options": SEARCH,
     "files": [{"name": "a.csv"}],
 }
+STRUCTURED = {"structured_outputs": {"json": "{}"}, "stop_token_ids": [1], "min_tokens": 0}
 LLGUIDANCE = {"type": "llguidance", "value": {"grammars": [{"lark_grammar": "start: /a/"}]}}
 FLAT = {"type": "function", "name": "g", "parameters": {"type": "object"}}
 ANNOTATION = {
@@ -165,7 +166,7 @@ CASES = [
     (
         chat,
         ChatCompletionRequest,
-        [HELLO, FULL_CHAT, RICH_CHAT, HELLO | {"grammar": LLGUIDANCE}],
+        [HELLO, FULL_CHAT, RICH_CHAT, HELLO | {"grammar": LLGUIDANCE}, HELLO | STRUCTURED],
     ),
     (
         responses,

@@ -1,7 +1,8 @@
-"""`response_format` and `grammar`: what the answer must match."""
+"""`response_format`, `grammar` and `structured_outputs`: what the answer must match."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,12 +13,21 @@ from penstock.api.codecs.names import FieldNames
 from penstock.dialog import Constraint
 
 MAX_SCHEMA_DEPTH: Final = 64
+SPECIAL: Final = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")
 GRAMMAR_KINDS: Final = ("regex", "json_schema", "lark", "llguidance")
+# Of `structured_outputs`, and with `guided_` before it in older requests of the same kind.
+STRUCTURES: Final = ("json", "regex", "choice", "grammar")
+UNSUPPORTED_STRUCTURES: Final = ("json_object", "structural_tag")
+MAX_CHOICES: Final = 1024
 
 
 def decode_constraint(fields: Fields, names: FieldNames) -> Constraint | None:
-    """At most one of the two fields may ask for something."""
-    wanted = {"response_format": _response_format(fields), "grammar": _grammar(fields)}
+    """At most one of the fields may ask for something."""
+    wanted = {
+        "response_format": _response_format(fields),
+        "grammar": _grammar(fields),
+        **_structured_outputs(fields),
+    }
     return _only_one(fields, wanted, names)
 
 
@@ -27,6 +37,7 @@ def decode_text_constraint(fields: Fields, names: FieldNames) -> Constraint | No
         "response_format": _response_format(fields),
         "text.format": _text_format(fields),
         "grammar": _grammar(fields),
+        **_structured_outputs(fields),
     }
     return _only_one(fields, wanted, names)
 
@@ -112,6 +123,56 @@ def _grammar(fields: Fields) -> Constraint | None:
             return Constraint("json_schema", schema_text(grammar, "value"))
         case _:
             return Constraint("llguidance", _llguidance(grammar))
+
+
+def _structured_outputs(fields: Fields) -> dict[str, Constraint]:
+    """What `structured_outputs` and the `guided_` fields say: path -> constraint."""
+    wanted = {f"guided_{kind}": _structure(fields, f"guided_{kind}", kind) for kind in STRUCTURES}
+    structured = fields.object("structured_outputs")
+    if structured is not None:
+        for key in UNSUPPORTED_STRUCTURES:
+            if structured.get(key):
+                why = 'is not supported; send "json" with a schema'
+                structured.refuse(key, why, code="unsupported_value")
+        for kind in STRUCTURES:
+            wanted[structured.name_of(kind)] = _structure(structured, kind, kind)
+    return {path: constraint for path, constraint in wanted.items() if constraint is not None}
+
+
+def _structure(owner: Fields, key: str, kind: str) -> Constraint | None:
+    if owner.get(key) is None:
+        return None
+    match kind:
+        case "json":
+            return Constraint("json_schema", _schema_or_its_text(owner, key))
+        case "regex":
+            return Constraint("regex", owner.required_string(key))
+        case "choice":
+            choices = owner.strings(key, MAX_CHOICES)
+            if not choices:
+                owner.refuse(key, "must hold at least one string")
+            return Constraint("regex", "|".join(map(_literal, choices)))
+        case _:
+            grammar = owner.required_string(key)
+            if "::=" in grammar:
+                owner.refuse(key, "must be a grammar in Lark's form, not in Backus and Naur's")
+            return Constraint("lark", grammar)
+
+
+def _schema_or_its_text(owner: Fields, key: str) -> str:
+    text = owner.get(key)
+    if type(text) is not str:
+        return schema_text(owner, key)
+    try:
+        schema = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        owner.refuse(key, "must be a JSON schema: an object, or the JSON text of one")
+    return schema_text(Fields(owner.values | {key: schema}, owner.path), key)
+
+
+def _literal(text: str) -> str:
+    """A regular expression that matches the text alone."""
+    return SPECIAL.sub(r"\\\g<0>", text)
 
 
 def _llguidance(grammar: Fields) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from penstock.api.codecs.fields import Fields
+from penstock.api.codecs.fields import Fields, kind_of
 from penstock.dialog import AdapterGeneration, Limits, Sampling
 
 MAX_STOP_STRINGS: Final = 64
+MAX_STOP_TOKENS: Final = 64
 MAX_BREAKERS: Final = 64
 MAX_N: Final = 128
 MAX_TOP_LOGPROBS: Final = 20
@@ -42,10 +43,20 @@ def decode_limits(fields: Fields, least_tokens: int = 1) -> Limits:
     alias = fields.integer("max_completion_tokens", least_tokens)
     if tokens is not None and alias is not None and tokens != alias:
         fields.refuse("max_completion_tokens", "differs from `max_tokens`; send only one of them")
+    most = alias if tokens is None else tokens
     return Limits(
-        max_tokens=alias if tokens is None else tokens,
+        max_tokens=most,
         truncate=fields.boolean("truncate_sequence") or False,
+        min_tokens=decode_min_tokens(fields, most),
     )
+
+
+def decode_min_tokens(fields: Fields, most: int | None) -> int:
+    """How many tokens an answer of at most `most` has at least."""
+    least = fields.integer("min_tokens", 0) or 0
+    if most is not None and least > most:
+        fields.refuse("min_tokens", f"must be at most the largest number of tokens, {most}")
+    return least
 
 
 def decode_stop(fields: Fields) -> tuple[str, ...]:
@@ -58,6 +69,20 @@ def decode_stop(fields: Fields) -> tuple[str, ...]:
     if value is not None and type(value) is not list:
         fields.refuse_type("stop", "a string or an array of strings")
     return fields.strings("stop", MAX_STOP_STRINGS) or ()
+
+
+def decode_stop_token_ids(fields: Fields) -> tuple[int, ...]:
+    """Up to 64 of them."""
+    values = fields.array("stop_token_ids", "an array of token ids") or ()
+    if len(values) > MAX_STOP_TOKENS:
+        fields.refuse("stop_token_ids", f"may hold at most {MAX_STOP_TOKENS}, not {len(values)}")
+    for index, value in enumerate(values):
+        key = f"stop_token_ids[{index}]"
+        if type(value) is not int:
+            fields.refuse(key, f"must be a token id, not {kind_of(value)}", code="invalid_type")
+        if not 0 <= value <= MAX_TOKEN_ID:
+            fields.refuse(key, f"must be a token id, not {value}")
+    return tuple(values)
 
 
 def decode_adapter(fields: Fields) -> str | AdapterGeneration | None:

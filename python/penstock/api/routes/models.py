@@ -151,6 +151,7 @@ def _card(name: str, services: Services) -> dict[str, Any]:
             "adapter_generation": adapter.adapter.generation,
         }
     model: ServedModel = services.models[services.resolve(name)]
+    engine = model.engine
     return {
         "id": name,
         "object": "model",
@@ -163,4 +164,5 @@ def _card(name: str, services: Services) -> dict[str, Any]:
         "mcp_servers_connected": None,
         "parent": None,
         "adapter_generation": None,
+        "max_model_len": None if engine is None else engine.info.context_tokens,
     }

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from penstock.api.wire import fields as f
-from penstock.api.wire.constraints import Adapter, Grammar, Permission, ResponseFormat
+from penstock.api.wire.constraints import Adapter, Permission
 from penstock.api.wire.hosted import CodeInterpreterTool, RequestedFiles, WebSearchOptions
-from penstock.api.wire.sampling import SamplingFields
+from penstock.api.wire.sampling import AnswerFields
 from penstock.api.wire.tools import Function, FunctionName, FunctionTool, ToolChoice
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -130,7 +130,7 @@ class ChatTemplateArguments(Struct):
     reasoning_effort: Effort | None = None
 
 
-class ChatCompletionRequest(SamplingFields, kw_only=True):
+class ChatCompletionRequest(AnswerFields, kw_only=True):
     """A chat to be continued."""
 
     messages: Annotated[
@@ -154,12 +154,12 @@ class ChatCompletionRequest(SamplingFields, kw_only=True):
         Literal["auto", "none"] | FunctionName | None,
         Meta(description="The older form of `tool_choice`."),
     ] = None
-    response_format: ResponseFormat | None = None
-    grammar: Grammar | None = None
     enable_thinking: bool | None = None
     reasoning_effort: Effort | None = None
     chat_template_kwargs: ChatTemplateArguments | None = None
-    ignore_eos: bool | None = None
+    continue_final_message: Annotated[
+        bool | None, Meta(description="The answer goes on from a last message of the assistant.")
+    ] = None
     truncate_sequence: f.Truncate | None = None
     max_tool_rounds: f.MaxRounds | None = None
     adapter: Adapter | None = None

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from penstock.api.wire import fields as f
-from penstock.api.wire.constraints import Adapter, Grammar, ResponseFormat
-from penstock.api.wire.sampling import SamplingFields
+from penstock.api.wire.constraints import Adapter
+from penstock.api.wire.sampling import AnswerFields
 from penstock.api.wire.usage import CompletionUsage
 
 _TOKEN_IDS: Final = {
@@ -33,7 +33,7 @@ Prompt = Annotated[
 ]
 
 
-class CompletionRequest(SamplingFields, kw_only=True):
+class CompletionRequest(AnswerFields, kw_only=True):
     """A text to be continued."""
 
     prompt: Prompt
@@ -50,9 +50,6 @@ class CompletionRequest(SamplingFields, kw_only=True):
     echo: bool | None = None
     stop: f.Stop | None = None
     logprobs: f.TopLogprobs | None = None
-    response_format: ResponseFormat | None = None
-    grammar: Grammar | None = None
-    ignore_eos: bool | None = None
     truncate_sequence: f.Truncate | None = None
     max_tool_rounds: f.Ignored = None
     adapter: Adapter | None = None

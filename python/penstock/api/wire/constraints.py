@@ -1,10 +1,12 @@
-"""`response_format`, `grammar` and `adapter`."""
+"""`response_format`, `grammar`, `structured_outputs` and `adapter`."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
+
+from penstock.api.wire import fields as f
 
 JsonSchema = Annotated[
     dict[str, Any] | bool, Meta(description="A JSON Schema, nested at most 64 levels deep.")
@@ -73,6 +75,27 @@ class LlguidanceGrammar(Struct, tag="llguidance", tag_field="type"):
 
 
 Grammar = RegexGrammar | LarkGrammar | SchemaGrammar | LlguidanceGrammar
+
+
+SchemaOrItsText = Annotated[
+    JsonSchema | str, Meta(description="A JSON Schema, or the JSON text of one.")
+]
+Alternatives = Annotated[
+    list[Annotated[str, Meta(min_length=1)]],
+    Meta(min_length=1, max_length=1024, description="The answer is one of these."),
+]
+LarkText = Annotated[str, Meta(description="A grammar in Lark's form.")]
+
+
+class StructuredOutputs(Struct):
+    """What the answer must match, as clients of vLLM write it: one of these."""
+
+    json: SchemaOrItsText | None = None
+    regex: str | None = None
+    choice: Alternatives | None = None
+    grammar: LarkText | None = None
+    json_object: f.Absent = None
+    structural_tag: f.Absent = None
 
 
 class AdapterGenerationSelection(Struct):

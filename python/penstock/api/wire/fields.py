@@ -37,6 +37,13 @@ Stop = Annotated[
     NonEmpty | Annotated[list[NonEmpty], Meta(max_length=64)],
     Meta(description="Ends the answer, and is not part of it."),
 ]
+MinTokens = Annotated[
+    int, Meta(ge=0, description="No answer ends by itself before so many tokens.")
+]
+StopTokens = Annotated[
+    list[Annotated[int, Meta(ge=0, le=2**31 - 1)]],
+    Meta(max_length=64, description="Tokens that end the answer, beside the model's own."),
+]
 Choices = Annotated[int, Meta(ge=1, le=128, description="How many answers.")]
 TopLogprobs = Annotated[
     int, Meta(ge=0, le=20, description="So many likeliest alternatives of each token.")

@@ -8,10 +8,10 @@ from msgspec import Meta, Struct
 
 from penstock.api.wire import fields as f
 from penstock.api.wire.chat import ChatTemplateArguments, Effort
-from penstock.api.wire.constraints import Adapter, Grammar, JsonSchema, Permission, ResponseFormat
+from penstock.api.wire.constraints import Adapter, JsonSchema, Permission
 from penstock.api.wire.hosted import Domains, RequestedFiles, UserLocation, WebSearchOptions
 from penstock.api.wire.message_blocks import InputMessageParam, TextBlock
-from penstock.api.wire.sampling import SamplingFields
+from penstock.api.wire.sampling import AnswerFields
 from penstock.api.wire.tools import ToolName
 
 
@@ -80,7 +80,7 @@ class SkillContainer(Struct):
     skills: list[ContainerSkill] | None = None
 
 
-class MessagesRequest(SamplingFields, kw_only=True):
+class MessagesRequest(AnswerFields, kw_only=True):
     """A chat to be continued. Where its last message is the assistant's, the answer goes on from
     its text."""
 
@@ -102,10 +102,7 @@ class MessagesRequest(SamplingFields, kw_only=True):
     enable_thinking: bool | None = None
     reasoning_effort: Effort | None = None
     chat_template_kwargs: ChatTemplateArguments | None = None
-    response_format: ResponseFormat | None = None
-    grammar: Grammar | None = None
     adapter: Adapter | None = None
-    ignore_eos: bool | None = None
     logprobs: Annotated[
         bool | None, Meta(description="Without effect: a message has no place for them.")
     ] = None

@@ -10,7 +10,8 @@ Status = Literal["loaded", "unloaded", "reloading"]
 
 
 class ModelObject(Struct):
-    """A card. `parent`, `root` and `adapter_generation` are of adapters; `root` is never a path."""
+    """A card. `parent`, `root` and `adapter_generation` are of adapters; `root` is never a path.
+    `max_model_len`: tokens of the context, where the model is loaded."""
 
     id: str
     object: Literal["model"]
@@ -23,6 +24,7 @@ class ModelObject(Struct):
     mcp_servers_connected: int | None
     parent: str | None
     adapter_generation: str | None
+    max_model_len: int | None
 
 
 class ModelObjects(Struct):

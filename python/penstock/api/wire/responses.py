@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from penstock.api.wire import fields as f
 from penstock.api.wire.chat import Effort
-from penstock.api.wire.constraints import Adapter, Grammar, JsonSchema, ResponseFormat, TextFormat
+from penstock.api.wire.constraints import Adapter, JsonSchema, TextFormat
 from penstock.api.wire.hosted import (
     CodeInterpreterTool,
     RequestedFiles,
@@ -18,7 +18,7 @@ from penstock.api.wire.hosted import (
 )
 from penstock.api.wire.response_input import InputItem
 from penstock.api.wire.response_items import OutputItem, StoredItem
-from penstock.api.wire.sampling import SamplingFields
+from penstock.api.wire.sampling import AnswerFields
 from penstock.api.wire.tools import FunctionTool, NamespaceTool, ToolChoice
 
 Status = Literal["queued", "in_progress", "completed", "failed", "incomplete", "cancelled"]
@@ -70,7 +70,7 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
-class OpenResponsesCreateRequest(SamplingFields, kw_only=True):
+class OpenResponsesCreateRequest(AnswerFields, kw_only=True):
     """A turn to be answered."""
 
     input: Annotated[
@@ -95,13 +95,10 @@ class OpenResponsesCreateRequest(SamplingFields, kw_only=True):
     store: Annotated[bool | None, Meta(description="Absent: true.")] = None
     background: Annotated[bool | None, Meta(description="Needs `store`.")] = None
     truncation: Literal["auto", "disabled"] | None = None
-    ignore_eos: bool | None = None
     max_tool_rounds: f.MaxRounds | None = None
-    grammar: Grammar | None = None
     adapter: Adapter | None = None
     metadata: Metadata | None = None
     reasoning: ReasoningConfig | None = None
-    response_format: ResponseFormat | None = None
     text: TextConfig | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None

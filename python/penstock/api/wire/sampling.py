@@ -1,10 +1,18 @@
-"""The sampling fields that every request for an answer has."""
+"""The fields that every request for an answer has: how tokens are drawn, and until when."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 from penstock.api.wire import fields as f
+from penstock.api.wire.constraints import (
+    Alternatives,
+    Grammar,
+    LarkText,
+    ResponseFormat,
+    SchemaOrItsText,
+    StructuredOutputs,
+)
 
 
 class SamplingFields(Struct, kw_only=True):
@@ -23,3 +31,19 @@ class SamplingFields(Struct, kw_only=True):
     dry_allowed_length: f.DryAllowedLength | None = None
     dry_sequence_breakers: f.DryBreakers | None = None
     seed: f.Seed = None
+
+
+class AnswerFields(SamplingFields, kw_only=True):
+    """What an answer must match, and what ends it. At most one field may ask for a match;
+    `guided_json` and its kin are the older form of `structured_outputs`."""
+
+    ignore_eos: bool | None = None
+    min_tokens: f.MinTokens | None = None
+    stop_token_ids: f.StopTokens | None = None
+    response_format: ResponseFormat | None = None
+    grammar: Grammar | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: SchemaOrItsText | None = None
+    guided_regex: str | None = None
+    guided_choice: Alternatives | None = None
+    guided_grammar: LarkText | None = None

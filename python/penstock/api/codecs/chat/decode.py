@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.api.codecs.begun import split_begun, without_reasoning
 from penstock.api.codecs.chat.encode import FUNCTION_CALLS
 from penstock.api.codecs.chat.functions import decode_function_choice, decode_legacy_functions
 from penstock.api.codecs.chat.messages import decode_messages
@@ -26,9 +27,10 @@ from penstock.api.codecs.sampling import (
     decode_adapter,
     decode_sampling,
     decode_stop,
+    decode_stop_token_ids,
 )
 from penstock.api.codecs.tools import decode_functions, decode_tool_choice
-from penstock.dialog import GenerateRequest, HostedTool, ShellTool
+from penstock.dialog import GenerateRequest, HostedTool, Message, ShellTool
 
 # Accepted with a value of any type, and without effect; so is every field named nowhere here.
 # (`seed` is not in this list: an integer makes the draw reproducible, any other value is ignored.)
@@ -54,11 +56,16 @@ def decode(body: bytes) -> Decoded:
     hosted = _hosted(fields, names)
     places = Places()
     messages, prompt = decode_messages(fields, places)
+    begun = ""
+    if fields.boolean("continue_final_message"):
+        messages, begun = _begun(fields, messages or ())
     names.note("prompt", "messages")  # which may be a text
+    reasoning = decode_reasoning(fields)
     request = GenerateRequest(
         model=fields.string("model") or None,
         adapter=decode_adapter(fields),
         messages=messages,
+        begun=begun,
         places=places.of(messages or ()),
         prompt=prompt,
         tools=tools,
@@ -74,13 +81,23 @@ def decode(body: bytes) -> Decoded:
         sampling=decode_sampling(fields),
         constraint=decode_constraint(fields, names),
         limits=decode_run_limits(fields),
-        reasoning=decode_reasoning(fields),
+        reasoning=without_reasoning(fields, reasoning) if begun else reasoning,
         stop=decode_stop(fields),
+        stop_token_ids=decode_stop_token_ids(fields),
         n=fields.integer("n", 1, MAX_N) or 1,
         top_logprobs=_top_logprobs(fields),
         ignore_eos=fields.boolean("ignore_eos") or False,
     )
     return Decoded(request, stream, FUNCTION_CALLS if legacy else None, names)
+
+
+def _begun(fields: Fields, messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], str]:
+    """The conversation, and the answer that goes on."""
+    before, begun = split_begun(fields, messages)
+    if not begun:
+        why = "needs a conversation whose last message is text of the assistant"
+        fields.refuse("continue_final_message", why)
+    return before, begun
 
 
 def _hosted(fields: Fields, names: FieldNames) -> tuple[HostedTool, ...]:

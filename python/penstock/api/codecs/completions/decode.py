@@ -16,6 +16,7 @@ from penstock.api.codecs.sampling import (
     decode_limits,
     decode_sampling,
     decode_stop,
+    decode_stop_token_ids,
 )
 from penstock.dialog import GenerateRequest
 
@@ -54,6 +55,7 @@ def decode(body: bytes) -> Decoded:
         constraint=decode_constraint(fields, names),
         limits=decode_limits(fields, least_tokens=0 if echo else 1),
         stop=decode_stop(fields),
+        stop_token_ids=decode_stop_token_ids(fields),
         n=n,
         best_of=_best_of(fields, n, stream),
         top_logprobs=top_logprobs,

@@ -74,20 +74,6 @@ def decode_messages(fields: Fields, places: Places) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def split_begun(fields: Fields, messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], str]:
-    """The conversation, and the answer that its last message begins: text of the assistant."""
-    *before, last = messages
-    if not before or last.role != "assistant":
-        return messages, ""
-    texts = [part.text for part in last.parts if isinstance(part, Text)]
-    if len(texts) < len(last.parts):
-        return messages, ""
-    begun = "".join(texts)
-    if begun != begun.rstrip():
-        fields.refuse("messages", "must not end with white space where they begin the answer")
-    return tuple(before), begun
-
-
 def _message(entry: Fields, functions: dict[str, str], places: Places) -> Message:
     entry.required_string("role")
     role = cast("Role", entry.choice("role", ROLES))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.api.codecs.begun import split_begun, without_reasoning
 from penstock.api.codecs.constraint import decode_constraint, note_constraint, schema_text
 from penstock.api.codecs.dialect import Decoded
 from penstock.api.codecs.extensions import (
@@ -13,7 +14,7 @@ from penstock.api.codecs.extensions import (
     decode_session,
 )
 from penstock.api.codecs.fields import Fields, decode_object
-from penstock.api.codecs.messages.blocks import decode_messages, decode_system, split_begun
+from penstock.api.codecs.messages.blocks import decode_messages, decode_system
 from penstock.api.codecs.messages.tools import decode_hosted, decode_tool_choice, decode_tools
 from penstock.api.codecs.names import FieldNames
 from penstock.api.codecs.places import Places
@@ -23,6 +24,7 @@ from penstock.api.codecs.sampling import (
     MAX_TOP_LOGPROBS,
     decode_adapter,
     decode_sampling,
+    decode_stop_token_ids,
 )
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import Constraint, GenerateRequest, ReasoningPolicy
@@ -66,6 +68,7 @@ def decode(body: bytes) -> Decoded:
         limits=decode_run_limits(fields),
         reasoning=_reasoning(fields, begun),
         stop=fields.strings("stop_sequences", MAX_STOP_STRINGS) or (),
+        stop_token_ids=decode_stop_token_ids(fields),
         ignore_eos=fields.boolean("ignore_eos") or False,
     )
     return Decoded(request, stream, names=names)
@@ -78,7 +81,6 @@ def _check_logprobs(fields: Fields) -> None:
 
 
 def _reasoning(fields: Fields, begun: str) -> ReasoningPolicy:
-    """An answer that is begun already has no reasoning before it."""
     thinking = fields.object("thinking")
     enabled = None
     if thinking is not None:
@@ -86,9 +88,7 @@ def _reasoning(fields: Fields, begun: str) -> ReasoningPolicy:
         enabled = THINKING[thinking.choice("type", tuple(filter(None, THINKING)))]
     policy = decode_reasoning(fields, enabled)
     if begun:
-        if policy.enabled:
-            fields.refuse("messages", "end with a begun answer, which excludes thinking")
-        return ReasoningPolicy(enabled=False)
+        return without_reasoning(fields, policy)
     config = fields.object("output_config")
     effort = decode_effort(config, "effort") if config is not None else None
     if effort is None or policy.effort is not None or policy.enabled is False:

@@ -21,8 +21,10 @@ from penstock.api.codecs.sampling import (
     MAX_N,
     MAX_TOP_LOGPROBS,
     decode_adapter,
+    decode_min_tokens,
     decode_sampling,
     decode_stop,
+    decode_stop_token_ids,
 )
 from penstock.api.codecs.tools import decode_functions, decode_tool_choice
 from penstock.base.errors import InvalidRequest
@@ -116,6 +118,7 @@ def decode(body: bytes) -> ResponsesRequest:
         limits=limits,
         reasoning=_reasoning(fields),
         stop=decode_stop(fields),
+        stop_token_ids=decode_stop_token_ids(fields),
         n=fields.integer("n", 1, MAX_N) or 1,
         top_logprobs=_top_logprobs(fields),
         ignore_eos=_flag(fields, "ignore_eos"),
@@ -151,7 +154,11 @@ def _refuse_unsupported(fields: Fields) -> None:
             fields.refuse(key, why, code="unsupported_value")
     # Of no tools nothing runs in parallel: so a coding agent asks for a summary.
     if fields.boolean("parallel_tool_calls") is False and fields.get("tools") != []:
-        fields.refuse("parallel_tool_calls", "cannot be false", code="unsupported_value")
+        fields.refuse(
+            "parallel_tool_calls",
+            "cannot be false; leave it out, and name the one function in `tool_choice`",
+            code="unsupported_value",
+        )
     options = fields.object("stream_options")
     if options is not None:
         options.boolean("include_usage")
@@ -173,10 +180,12 @@ def _limits(fields: Fields) -> Limits:
     for key, value in named.items():
         if first is not None and value != named[first]:
             fields.refuse(key, f"differs from `{first}`; send only one of them")
+    most = named[first] if first is not None else None
     return Limits(
-        max_tokens=named[first] if first is not None else None,
+        max_tokens=most,
         max_rounds=fields.integer("max_tool_rounds", 0),
         truncate=fields.choice("truncation", ("auto", "disabled")) == "auto",
+        min_tokens=decode_min_tokens(fields, most),
     )
 
 

@@ -1,0 +1,179 @@
+"""Fields that clients of vLLM send beside those of the vendors, in the words in which they do."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from http_serving import MODEL, serving
+from scripted_engine import INFO
+
+from penstock.api.codecs.chat import decode as decode_chat
+from penstock.api.codecs.completions import decode as decode_completions
+from penstock.api.codecs.messages import decode as decode_messages
+from penstock.api.codecs.responses import decode as decode_responses
+from penstock.base.errors import InvalidRequest
+from penstock.dialog import Constraint, GenerateRequest, Message, Text
+
+HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
+DIALECTS: list[tuple[Callable[[bytes], Any], dict[str, Any]]] = [
+    (decode_chat, HELLO),
+    (decode_completions, {"prompt": "hi"}),
+    (decode_messages, HELLO),
+    (decode_responses, {"input": "hi"}),
+]
+RIVER = {
+    "properties": {
+        "name": {"title": "Name", "type": "string"},
+        "length_km": {"title": "Length Km", "type": "integer"},
+    },
+    "required": ["name", "length_km"],
+    "title": "River",
+    "type": "object",
+}
+SCHEMA = Constraint("json_schema", json.dumps(RIVER, separators=(",", ":")))
+
+
+def request(**fields: Any) -> GenerateRequest:
+    return decode_chat(json.dumps(HELLO | fields).encode()).request
+
+
+def refused(**fields: Any) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        request(**fields)
+    assert f"`{caught.value.field}`" in caught.value.message
+    return caught.value
+
+
+def test_load_generators_ask_for_answers_of_one_length() -> None:
+    """As `vllm bench serve --ignore-eos` does, and as aiperf does with its extra inputs."""
+    completions = (
+        b'{"model": "default", "prompt": "Infrared Treating carts", "repetition_penalty": 1.0,'
+        b' "max_tokens": 32, "logprobs": null, "stream": true,'
+        b' "stream_options": {"include_usage": true}, "ignore_eos": true}'
+    )
+    got = decode_completions(completions).request
+    assert got.ignore_eos and got.limits.max_tokens == 32 and got.top_logprobs is None
+    chat = request(max_completion_tokens=32, stream=True, ignore_eos=True, min_tokens=32)
+    assert chat.ignore_eos and chat.limits.max_tokens == chat.limits.min_tokens == 32
+
+
+@pytest.mark.parametrize(("decode", "body"), DIALECTS)
+def test_every_dialect_takes_what_ends_an_answer(decode: Any, body: dict[str, Any]) -> None:
+    fields = {"min_tokens": 3, "stop_token_ids": [7, 9], "guided_regex": "a+"}
+    got: GenerateRequest = decode(json.dumps(body | fields).encode()).request
+    assert got.limits.min_tokens == 3 and got.stop_token_ids == (7, 9)
+    assert got.constraint == Constraint("regex", "a+")
+    plain: GenerateRequest = decode(json.dumps(body).encode()).request
+    assert plain.limits.min_tokens == 0 and plain.stop_token_ids == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": "3"}, "min_tokens"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+        ({"min_tokens": 5, "max_completion_tokens": 4}, "min_tokens"),
+        ({"stop_token_ids": 3}, "stop_token_ids"),
+        ({"stop_token_ids": [3, "x"]}, "stop_token_ids[1]"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
+        ({"stop_token_ids": [3] * 65}, "stop_token_ids"),
+    ],
+)
+def test_what_cannot_end_an_answer_is_refused(fields: dict[str, Any], field: str) -> None:
+    assert refused(**fields).field == field
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"json": RIVER}, SCHEMA),
+        ({"json": json.dumps(RIVER)}, SCHEMA),
+        ({"regex": "[0-9]{3}"}, Constraint("regex", "[0-9]{3}")),
+        ({"grammar": 'start: "a" | "b"'}, Constraint("lark", 'start: "a" | "b"')),
+        ({"json": None, "regex": "a", "whitespace_pattern": "x"}, Constraint("regex", "a")),
+        ({"json_object": False}, None),
+        ({}, None),
+    ],
+)
+def test_structured_outputs_bind_the_answer(
+    asked: dict[str, Any], expected: Constraint | None
+) -> None:
+    """As outlines sends them for vLLM; the older fields mean the same."""
+    assert request(structured_outputs=asked).constraint == expected
+    older = {f"guided_{key}": value for key, value in asked.items()}
+    assert request(**older).constraint == expected
+
+
+def test_a_choice_is_one_of_its_strings() -> None:
+    choices = ["yes", "no (never)", "a|b", "1.5", "[x]", "tab\t-~#&", "ü", "\\d+"]
+    got = request(structured_outputs={"choice": choices}).constraint
+    assert got is not None and got.kind == "regex"
+    for choice in choices:
+        assert re.fullmatch(got.value, choice)
+    assert not any(re.fullmatch(got.value, other) for other in ("a", "1x5", "x", "7", "never"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "code"),
+    [
+        ({"json": "{"}, "json", "invalid_value"),
+        ({"json": 3}, "json", "invalid_type"),
+        ({"regex": 3}, "regex", "invalid_type"),
+        ({"choice": []}, "choice", "invalid_value"),
+        ({"choice": ["a", ""]}, "choice[1]", "invalid_value"),
+        ({"choice": "a"}, "choice", "invalid_type"),
+        ({"grammar": 'root ::= "a"'}, "grammar", "invalid_value"),
+        ({"json_object": True}, "json_object", "unsupported_value"),
+        ({"structural_tag": "{}"}, "structural_tag", "unsupported_value"),
+        ({"json": RIVER, "regex": "a"}, "regex", "invalid_value"),
+    ],
+)
+def test_structures_that_cannot_be_used_are_refused(
+    asked: dict[str, Any], field: str, code: str
+) -> None:
+    error = refused(structured_outputs=asked)
+    assert error.code == code and error.field is not None
+    assert error.field.removeprefix("structured_outputs.") == field
+
+
+def test_structures_and_other_constraints_exclude_each_other() -> None:
+    grammar = {"type": "regex", "value": "a"}
+    assert refused(structured_outputs={"regex": "a"}, grammar=grammar).field is not None
+    assert refused(structured_outputs={"regex": "a"}, guided_regex="b").field is not None
+    assert refused(structured_outputs=3).field == "structured_outputs"
+
+
+def test_a_final_message_is_continued_where_that_is_asked_for() -> None:
+    talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "The answer is"}]
+    got = request(messages=talk, add_generation_prompt=False, continue_final_message=True)
+    assert got.messages == (Message("user", (Text("hi"),)),) and got.begun == "The answer is"
+    assert got.reasoning.enabled is False
+    kept = request(messages=talk, add_generation_prompt=False)
+    assert kept.begun == "" and kept.messages is not None and len(kept.messages) == 2
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": "hi"}],
+        [{"role": "assistant", "content": "alone"}],
+        [{"role": "user", "content": "hi"}, {"role": "assistant", "content": ""}],
+        "a templated prompt",
+    ],
+)
+def test_nothing_is_continued_that_did_not_begin(messages: Any) -> None:
+    error = refused(messages=messages, continue_final_message=True)
+    assert error.field == "continue_final_message"
+
+
+async def test_cards_tell_how_long_a_context_is() -> None:
+    async with serving() as server:
+        cards = (await server.http.get("/v1/models")).json()["data"]
+        assert [card["max_model_len"] for card in cards] == [INFO.context_tokens] * 2
+        await server.http.post("/v1/models/unload", json={"model_id": MODEL})
+        assert (await server.http.get(f"/v1/models/{MODEL}")).json()["max_model_len"] is None
