@@ -144,8 +144,19 @@ def test_structures_that_cannot_be_used_are_refused(
 def test_structures_and_other_constraints_exclude_each_other() -> None:
     grammar = {"type": "regex", "value": "a"}
     assert refused(structured_outputs={"regex": "a"}, grammar=grammar).field is not None
-    assert refused(structured_outputs={"regex": "a"}, guided_regex="b").field is not None
     assert refused(structured_outputs=3).field == "structured_outputs"
+
+
+def test_both_forms_may_say_the_same() -> None:
+    """As guidance sends them, to whatever age of server."""
+    grammar = "%llguidance {}\n\nstart: x\nx[capture]: X\nX: /[0-9]{4}/\n"
+    got = request(
+        guided_decoding_backend="guidance",
+        guided_grammar=grammar,
+        structured_outputs={"grammar": grammar},
+    )
+    assert got.constraint == Constraint("lark", grammar)
+    assert refused(structured_outputs={"regex": "a"}, guided_regex="b").field == "guided_regex"
 
 
 def test_a_final_message_is_continued_where_that_is_asked_for() -> None:

@@ -127,7 +127,7 @@ def _grammar(fields: Fields) -> Constraint | None:
 
 def _structured_outputs(fields: Fields) -> dict[str, Constraint]:
     """What `structured_outputs` and the `guided_` fields say: path -> constraint."""
-    wanted = {f"guided_{kind}": _structure(fields, f"guided_{kind}", kind) for kind in STRUCTURES}
+    wanted: dict[str, Constraint | None] = {}
     structured = fields.object("structured_outputs")
     if structured is not None:
         for key in UNSUPPORTED_STRUCTURES:
@@ -136,6 +136,10 @@ def _structured_outputs(fields: Fields) -> dict[str, Constraint]:
                 structured.refuse(key, why, code="unsupported_value")
         for kind in STRUCTURES:
             wanted[structured.name_of(kind)] = _structure(structured, kind, kind)
+    for kind in STRUCTURES:
+        older = _structure(fields, f"guided_{kind}", kind)
+        if older not in wanted.values():  # some clients write both
+            wanted[f"guided_{kind}"] = older
     return {path: constraint for path, constraint in wanted.items() if constraint is not None}
 
 
