@@ -49,7 +49,7 @@ def refused(**fields: Any) -> InvalidRequest:
 
 
 def test_load_generators_ask_for_answers_of_one_length() -> None:
-    """As `vllm bench serve --ignore-eos` does, and as aiperf does with its extra inputs."""
+    """As `vllm bench serve --ignore-eos`, GuideLLM, and AIPerf with its extra inputs do."""
     completions = (
         b'{"model": "default", "prompt": "Infrared Treating carts", "repetition_penalty": 1.0,'
         b' "max_tokens": 32, "logprobs": null, "stream": true,'
@@ -57,7 +57,14 @@ def test_load_generators_ask_for_answers_of_one_length() -> None:
     )
     got = decode_completions(completions).request
     assert got.ignore_eos and got.limits.max_tokens == 32 and got.top_logprobs is None
-    chat = request(max_completion_tokens=32, stream=True, ignore_eos=True, min_tokens=32)
+    usage = {"include_usage": True, "continuous_usage_stats": True}
+    chat = request(
+        max_completion_tokens=32,
+        stream=True,
+        stream_options=usage,
+        ignore_eos=True,
+        min_tokens=32,
+    )
     assert chat.ignore_eos and chat.limits.max_tokens == chat.limits.min_tokens == 32
 
 
