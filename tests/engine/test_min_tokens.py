@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from constrained import (
     VOCAB,
+    Answer,
     compile_all,
     core_of,
     regex,
+    rehearse_model,
     request,
     run,
     start_model,
@@ -22,15 +24,18 @@ from penstock.engine.guide import MinTokensGuide
 from penstock.engine.masks import MaskFiller
 from penstock.engine.types import TokenRequest
 from penstock.runtime import CpuRuntime
+from penstock.runtime.gpu import GpuRuntime
 
 TOKENIZER, VOCABULARY = tokenizer_and_vocabulary()
 HALF = frozenset(range(0, VOCAB, 2))
 """So many tokens end an answer that one without a minimum is over after a few."""
 
 
-@pytest.fixture(scope="module")
-def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuRuntime]:
-    started = start_model(tmp_path_factory.mktemp("model") / "small")
+@pytest.fixture(scope="module", params=[start_model, rehearse_model])
+def runtime(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CpuRuntime | GpuRuntime]:
+    started = request.param(tmp_path_factory.mktemp("model") / "small")
     yield started
     started.close()
 
@@ -40,42 +45,46 @@ def at_least(id: str, min_tokens: int, **fields: object) -> TokenRequest:
     return replace(wanted, min_tokens=min_tokens)
 
 
-def test_no_answer_ends_before_its_minimum(runtime: CpuRuntime) -> None:
+def answered(runtime: CpuRuntime | GpuRuntime, requests: list[TokenRequest]) -> dict[str, Answer]:
+    """The answers of an engine of its own, which leaves no step in flight."""
+    core = core_of(runtime)
+    core.teach(VOCABULARY)
+    compile_all(core, requests)
+    answers = run(core, requests)
+    while core.has_work:
+        core.step()
+    return answers
+
+
+def test_no_answer_ends_before_its_minimum(runtime: CpuRuntime | GpuRuntime) -> None:
     requests = [at_least(f"r{seed}", 20, seed=seed) for seed in range(8)]
-    answers = run(core_of(runtime), requests)
+    answers = answered(runtime, requests)
     assert all(len(answer.tokens) >= 20 for answer in answers.values())
     assert not any(HALF & set(answer.tokens) for answer in answers.values())
     assert {answer.finish for answer in answers.values()} == {"stop"}
-    free = run(core_of(runtime), [replace(one, min_tokens=0) for one in requests])
+    free = answered(runtime, [replace(one, min_tokens=0) for one in requests])
     assert min(len(answer.tokens) for answer in free.values()) < 5
 
 
-def test_the_minimum_ends_with_the_answer_that_is_cut_off(runtime: CpuRuntime) -> None:
-    answer = run(core_of(runtime), [at_least("a", 50, max_tokens=7)])["a"]
+def test_the_minimum_ends_with_the_answer_that_is_cut_off(runtime: CpuRuntime | GpuRuntime) -> None:
+    answer = answered(runtime, [at_least("a", 50, max_tokens=7)])["a"]
     assert len(answer.tokens) == 7 and answer.finish == "length"
 
 
-def test_an_answer_has_the_same_tokens_beside_others(runtime: CpuRuntime) -> None:
+def test_an_answer_has_the_same_tokens_beside_others(runtime: CpuRuntime | GpuRuntime) -> None:
     mixed = [
         at_least("least", 30, seed=5),
         request("grammar", regex("(ab)+c"), seed=6),
         at_least("short", 3, seed=7),
         request("free", None, seed=8, max_tokens=40),
     ]
-    core = core_of(runtime)
-    core.teach(VOCABULARY)
-    compile_all(core, mixed)
-    together = run(core, mixed)
+    together = answered(runtime, mixed)
     for one in mixed:
-        alone = core_of(runtime)
-        alone.teach(VOCABULARY)
-        assert run(alone, [one])[one.id].tokens == together[one.id].tokens
+        assert answered(runtime, [one])[one.id].tokens == together[one.id].tokens
 
 
-def test_a_grammar_ends_where_it_ends(runtime: CpuRuntime) -> None:
-    core = core_of(runtime)
-    core.teach(VOCABULARY)
-    answer = run(core, [replace(request("a", regex("the thing")), min_tokens=90)])["a"]
+def test_a_grammar_ends_where_it_ends(runtime: CpuRuntime | GpuRuntime) -> None:
+    answer = answered(runtime, [replace(request("a", regex("the thing")), min_tokens=90)])["a"]
     assert TOKENIZER.decode(answer.tokens) == "the thing" and answer.finish == "stop"
 
 
