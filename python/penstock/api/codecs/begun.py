@@ -24,4 +24,4 @@ def without_reasoning(fields: Fields, policy: ReasoningPolicy) -> ReasoningPolic
     """An answer that is begun already has no reasoning before it."""
     if policy.enabled:
         fields.refuse("messages", "end with a begun answer, which excludes thinking")
-    return ReasoningPolicy(False)
+    return ReasoningPolicy(enabled=False)
