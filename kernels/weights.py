@@ -39,7 +39,8 @@ class Affine:
     `group` is 16 or 32 (coarser sources repeat their scales); K is a multiple of it.
 
     The scales come in one of two exact forms:
-      direct:    `scale`, `minimum`: [N, K / group] float16 or float32; `super_scale` is None.
+      direct:    `scale`, `minimum`: [N, K / group] float16 or float32, held as float32 where
+                 either is; `super_scale` is None.
       two-level: `scale`, `minimum`: [N, K / group] int8 or uint8 multipliers, with
                  scale = super_scale * multiplier and minimum = super_minimum * multiplier, where
                  `super_scale`, `super_minimum`: [N, ceil(K / 256)] float16 (the K-quants).

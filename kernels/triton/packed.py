@@ -36,7 +36,7 @@ class PackedDense:
 @dataclass(frozen=True, slots=True)
 class PackedAffine:
     """`q: [N, K * bits / 8]` uint8; `scale`, `minimum`: [K / group, N], float16 where the source
-    has one level and float32 where two were multiplied out (which is exact). No minimum where it
+    has both so, else float32: what was, and two levels multiplied out (which is exact). No minimum where it
     is -zero_point * scale."""
 
     q: torch.Tensor
@@ -121,6 +121,8 @@ def one_scale_a_row(part: PackedFloat8) -> PackedFloat8:
 
 
 def _factors(matrix: Affine) -> tuple[torch.Tensor, torch.Tensor | None]:
-    one_level = matrix.super_scale is None and matrix.scale.dtype == np.float16
-    scale, minimum = scales(matrix, torch.float16 if one_level else torch.float32)
+    halves = matrix.super_scale is None and all(
+        one.dtype == np.float16 for one in (matrix.scale, matrix.minimum) if one is not None
+    )
+    scale, minimum = scales(matrix, torch.float16 if halves else torch.float32)
     return scale, None if matrix.minimum is None else minimum

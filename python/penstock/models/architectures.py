@@ -26,9 +26,9 @@ from penstock.models.hf_config import HfConfig, Windows
 from penstock.models.hf_defaults import DEFAULTS
 from penstock.models.spec import DecoderSpec, LayerSpec
 from penstock.models.unsupported_keys import HF_NEUTRAL, refuse_unsupported
-from penstock.quant.float8_config import read_scheme
 from penstock.quant.gguf import GgufFile
 from penstock.quant.json_file import read_json
+from penstock.quant.quantization_config import read_scheme
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,11 +29,12 @@ from penstock.models.encoder_weights import EncoderWeights
 from penstock.models.files import ModelFiles, fingerprint
 from penstock.models.sentence import SentenceSpec, is_sentence_folder, sentence_spec
 from penstock.models.spec import DecoderSpec
-from penstock.models.tensor_names import GGUF_NAMES, hf_names
+from penstock.models.tensor_names import GGUF_NAMES, MLX_EXPERTS, TensorNames, hf_names
 from penstock.models.tokenizer_data import EmbeddingParts, TextParts, TokenizerFiles
 from penstock.models.weights import DecoderWeights, Weights
 from penstock.quant.checkpoint import Checkpoint
-from penstock.quant.float8_checkpoint import Held, open_checkpoint, widened_bytes
+from penstock.quant.float8_checkpoint import WIDENED, Float8Checkpoint, Held
+from penstock.quant.folder_checkpoint import open_checkpoint, widened_bytes
 from penstock.quant.gguf import GgufFile
 
 COMPARED_ROWS: Final = 1024
@@ -42,13 +43,15 @@ COMPARED_ROWS: Final = 1024
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A model whose header has been checked and whose weights are read when they are packed.
-    `widened_bytes`: what the weights take beyond their files."""
+    `widened_bytes`: what the weights take beyond their files; `remark`: what is to be said of that
+    beside the memory that they take."""
 
     model_id: str
     fingerprint: str
     spec: DecoderSpec
     weights: Weights
     widened_bytes: int = 0
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
         weights=weights,
         sentence=sentence,
         dense=tuple(dense),
-        widened_bytes=widened_bytes(checkpoint),
+        widened_bytes=0 if dtype == "f32" else widened_bytes(checkpoint),
     )
 
 
@@ -158,13 +161,20 @@ def load_model(
         spec = architectures.spec_of_folder(files.path)
         checkpoint = open_checkpoint(files.path, _held(float8, dtype))
         spec = _with_its_head(spec, checkpoint)
-        weights = DecoderWeights(checkpoint, hf_names(spec), spec, dtype)
+        weights = DecoderWeights(checkpoint, _names(spec, checkpoint), spec, dtype)
     if spec.bidirectional:
         raise ModelError(
             f"{files.path}: its tokens see those after them (attention.causal, is_causal or"
             " use_bidirectional_attention), so it can make embeddings and write no text"
         )
-    return LoadedModel(files.model_id, fingerprint(files), spec, weights, widened_bytes(checkpoint))
+    widened = 0 if dtype == "f32" else widened_bytes(checkpoint)
+    remark = WIDENED if widened and isinstance(checkpoint, Float8Checkpoint) else ""
+    return LoadedModel(files.model_id, fingerprint(files), spec, weights, widened, remark)
+
+
+def _names(spec: DecoderSpec, checkpoint: Checkpoint) -> TensorNames:
+    stacked = any(f".{MLX_EXPERTS}" in name for name in checkpoint.tensors)
+    return hf_names(spec, stacked=stacked)
 
 
 def _with_its_head(spec: DecoderSpec, checkpoint: Checkpoint) -> DecoderSpec:

@@ -18,7 +18,8 @@ def check_shapes(
     optional: Mapping[str, Shape],
     ignored: re.Pattern[str] | None,
 ) -> None:
-    """Raise ModelError naming the first tensor that is missing, misshapen or unexpected."""
+    """Raise ModelError naming the first tensor that is missing, misshapen or unexpected. A bias of
+    zeros, which quantizers give to every matrix, is none."""
     for name, shape in expected.items():
         info = checkpoint.tensors.get(name)
         if info is None:
@@ -30,5 +31,12 @@ def check_shapes(
     for name, info in checkpoint.tensors.items():
         if name in expected or (ignored and ignored.fullmatch(name)):
             continue
-        if optional.get(name) != info.shape:
+        if optional.get(name) != info.shape and not _adds_nothing(checkpoint, name, expected):
             raise ModelError(f"{checkpoint.path}: unexpected tensor {name} of shape {info.shape}")
+
+
+def _adds_nothing(checkpoint: Checkpoint, name: str, expected: Mapping[str, Shape]) -> bool:
+    module, _, last = name.rpartition(".")
+    weight = expected.get(f"{module}.weight", ())
+    fits = last == "bias" and len(weight) == 2 and checkpoint.tensors[name].shape == weight[:1]
+    return fits and not checkpoint.vector(name).any()

@@ -104,12 +104,25 @@ GGUF_NAMES = TensorNames(
 )
 
 
-def hf_names(spec: DecoderSpec, *, bare: bool = False) -> TensorNames:
+MLX_EXPERTS = "switch_mlp."
+"""The module of a layer's experts where they are in one tensor."""
+
+
+def hf_names(spec: DecoderSpec, *, bare: bool = False, stacked: bool = False) -> TensorNames:
     """Those of a Hugging Face folder. `bare`: of a model that was saved without its head, whose
-    names lack their first part."""
+    names lack their first part. `stacked`: all experts of a layer are in one tensor, as MLX writes
+    them."""
     names = HF_SANDWICH_NAMES if spec.sandwich_norms else HF_NAMES
     if spec.architecture == "mixtral":
         names = HF_MIXTRAL_NAMES
+    if stacked:
+        block = names.expert_gate.partition("experts.")[0] + MLX_EXPERTS
+        names = replace(
+            names,
+            expert_gate=f"{block}gate_proj",
+            expert_up=f"{block}up_proj",
+            expert_down=f"{block}down_proj",
+        )
     if not bare:
         return names
     return replace(names, embedding="embed_tokens", final_norm="norm", layer="layers.{}.")

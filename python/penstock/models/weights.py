@@ -25,6 +25,7 @@ from penstock.models.strict import Shape, check_shapes
 from penstock.models.tensor_names import TensorNames
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
+from penstock.quant.integer_forms import in_one_form
 from penstock.quant.rows import take_rows
 
 Vector = npt.NDArray[np.float32]
@@ -237,7 +238,8 @@ class DecoderWeights:
     def _matrices(self, name: str, count: int) -> tuple[Matrix, ...]:
         """Of all experts: a tensor for each of them, or one of all."""
         if "{}" in name:
-            return tuple(self._matrix(name.format(expert)) for expert in range(count))
+            each = tuple(self._matrix(name.format(expert)) for expert in range(count))
+            return in_one_form(each, f"{self.path}: {name}")
         return tuple(map(self._as_asked, self._checkpoint.stack(name)))
 
     def _linear(self, prefix: str, names: tuple[str, ...], biased: bool) -> Linear:

@@ -16,21 +16,24 @@ Floats = npt.NDArray[np.float32]
 def dequantize(matrix: Matrix) -> Floats:
     """[N, K] float32, each value the correctly rounded one for every format that we read.
 
-    scale * q has at most 24 significant bits there, so only the sum with a minimum rounds.
-    A float32 Dense is returned as it is.
+    scale * q has at most 24 significant bits there, so only the sum with a minimum rounds; but for
+    direct scales of float32, which are summed with minima in float64. A float32 Dense is returned
+    as it is.
     """
     if isinstance(matrix, Dense):
         return _widen(matrix)
     if isinstance(matrix, Float8):
         return float8_to_float32(matrix)
     rows, columns = matrix.shape
-    values = _unpack(matrix).astype(np.float32).reshape(rows, -1, matrix.group)
+    wide = matrix.minimum is not None and matrix.scale.dtype == np.float32
+    values = _unpack(matrix).astype(np.float64 if wide else np.float32)
+    values = values.reshape(rows, -1, matrix.group)
     if matrix.minimum is None:
         values -= np.float32(matrix.zero_point)
     values *= _level(matrix.scale, matrix.super_scale, matrix.group)[:, :, None]
     if matrix.minimum is not None:
         values += _level(matrix.minimum, matrix.super_minimum, matrix.group)[:, :, None]
-    return values.reshape(rows, columns)
+    return values.reshape(rows, columns).astype(np.float32, copy=False)
 
 
 def multiply_out(matrix: Affine) -> Affine:

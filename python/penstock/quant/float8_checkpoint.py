@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -11,32 +10,22 @@ import numpy.typing as npt
 
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Float8, Matrix
-from penstock.quant.checkpoint import Checkpoint, TensorInfo
+from penstock.quant.checkpoint import TensorInfo
 from penstock.quant.float8 import E4M3, float8_to_bfloat16
-from penstock.quant.float8_config import Float8Scheme, read_scheme
 from penstock.quant.safetensors_file import FLOAT8, SafetensorsFolder
+from penstock.quant.schemes import Float8Scheme
 
 Held = Literal["float8", "bf16"]
 """What 8-bit floats are held as: kernels on a GPU know them, a CPU's do not."""
+
+WIDENED = "; weights of 8-bit floats are held as bfloat16"
+"""Said beside what they take."""
 
 # Factors of the codes both; the older name is that of what a quantizer would multiply by.
 SCALE_NAMES = ("weight_scale_inv", "weight_scale")
 INPUT_SCALE = "input_scale"
 LARGEST_SCALE = np.finfo(np.float32).max / E4M3.max(where=np.isfinite(E4M3), initial=0)
 PIECE_CODES = 1 << 20
-
-
-def open_checkpoint(folder: Path, held: Held) -> Checkpoint:
-    """The weights of a Hugging Face folder, as its config.json says they are. Raises ModelError."""
-    scheme = read_scheme(folder / "config.json")
-    plain = SafetensorsFolder(folder)
-    return plain if scheme is None else Float8Checkpoint(plain, scheme, held)
-
-
-def widened_bytes(checkpoint: Checkpoint) -> int:
-    """What the matrices of a checkpoint take beyond its files: a second byte for each code that
-    becomes bfloat16."""
-    return checkpoint.widened_bytes if isinstance(checkpoint, Float8Checkpoint) else 0
 
 
 class Float8Checkpoint:
@@ -94,7 +83,8 @@ class Float8Checkpoint:
 
     @property
     def widened_bytes(self) -> int:
-        """See the function of that name."""
+        """What the matrices take beyond the files: a second byte for each code that becomes
+        bfloat16."""
         if self._held == "float8":
             return 0
         return sum(self._folder.tensors[name].size_bytes for name in self._scales)

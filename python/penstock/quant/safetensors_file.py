@@ -56,6 +56,8 @@ FLOATS: dict[str, tuple[FloatName, str]] = {
     "BF16": ("bf16", "<u2"),
 }
 
+INTEGERS = {"U8": "<u1", "I8": "<i1", "U32": "<u4", "I32": "<i4", "I64": "<i8"}
+
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     dtype: str
@@ -119,6 +121,16 @@ class SafetensorsFile:
                 f"{info.shape}"
             )
         return self._file.bytes(info.offset, info.size_bytes).reshape(info.shape)
+
+    def integers(self, name: str) -> npt.NDArray[np.generic]:
+        """A tensor of integers of any shape: a view of the mapped file, read only."""
+        info = self._info(name)
+        if info.type_name not in INTEGERS:
+            raise ModelError(
+                f"{self.path}: tensor {name} has type {info.type_name}, integers are expected"
+            )
+        raw = self._file.bytes(info.offset, info.size_bytes)
+        return raw.view(INTEGERS[info.type_name]).reshape(info.shape)
 
     def floats(self, name: str) -> npt.NDArray[np.float32]:
         """A float tensor of any shape as float32, copied out of the file."""
@@ -184,6 +196,10 @@ class SafetensorsFolder:
     def codes(self, name: str) -> npt.NDArray[np.uint8]:
         """See SafetensorsFile."""
         return self._file(name).codes(name)
+
+    def integers(self, name: str) -> npt.NDArray[np.generic]:
+        """See SafetensorsFile."""
+        return self._file(name).integers(name)
 
     def floats(self, name: str) -> npt.NDArray[np.float32]:
         """See SafetensorsFile."""

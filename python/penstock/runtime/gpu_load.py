@@ -22,7 +22,6 @@ from penstock.runtime.gpu_draws import MakeDraws, OwnDraws
 from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_memory import DevicePlan, cache_item_bytes, plan_device_memory
 from penstock.runtime.gpu_model import DeviceModel
-from penstock.runtime.memory import WIDENED
 from penstock.runtime.protocol import RuntimeInfo
 
 log = logging.getLogger(__name__)
@@ -211,8 +210,7 @@ def _info(
 
 def _report(model: LoadedModel, memory: DevicePlan, settings: EngineSettings) -> str:
     """The line of memory that a start shows."""
-    rounded = ROUNDED if settings.quantize else ""
-    return memory.formula() + rounded + (WIDENED if model.widened_bytes else "")
+    return memory.formula() + (ROUNDED if settings.quantize else "") + model.remark
 
 
 def cache_dtype(settings: EngineSettings, activations: torch.dtype) -> torch.dtype:

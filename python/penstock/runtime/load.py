@@ -22,7 +22,7 @@ from penstock.runtime.backend import Backend
 from penstock.runtime.cpu import CpuRuntime
 from penstock.runtime.device import choose_device, rank_devices
 from penstock.runtime.embedding import NativeEmbedding
-from penstock.runtime.memory import WIDENED, MemoryPlan, plan_memory, warn_of_short_context
+from penstock.runtime.memory import MemoryPlan, plan_memory, warn_of_short_context
 from penstock.runtime.native import NativeBackend
 from penstock.runtime.protocol import Runtime, RuntimeInfo
 from penstock.runtime.rows import RowTable
@@ -110,7 +110,7 @@ def start_runtime(
         weight_bytes=backend.weight_bytes,
         memory_bytes=taken.total_bytes,
     )
-    report = taken.formula() + (WIDENED if model.widened_bytes else "")
+    report = taken.formula() + model.remark
     return CpuRuntime(rows, backend, info, report)
 
 

@@ -21,9 +21,6 @@ MIB = 1 << 20
 FIXED_BYTES = 96 * MIB
 """The interpreter, the libraries, the tokenizer and what the allocator keeps back."""
 
-WIDENED = "; weights of 8-bit floats are held as bfloat16"
-"""Said beside the formula where they are: there are no products of them here."""
-
 DEFAULT_TOKENS_PER_SEQUENCE = 1024
 LEAST_CONTEXT = 16
 HISTORY_BYTES = 64 + 160

@@ -16,8 +16,9 @@ from penstock.base.errors import ModelError
 from penstock.kernels.weights import Dense, Float8
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
-from penstock.quant.float8_checkpoint import Held, open_checkpoint, widened_bytes
-from penstock.quant.float8_config import read_scheme
+from penstock.quant.float8_checkpoint import Held
+from penstock.quant.folder_checkpoint import open_checkpoint, widened_bytes
+from penstock.quant.quantization_config import read_scheme
 
 FORMS: list[Form] = ["fp8-block", "fp8-tensor", "channel", "tensor", "block", "group"]
 SHAPE = (200, 300)
@@ -138,7 +139,7 @@ def test_a_scale_without_8_bits_stays_a_tensor(tmp_path: Path) -> None:
     assert "b.weight_scale_inv" in checkpoint.tensors
 
 
-@pytest.mark.parametrize("method", ["awq", "gptq", "bitsandbytes", "mxfp4", "fbgemm_fp8", None, 3])
+@pytest.mark.parametrize("method", ["bitsandbytes", "hqq", "aqlm", "mxfp4", "fbgemm_fp8", None, 3])
 def test_another_method_is_refused_by_its_name(tmp_path: Path, method: object) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"quantization_config": {"quant_method": method, "bits": "4"}}))
@@ -164,7 +165,7 @@ BOTH = {"a": GROUP} | group(strategy="group", group_size=128)["config_groups"]
         ("fp8-block", {"weight_block_size": [64, 128]}, r"weight_block_size: \[64, 128\]"),
         ("fp8-block", {"weight_block_size": []}, r"weight_block_size: \[\]"),
         ("fp8-block", {"weight_block_size": 128}, "weight_block_size"),
-        ("channel", {"format": "pack-quantized"}, "format 'pack-quantized'"),
+        ("channel", {"format": "marlin-24"}, "format 'marlin-24'"),
         ("channel", {"format": None}, "format None"),
         ("channel", {"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme is not supported"),
         ("channel", {"sparsity_config": {"format": "x"}}, "sparsity_config is not supported"),

@@ -1,0 +1,29 @@
+"""The weights of a Hugging Face folder, whichever way its config says that they are stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.quant.checkpoint import Checkpoint
+from penstock.quant.float8_checkpoint import Float8Checkpoint, Held
+from penstock.quant.integer_checkpoint import IntegerCheckpoint
+from penstock.quant.quantization_config import read_scheme
+from penstock.quant.safetensors_file import SafetensorsFolder
+from penstock.quant.schemes import IntegerScheme
+
+
+def open_checkpoint(folder: Path, held: Held) -> Checkpoint:
+    """The weights of a Hugging Face folder. `held`: what 8-bit floats become. Raises ModelError."""
+    scheme = read_scheme(folder / "config.json")
+    plain = SafetensorsFolder(folder)
+    if scheme is None:
+        return plain
+    if isinstance(scheme, IntegerScheme):
+        return IntegerCheckpoint(plain, scheme)
+    return Float8Checkpoint(plain, scheme, held)
+
+
+def widened_bytes(checkpoint: Checkpoint) -> int:
+    """What the matrices of a checkpoint take beyond its files: see each kind of it."""
+    kinds = (Float8Checkpoint, IntegerCheckpoint)
+    return checkpoint.widened_bytes if isinstance(checkpoint, kinds) else 0

@@ -1,0 +1,104 @@
+"""Integers in groups of any multiple of 32 columns, with scales and zero points, or scales and
+minima, as `Affine`: exactly, in the smallest of its forms that are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.base.errors import ModelError
+from penstock.kernels.weights import Affine, Matrix
+
+GROUP: Literal[32] = 32
+"""Columns of a group of `Affine`: coarser ones repeat their scales."""
+
+Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+
+
+def with_zeros(
+    bits: Literal[4, 8], group: int, q: Bytes, scale: Floats, zero: Bytes, where: str
+) -> Affine:
+    """w = scale * (q - zero). `q`: as in `Affine`; `scale`, `zero`: [N, G], of `group` columns
+    each, the last perhaps of fewer. Raises ModelError that opens with `where` where no form is
+    exact."""
+    columns = q.shape[1] * 8 // bits
+    if (zero == zero[0, 0]).all():
+        (held,) = narrowest(scale)
+        return Affine(bits, GROUP, q, spread(held, group, columns), None, int(zero[0, 0]))
+    minimum = minimum_of(scale, zero)
+    if minimum is None:
+        raise ModelError(f"{where}: scales of 24 bits with zero points that differ: not supported")
+    return with_minima(bits, group, q, scale, minimum)
+
+
+def with_minima(
+    bits: Literal[4, 8], group: int, q: Bytes, scale: Floats, minimum: Floats
+) -> Affine:
+    """w = scale * q + minimum. Arguments as those of `with_zeros`."""
+    columns = q.shape[1] * 8 // bits
+    scale_held, minimum_held = (spread(one, group, columns) for one in narrowest(scale, minimum))
+    return Affine(bits, GROUP, q, scale_held, minimum_held)
+
+
+def narrowest(*arrays: Floats) -> tuple[npt.NDArray[np.generic], ...]:
+    """All as float16 where that changes none of their numbers, else as they are."""
+    with np.errstate(over="ignore"):
+        halves = tuple(array.astype(np.float16) for array in arrays)
+    return halves if all(map(np.array_equal, halves, arrays)) else arrays
+
+
+def minimum_of(scale: npt.NDArray[Any], zero: npt.NDArray[Any] | int) -> Floats | None:
+    """-scale * zero in float32, None where that is not exact for all."""
+    exact = -scale.astype(np.float64) * zero
+    with np.errstate(over="ignore"):
+        rounded = exact.astype(np.float32)
+    return rounded if np.array_equal(rounded, exact) else None
+
+
+def spread(values: npt.NDArray[np.generic], group: int, columns: int) -> npt.NDArray[np.generic]:
+    """[N, columns / 32]: the value of each 32 columns, of [N, G] that belong to `group` each."""
+    repeated = np.repeat(values, -(-group // GROUP), axis=1)
+    return np.ascontiguousarray(repeated[:, : columns // GROUP])
+
+
+def unpack(words: npt.NDArray[np.generic], bits: Literal[4, 8]) -> Bytes:
+    """[..., W] words of 32 bits as [..., W * 32 / bits] integers, the lowest bits first."""
+    stored = np.ascontiguousarray(words).view(np.uint8)
+    if bits == 8:
+        return stored
+    return np.stack((stored & 15, stored >> 4), axis=-1).reshape(*stored.shape[:-1], -1)
+
+
+def in_one_form(matrices: Sequence[Matrix], where: str) -> tuple[Matrix, ...]:
+    """The same numbers, alike in the types of scales, and all with minima or none: what lies in one
+    tensor on a GPU. Other kinds are left as they are. Raises ModelError as `with_zeros` does."""
+    affine = [one for one in matrices if isinstance(one, Affine) and one.super_scale is None]
+    if len(affine) < len(matrices) or len({_form(one) for one in affine}) == 1:
+        return tuple(matrices)
+    same_zeros = len({(one.minimum is None, one.zero_point) for one in affine}) == 1
+    if not same_zeros:
+        affine = [_with_minimum(one, where) for one in affine]
+    return tuple(map(_in_float32, affine))
+
+
+def _form(one: Affine) -> tuple[object, ...]:
+    return one.minimum is None, one.zero_point, one.scale.dtype
+
+
+def _with_minimum(one: Affine, where: str) -> Affine:
+    if one.minimum is not None:
+        return one
+    minimum = minimum_of(one.scale, one.zero_point)
+    if minimum is None:
+        raise ModelError(f"{where}: scales of 24 bits with zero points that differ: not supported")
+    return replace(one, minimum=minimum, zero_point=0)
+
+
+def _in_float32(one: Affine) -> Affine:
+    minimum = None if one.minimum is None else one.minimum.astype(np.float32)
+    return replace(one, scale=one.scale.astype(np.float32), minimum=minimum)
