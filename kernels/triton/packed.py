@@ -36,8 +36,8 @@ class PackedDense:
 @dataclass(frozen=True, slots=True)
 class PackedAffine:
     """`q: [N, K * bits / 8]` uint8; `scale`, `minimum`: [K / group, N], float16 where the source
-    has both so, else float32: what was, and two levels multiplied out (which is exact). No minimum where it
-    is -zero_point * scale."""
+    has one level of nothing else, and float32 where it has that or two levels, multiplied out
+    (which is exact). No minimum where it is -zero_point * scale."""
 
     q: torch.Tensor
     scale: torch.Tensor

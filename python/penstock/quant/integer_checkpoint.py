@@ -26,8 +26,8 @@ LARGEST_FACTOR = np.finfo(np.float32).max / 512
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A matrix, or `count` of them in one tensor. `parts`: the name of each of its tensors, by the
-    last part of it. `half`: scales are float16 in the file."""
+    """A matrix, or `count` of them in one tensor. `parts`: its tensors, by the last part of
+    their names."""
 
     count: int | None
     size: Size
@@ -158,6 +158,8 @@ class IntegerCheckpoint:
                 if part.optional:
                     continue
                 raise ModelError(f"{self.path}: tensor {prefix}{last} is missing")
+            if part.other is not None and info.type_name in part.other.types:
+                part = part.other
             if info.type_name not in part.types:
                 raise ModelError(
                     f"{self.path}: tensor {info.name} has type {info.type_name}, expected "

@@ -50,11 +50,13 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A tensor of a matrix. `shapes`: those that it may have, the usual one first."""
+    """A tensor of a matrix. `shapes`: those that it may have, the usual one first. `other`: what
+    it may be in place of that, by its type."""
 
     types: tuple[str, ...]
     shapes: Callable[[Size], tuple[Shape, ...]]
     optional: bool = False
+    other: Part | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +209,10 @@ _PACKED_PARTS = {
     "weight_shape": Part(INDEX_TYPES, lambda size: ((2,),), optional=True),
     "weight_g_idx": Part(INDEX_TYPES, lambda size: ((size.columns,),), optional=True),
     "weight_zero_point": Part(
-        ("I32", "I8"),
-        lambda size: ((size.words(size.rows), size.groups), *_of_groups(size)),
+        ("I32",),
+        lambda size: ((size.words(size.rows), size.groups),),
         optional=True,
+        other=Part(("I8",), _of_groups),
     ),
 }
 _INT8_PARTS = {
