@@ -120,7 +120,7 @@ def _gptq_v2(arrays: Arrays, size: Size) -> Numbers:
 def _gptq_numbers(arrays: Arrays, size: Size, zeros: npt.NDArray[Any]) -> Numbers:
     q = np.ascontiguousarray(arrays["qweight"].T).view(np.uint8)
     zero = unpack(zeros, size.grouping.bits)
-    return Numbers(q, _turned(arrays["scales"]), _turned(zero))
+    return Numbers(q, _turned(arrays["scales"]), _turned(zero[:, : size.rows]))
 
 
 def _awq(arrays: Arrays, size: Size) -> Numbers:

@@ -57,6 +57,14 @@ def test_a_matrix_means_what_its_tensors_mean_to_the_last_bit(tmp_path: Path, fo
     assert isinstance(checkpoint.matrix("b.weight"), Dense)
 
 
+@pytest.mark.parametrize("name", ["gptq", "gptq 8 bits", "packed", "packed 8 bits"])
+def test_rows_may_be_no_whole_number_of_words(tmp_path: Path, name: str) -> None:
+    form = FORMS[name]
+    of = quantize(torch.randn(37, 64, generator=torch.Generator().manual_seed(1)), form)
+    matrix = opened(tmp_path, form, stored("a", of, form)).matrix("a.weight")
+    np.testing.assert_array_equal(dequantize(matrix), of.meant)
+
+
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_what_is_counted_is_never_less_than_what_is_held(tmp_path: Path, form: Form) -> None:
     held = tensors(form)
