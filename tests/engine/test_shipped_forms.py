@@ -48,3 +48,12 @@ def test_so_are_experts(kind: str) -> None:
     stacks = (*held.gate_up, held.down)
     expected = [shipped.INTEGERS[kind].stacked(3, rows, WIDTH) for rows in (2 * WIDTH, WIDTH)]
     assert [_form(one) for one in expected] == [_form(one) for one in stacks]  # type: ignore[arg-type]
+
+
+def test_minima_that_float16_does_not_hold_keep_their_numbers() -> None:
+    """Also beside scales of float16."""
+    scale = np.full((1, 1), 1.5, np.float16)
+    minimum = np.full((1, 1), 1 + 2.0**-20, np.float32)
+    packed = pack_matrix(Affine(4, 32, np.zeros((1, 16), np.uint8), scale, minimum), "cpu")
+    assert isinstance(packed, PackedAffine) and packed.minimum is not None
+    assert packed.minimum.item() == minimum.item() and packed.scale.item() == 1.5
