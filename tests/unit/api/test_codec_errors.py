@@ -6,6 +6,7 @@ import gc
 import gzip
 import json
 import math
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -232,8 +233,8 @@ def test_any_json_is_decoded_or_refused_by_name(fields):
 @given(st.binary(max_size=60))
 def test_any_bytes_are_decoded_or_refused(body):
     for decode, _ in DECODERS:
-        with pytest.raises(InvalidRequest):
-            decode(body)
+        with suppress(InvalidRequest):  # some bytes are a request
+            assert decode(body).request
 
 
 @pytest.mark.parametrize(
