@@ -30,10 +30,7 @@ def with_zeros(
     if (zero == zero[0, 0]).all():
         (held,) = narrowest(scale)
         return Affine(bits, GROUP, q, spread(held, group, columns), None, int(zero[0, 0]))
-    minimum = minimum_of(scale, zero)
-    if minimum is None:
-        raise ModelError(f"{where}: scales of 24 bits with zero points that differ: not supported")
-    return with_minima(bits, group, q, scale, minimum)
+    return with_minima(bits, group, q, scale, minimum_of(scale, zero, where))
 
 
 def with_minima(
@@ -52,12 +49,14 @@ def narrowest(*arrays: Floats) -> tuple[npt.NDArray[np.generic], ...]:
     return halves if all(map(np.array_equal, halves, arrays)) else arrays
 
 
-def minimum_of(scale: npt.NDArray[Any], zero: npt.NDArray[Any] | int) -> Floats | None:
-    """-scale * zero in float32, None where that is not exact for all."""
+def minimum_of(scale: npt.NDArray[Any], zero: npt.NDArray[Any] | int, where: str) -> Floats:
+    """-scale * zero in float32. Raises ModelError, opening with `where`, where one is not exact."""
     exact = -scale.astype(np.float64) * zero
     with np.errstate(over="ignore"):
         rounded = exact.astype(np.float32)
-    return rounded if np.array_equal(rounded, exact) else None
+    if not np.array_equal(rounded, exact):
+        raise ModelError(f"{where}: scales of 24 bits with zero points that differ: not supported")
+    return rounded
 
 
 def spread(values: npt.NDArray[np.generic], group: int, columns: int) -> npt.NDArray[np.generic]:
@@ -93,10 +92,7 @@ def _form(one: Affine) -> tuple[object, ...]:
 def _with_minimum(one: Affine, where: str) -> Affine:
     if one.minimum is not None:
         return one
-    minimum = minimum_of(one.scale, one.zero_point)
-    if minimum is None:
-        raise ModelError(f"{where}: scales of 24 bits with zero points that differ: not supported")
-    return replace(one, minimum=minimum, zero_point=0)
+    return replace(one, minimum=minimum_of(one.scale, one.zero_point, where), zero_point=0)
 
 
 def _in_float32(one: Affine) -> Affine:
