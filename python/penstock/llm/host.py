@@ -29,9 +29,13 @@ class Host:
 
 async def start_host(settings: EngineSettings) -> Host:
     """Load engine and text side at the same time."""
-    files = asyncio.ensure_future(asyncio.to_thread(_find_files, settings))
-    files.add_done_callback(lambda done: done.cancelled() or done.exception())  # a start tells it
-    engine = await LocalEngine.start(settings)
+    files = asyncio.create_task(asyncio.to_thread(_find_files, settings))
+    try:
+        engine = await LocalEngine.start(settings)
+    except BaseException:
+        files.cancel()
+        await asyncio.gather(files, return_exceptions=True)  # what it met is the engine's to tell
+        raise
     live = LiveAdapters(limits=settings.lora)
     adapters: AdapterHost | None = None
 

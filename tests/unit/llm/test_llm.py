@@ -17,7 +17,7 @@ from tiny_text import IM_END, tiny_template, tiny_tokenizer
 
 from penstock.agent import AgentLoop
 from penstock.base.errors import InvalidRequest, ModelError, ServiceError, Unavailable
-from penstock.config import SettingsError
+from penstock.config import EngineSettings, SettingsError
 from penstock.dialog import (
     Constraint,
     Event,
@@ -35,6 +35,7 @@ from penstock.dialog import (
 from penstock.dialog.fold import Answer, FailedRun
 from penstock.generation import Generator
 from penstock.llm import LLM, Host
+from penstock.llm.host import start_host
 from penstock.text.channels import detect_channels
 
 HI = [{"role": "user", "content": "hi"}]
@@ -338,6 +339,7 @@ from penstock.agent import AgentLoop
 from penstock.engine.local import LocalEngine
 from penstock.generation import Generator
 from penstock.llm import LLM, Host
+from penstock.llm.host import start_host
 
 class Core(EchoCore):
     def close(self):
@@ -398,6 +400,21 @@ def test_a_model_that_is_not_there_is_told_once(
         LLM(tmp_path / "model")
     gc.collect()
     assert not caplog.records  # "Task exception was never retrieved"
+
+
+def test_a_start_that_fails_leaves_no_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = threading.Event()
+
+    async def start() -> int:
+        try:
+            with pytest.raises(ModelError, match="there is no such file"):
+                await start_host(EngineSettings(model=str(tmp_path / "model")))
+            return len(asyncio.all_tasks())
+        finally:
+            found.set()  # only now do the files of the text side come to an end
+
+    monkeypatch.setattr("penstock.llm.host._find_files", lambda settings: found.wait())
+    assert asyncio.run(start()) == 1  # `start` itself
 
 
 def test_settings_are_checked_before_anything_loads() -> None:
