@@ -25,6 +25,7 @@ from penstock.dialog import (
 Prompt: TypeAlias = str | Sequence[int]
 ChatMessage: TypeAlias = Message | dict[str, str]
 _R = TypeVar("_R", GenerateRequest, EmbeddingRequest)
+_LIMITS = frozenset({"max_tokens", "min_tokens", "truncate"})
 
 
 class Options(TypedDict, total=False):
@@ -32,7 +33,10 @@ class Options(TypedDict, total=False):
 
     sampling: Sampling
     max_tokens: int | None
+    min_tokens: int
+    truncate: bool
     stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
     n: int
     top_logprobs: int | None
     ignore_eos: bool
@@ -97,8 +101,10 @@ def _options(options: Options) -> dict[str, Any]:
     if unknown:
         raise TypeError(f"unknown option {sorted(unknown)[0]!r}")
     fields: dict[str, Any] = {**options}
-    fields["limits"] = Limits(max_tokens=fields.pop("max_tokens", None))
-    fields["tools"] = tuple(fields.get("tools", ()))
+    limits = {key: fields.pop(key) for key in _LIMITS & fields.keys()}
+    fields["limits"] = Limits(**limits)
+    for several in ("tools", "stop_token_ids"):
+        fields[several] = tuple(fields.get(several, ()))
     stop = fields.get("stop", ())
     fields["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
     return fields

@@ -100,14 +100,27 @@ def test_options_reach_the_engine(echoing: Opened) -> None:
         "abcd",
         sampling=Sampling(temperature=0, seed=5),
         max_tokens=3,
+        min_tokens=2,
         n=2,
         stop="zz",
+        stop_token_ids=[0x7A],
         top_logprobs=1,
     )
     for request in echoing.engine.requests:
         assert request.sampling.temperature == 0.0
         assert request.max_tokens == 3 and request.top_logprobs == 1
+        assert request.min_tokens == 2 and 0x7A in request.stop_token_ids
     assert echoing.engine.requests[0].seed == 5
+
+
+def test_a_prompt_that_is_too_long_may_be_truncated(echoing: Opened) -> None:
+    context = echoing.engine.info.context_tokens
+    prompt = "a" * context + "end"
+    with pytest.raises(FailedRun, match="context"):
+        echoing.llm.generate(prompt, max_tokens=8)
+    echoing.llm.generate(prompt, max_tokens=8, truncate=True)
+    (request,) = echoing.engine.requests
+    assert list(request.token_ids[-3:]) == ids("end") and len(request.token_ids) == context - 8
 
 
 def test_a_chat_takes_messages_or_dictionaries(echoing: Opened) -> None:
