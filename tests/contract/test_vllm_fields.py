@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from decoding import Decoding
 from http_serving import MODEL, serving
 from scripted_engine import INFO
 
@@ -15,7 +16,6 @@ from penstock.api.codecs.chat import decode as decode_chat
 from penstock.api.codecs.completions import decode as decode_completions
 from penstock.api.codecs.messages import decode as decode_messages
 from penstock.api.codecs.responses import decode as decode_responses
-from penstock.base.errors import InvalidRequest
 from penstock.dialog import Constraint, GenerateRequest, Message, Text
 
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
@@ -37,15 +37,8 @@ RIVER = {
 SCHEMA = Constraint("json_schema", json.dumps(RIVER, separators=(",", ":")))
 
 
-def request(**fields: Any) -> GenerateRequest:
-    return decode_chat(json.dumps(HELLO | fields).encode()).request
-
-
-def refused(**fields: Any) -> InvalidRequest:
-    with pytest.raises(InvalidRequest) as caught:
-        request(**fields)
-    assert f"`{caught.value.field}`" in caught.value.message
-    return caught.value
+HELLO_CHAT = Decoding(decode_chat, HELLO)
+request, refused = HELLO_CHAT.request, HELLO_CHAT.refused
 
 
 def test_load_generators_ask_for_answers_of_one_length() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
+from decoding import Decoding
 
 from penstock.api.codecs.chat import decode
 from penstock.base.errors import InvalidRequest
-from penstock.dialog import Constraint, GenerateRequest, ToolPolicy
+from penstock.dialog import Constraint, ToolPolicy
 
 SCHEMA = {"type": "object"}
 TOOLS = [
@@ -18,9 +18,7 @@ TOOLS = [
 ]
 
 
-def request(**fields: Any) -> GenerateRequest:
-    body = {"messages": [{"role": "user", "content": "hi"}]} | fields
-    return decode(json.dumps(body).encode()).request
+request = Decoding(decode, {"messages": [{"role": "user", "content": "hi"}]}).request
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from decoding import Decoding
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,6 @@ from penstock.dialog import (
     Audio,
     File,
     FunctionTool,
-    GenerateRequest,
     Image,
     Message,
     Permissions,
@@ -40,15 +40,8 @@ TOOL = {"type": "function", "function": FUNCTION}
 AUTO = {"type": "code_interpreter", "container": {"type": "auto"}}
 
 
-def request(**fields: Any) -> GenerateRequest:
-    return decode(json.dumps(HELLO | fields).encode()).request
-
-
-def refused(**fields: Any) -> InvalidRequest:
-    with pytest.raises(InvalidRequest) as caught:
-        request(**fields)
-    assert f"`{caught.value.field}`" in caught.value.message
-    return caught.value
+HELLO_CHAT = Decoding(decode, HELLO)
+request, refused = HELLO_CHAT.request, HELLO_CHAT.refused
 
 
 def parts(*content: Any) -> tuple[Any, ...]:

@@ -3,11 +3,11 @@ effect."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import openai
 import pytest
+from decoding import Decoding
 from http_serving import MODEL, serving
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,10 +17,7 @@ from penstock.base.errors import InvalidRequest, NotFound
 from penstock.dialog import Constraint, GenerateRequest, RunStarted
 
 HELLO: dict[str, Any] = {"prompt": "hi"}
-
-
-def request(**fields: Any) -> GenerateRequest:
-    return decode(json.dumps(HELLO | fields).encode()).request
+request = Decoding(decode, HELLO).request
 
 
 @pytest.mark.parametrize(

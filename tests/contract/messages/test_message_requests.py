@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from decoding import Decoding
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from penstock.dialog import (
     Constraint,
     File,
     FunctionTool,
-    GenerateRequest,
     Image,
     Message,
     Permissions,
@@ -38,22 +38,13 @@ BASE: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_to
 TOOL = {"name": "f", "description": "does", "input_schema": {"type": "object"}}
 PNG = base64.b64encode(b"\x89PNG").decode()
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
-
-
-def request(**fields: Any) -> GenerateRequest:
-    return decode(json.dumps(BASE | fields).encode()).request
+HELLO = Decoding(decode, BASE)
+request, refused = HELLO.request, HELLO.refused
 
 
 def parts(*blocks: Any, role: str = "user") -> tuple[Any, ...]:
     (message,) = request(messages=[{"role": role, "content": list(blocks)}]).messages or ()
     return message.parts
-
-
-def refused(**fields: Any) -> InvalidRequest:
-    with pytest.raises(InvalidRequest) as caught:
-        request(**fields)
-    assert f"`{caught.value.field}`" in caught.value.message
-    return caught.value
 
 
 def user(*blocks: Any) -> list[dict[str, Any]]:
