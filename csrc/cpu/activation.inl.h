@@ -9,6 +9,7 @@
 #pragma once
 
 #include "cpu/math.inl.h"
+#include "cpu/row_tasks.inl.h"
 #include "cpu/simd.h"
 #include "penstock/kernel.h"
 
@@ -16,24 +17,10 @@ namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 namespace activation {
 
-// About 5 us of work: less is not worth waking a thread for.
-constexpr int64_t elements_per_task = 8192;
-
-int64_t rows_per_task(int64_t width) {
-    return width >= elements_per_task ? 1 : elements_per_task / width;
-}
-
-int phases(const Arguments&) {
-    return 1;
-}
+using Tasks = RowTasks<8192>;
 
 int64_t tasks(const Arguments& call, int) {
-    const int64_t rows = rows_per_task(call.tensor[1].shape[1]);
-    return (call.tensor[1].shape[0] + rows - 1) / rows;
-}
-
-size_t workspace_bytes(const Arguments&) {
-    return 0;
+    return Tasks::count(call.tensor[1].shape[0], call.tensor[1].shape[1]);
 }
 
 struct Silu {
@@ -93,24 +80,24 @@ PENSTOCK_INLINE void activate_row(const float* x, const float* up, int64_t width
 template <class Activation, bool gated>
 void run(const Arguments& call, int, int64_t task, Workspace&) {
     const TensorView &x = call.tensor[0], &out = call.tensor[1];
-    const int64_t width = out.shape[1], rows = rows_per_task(width), first = task * rows;
-    for (int64_t row = first; row < first + rows && row < out.shape[0]; ++row) {
+    const int64_t width = out.shape[1];
+    Tasks::each(task, out.shape[0], width, [&](int64_t row) {
         const float* from = x.row<float>(row);
         activate_row<Activation, gated>(from, from + width, width, out.row<float>(row));
-    }
+    });
 }
 
 } // namespace activation
 
 constexpr Kernel kActivationKernels[] = {
-    {"silu_mul", activation::phases, activation::tasks, activation::run<activation::Silu, true>,
-     activation::workspace_bytes, true},
-    {"gelu_mul", activation::phases, activation::tasks, activation::run<activation::Gelu, true>,
-     activation::workspace_bytes, true},
-    {"gelu_tanh_mul", activation::phases, activation::tasks,
-     activation::run<activation::GeluTanh, true>, activation::workspace_bytes, true},
-    {"gelu", activation::phases, activation::tasks, activation::run<activation::Gelu, false>,
-     activation::workspace_bytes, true},
+    {"silu_mul", one_phase, activation::tasks, activation::run<activation::Silu, true>,
+     no_workspace, true},
+    {"gelu_mul", one_phase, activation::tasks, activation::run<activation::Gelu, true>,
+     no_workspace, true},
+    {"gelu_tanh_mul", one_phase, activation::tasks, activation::run<activation::GeluTanh, true>,
+     no_workspace, true},
+    {"gelu", one_phase, activation::tasks, activation::run<activation::Gelu, false>, no_workspace,
+     true},
 };
 
 } // namespace

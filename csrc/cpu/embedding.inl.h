@@ -9,6 +9,7 @@
 #pragma once
 
 #include "cpu/linear_cut.h"
+#include "cpu/row_tasks.inl.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
@@ -113,10 +114,6 @@ PENSTOCK_INLINE void gather_dense(const PanelPart& part, const uint8_t* panel, i
 // Tokens of a task.
 constexpr int64_t kEmbeddingTaskTokens = 8;
 
-inline int embedding_phases(const Arguments&) {
-    return 1;
-}
-
 inline int64_t embedding_tasks(const Arguments& arguments, int) {
     return ceil_div(arguments.tensor[0].shape[0], kEmbeddingTaskTokens);
 }
@@ -145,13 +142,8 @@ inline void embedding_run(const Arguments& arguments, int, int64_t task, Workspa
     }
 }
 
-inline size_t embedding_workspace_bytes(const Arguments&) {
-    return 0;
-}
-
 constexpr Kernel kEmbeddingKernels[] = {
-    {"embedding", embedding_phases, embedding_tasks, embedding_run, embedding_workspace_bytes,
-     true},
+    {"embedding", one_phase, embedding_tasks, embedding_run, no_workspace, true},
 };
 
 } // namespace

@@ -20,28 +20,21 @@
 #include "cpu/linear_affine.inl.h"
 #include "cpu/linear_dense.inl.h"
 #include "cpu/quantize.inl.h"
+#include "cpu/row_tasks.inl.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 namespace routing {
 
-constexpr int64_t elements_per_task = 4096;
+using Tasks = RowTasks<4096>;
 
-int64_t rows_per_task(const Arguments& call) {
-    const int64_t work = call.tensor[0].shape[1] * call.tensor[1].shape[1];
-    return work >= elements_per_task ? 1 : elements_per_task / work;
-}
-
-int phases(const Arguments&) {
-    return 1;
+// The numbers that are looked at for a row: all logits once for each expert that is chosen.
+int64_t work_of_row(const Arguments& call) {
+    return call.tensor[0].shape[1] * call.tensor[1].shape[1];
 }
 
 int64_t tasks(const Arguments& call, int) {
-    return ceil_div(call.tensor[0].shape[0], rows_per_task(call));
-}
-
-size_t workspace_bytes(const Arguments&) {
-    return 0;
+    return Tasks::count(call.tensor[0].shape[0], work_of_row(call));
 }
 
 // Integers in the order of floats; all NaN have a place in it, and -0 is 0.
@@ -85,9 +78,8 @@ PENSTOCK_INLINE float sum_of_exponentials(const float* logits, int64_t count, fl
 
 void run(const Arguments& call, int, int64_t task, Workspace&) {
     const TensorView &logits = call.tensor[0], &chosen = call.tensor[1], &shares = call.tensor[2];
-    const int64_t rows = rows_per_task(call), begin = task * rows;
     const int64_t per_token = chosen.shape[1], count = logits.shape[1];
-    for (int64_t row = begin; row < begin + rows && row < logits.shape[0]; ++row) {
+    Tasks::each(task, logits.shape[0], work_of_row(call), [&](int64_t row) {
         const float* from = logits.row<float>(row);
         int32_t* choice = chosen.row<int32_t>(row);
         float* share = shares.row<float>(row);
@@ -106,7 +98,7 @@ void run(const Arguments& call, int, int64_t task, Workspace&) {
             sum = sum_of_exponentials(from, count, highest);
         for (int64_t c = 0; c < per_token; ++c)
             share[c] /= sum;
-    }
+    });
 }
 
 } // namespace routing
@@ -115,7 +107,7 @@ namespace experts {
 
 enum Phase : int { sort, gather, open, activate, close, combine, num_phases };
 
-constexpr int64_t kTaskFloats = 8192; // of rows that are copied, activated or summed
+using Tasks = RowTasks<8192>; // of rows that are copied, activated or summed
 
 // What a call works on. `place[i]` is that of choice i; block b has rows begin[b] .. end[b] - 1, in
 // the order of places, which are of expert[b].
@@ -288,30 +280,18 @@ int phases(const Arguments& arguments) {
     return arguments.tensor[0].shape[0] > 0 ? num_phases : 0;
 }
 
-// Rows of `floats` numbers that make a task.
-PENSTOCK_INLINE int64_t rows_per_task(int64_t floats) {
-    return floats >= kTaskFloats ? 1 : kTaskFloats / floats;
-}
-
 int64_t tasks(const Arguments& arguments, int phase) {
     const Call call = call_of(arguments);
     switch (phase) {
     case sort: return 1;
-    case gather: return ceil_div(call.tokens, rows_per_task(call.width));
-    case activate: return ceil_div(call.choices, rows_per_task(call.ff));
-    case combine: return ceil_div(call.tokens, rows_per_task(call.width * call.per_token));
+    case gather: return Tasks::count(call.tokens, call.width);
+    case activate: return Tasks::count(call.choices, call.ff);
+    case combine: return Tasks::count(call.tokens, call.width * call.per_token);
     default: break;
     }
     const ExpertLayer& layer = phase == open ? call.panels->gate_up : call.panels->down;
     const Cut cut = cut_of(call, layer, arguments.integer[0]);
     return cut.blocks * cut.parts * cut.chunks;
-}
-
-template <class Function>
-PENSTOCK_INLINE void each_row(int64_t task, int64_t floats, int64_t rows, const Function& f) {
-    const int64_t per_task = rows_per_task(floats), begin = task * per_task;
-    for (int64_t row = begin; row < begin + per_task && row < rows; ++row)
-        f(row);
 }
 
 void run(const Arguments& arguments, int phase, int64_t task, Workspace& workspace) {
@@ -321,24 +301,24 @@ void run(const Arguments& arguments, int phase, int64_t task, Workspace& workspa
     switch (phase) {
     case sort: sort_choices(call, arguments.tensor[1]); break;
     case gather:
-        each_row(task, call.width, call.tokens,
-                 [&](int64_t token) { gather_token(call, arguments, token); });
+        Tasks::each(task, call.tokens, call.width,
+                    [&](int64_t token) { gather_token(call, arguments, token); });
         break;
     case open:
         multiply(call, call.panels->gate_up, arguments.integer[0], task, bytes(4), call.row_bytes,
                  floats(5), workspace);
         break;
     case activate:
-        each_row(task, call.ff, call.choices,
-                 [&](int64_t place) { activate_row(call, arguments, place); });
+        Tasks::each(task, call.choices, call.ff,
+                    [&](int64_t place) { activate_row(call, arguments, place); });
         break;
     case close:
         multiply(call, call.panels->down, arguments.integer[0], task, bytes(6), call.inner_bytes,
                  floats(7), workspace);
         break;
     default:
-        each_row(task, call.width * call.per_token, call.tokens,
-                 [&](int64_t token) { combine_token(call, arguments, token); });
+        Tasks::each(task, call.tokens, call.width * call.per_token,
+                    [&](int64_t token) { combine_token(call, arguments, token); });
         break;
     }
 }
@@ -359,7 +339,7 @@ size_t workspace_bytes(const Arguments& arguments) {
 } // namespace experts
 
 constexpr Kernel kExpertKernels[] = {
-    {"route_experts", routing::phases, routing::tasks, routing::run, routing::workspace_bytes},
+    {"route_experts", one_phase, routing::tasks, routing::run, no_workspace},
     {"experts", experts::phases, experts::tasks, experts::run, experts::workspace_bytes},
 };
 

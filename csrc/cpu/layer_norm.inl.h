@@ -53,20 +53,20 @@ PENSTOCK_INLINE void normalize(const float* row, float mean, const float* weight
 void run(const Arguments& call, int, int64_t task, Workspace&) {
     const TensorView &x = call.tensor[0], &weight = call.tensor[1], &bias = call.tensor[2];
     const TensorView& out = call.tensor[3];
-    const int64_t width = x.shape[1], rows = norm::rows_per_task(width), begin = task * rows;
-    for (int64_t row = begin; row < begin + rows && row < x.shape[0]; ++row) {
+    const int64_t width = x.shape[1];
+    norm::Tasks::each(task, x.shape[0], width, [&](int64_t row) {
         const float* from = x.row<float>(row);
         const float sum = sum_of(width, [&](int64_t i, int n) { return load_lanes(from + i, n); });
         normalize(from, sum / static_cast<float>(width), weight.row<float>(0), bias.row<float>(0),
                   call.real[0], width, out.row<float>(row));
-    }
+    });
 }
 
 void add_run(const Arguments& call, int, int64_t task, Workspace&) {
     const TensorView &x = call.tensor[0], &residual = call.tensor[1], &weight = call.tensor[2];
     const TensorView &bias = call.tensor[3], &out = call.tensor[4], &total = call.tensor[5];
-    const int64_t width = x.shape[1], rows = norm::rows_per_task(width), begin = task * rows;
-    for (int64_t row = begin; row < begin + rows && row < x.shape[0]; ++row) {
+    const int64_t width = x.shape[1];
+    norm::Tasks::each(task, x.shape[0], width, [&](int64_t row) {
         const float *a = x.row<float>(row), *b = residual.row<float>(row);
         float* to = total.row<float>(row);
         const float sum = sum_of(width, [&](int64_t i, int n) {
@@ -76,14 +76,14 @@ void add_run(const Arguments& call, int, int64_t task, Workspace&) {
         });
         normalize(to, sum / static_cast<float>(width), weight.row<float>(0), bias.row<float>(0),
                   call.real[0], width, out.row<float>(row));
-    }
+    });
 }
 
 } // namespace layer_norm
 
 constexpr Kernel kLayerNormKernels[] = {
-    {"layer_norm", norm::phases, norm::tasks, layer_norm::run, norm::no_workspace, true},
-    {"add_layer_norm", norm::phases, norm::tasks, layer_norm::add_run, norm::no_workspace, true},
+    {"layer_norm", one_phase, norm::tasks, layer_norm::run, no_workspace, true},
+    {"add_layer_norm", one_phase, norm::tasks, layer_norm::add_run, no_workspace, true},
 };
 
 } // namespace

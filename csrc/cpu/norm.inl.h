@@ -10,6 +10,7 @@
 #pragma once
 
 #include "cpu/math.inl.h"
+#include "cpu/row_tasks.inl.h"
 #include "cpu/simd.h"
 #include "penstock/kernel.h"
 
@@ -17,24 +18,10 @@ namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 namespace norm {
 
-// About 5 us of work: less is not worth waking a thread for.
-constexpr int64_t elements_per_task = 16384;
-
-PENSTOCK_INLINE int64_t rows_per_task(int64_t width) {
-    return width >= elements_per_task ? 1 : elements_per_task / width;
-}
-
-int phases(const Arguments&) {
-    return 1;
-}
+using Tasks = RowTasks<16384>;
 
 int64_t tasks(const Arguments& call, int) {
-    const int64_t rows = rows_per_task(call.tensor[0].shape[1]);
-    return (call.tensor[0].shape[0] + rows - 1) / rows;
-}
-
-size_t no_workspace(const Arguments&) {
-    return 0;
+    return Tasks::count(call.tensor[0].shape[0], call.tensor[0].shape[1]);
 }
 
 // value(i, n) gives n lanes from element i of the row, zeros after them.
@@ -67,20 +54,20 @@ PENSTOCK_INLINE void scale_row(const float* x, const float* weight, float invers
 
 void rms_norm_run(const Arguments& call, int, int64_t task, Workspace&) {
     const TensorView &x = call.tensor[0], &weight = call.tensor[1], &out = call.tensor[2];
-    const int64_t width = x.shape[1], rows = rows_per_task(width), first = task * rows;
-    for (int64_t row = first; row < first + rows && row < x.shape[0]; ++row) {
+    const int64_t width = x.shape[1];
+    Tasks::each(task, x.shape[0], width, [&](int64_t row) {
         const float* from = x.row<float>(row);
         const float inverse = inverse_rms(
             width, call.real[0], [&](int64_t i, int n) { return load_lanes(from + i, n); });
         scale_row(from, weight.row<float>(0), inverse, width, out.row<float>(row));
-    }
+    });
 }
 
 void add_rms_norm_run(const Arguments& call, int, int64_t task, Workspace&) {
     const TensorView &x = call.tensor[0], &residual = call.tensor[1], &weight = call.tensor[2];
     const TensorView &out = call.tensor[3], &sum = call.tensor[4];
-    const int64_t width = x.shape[1], rows = rows_per_task(width), first = task * rows;
-    for (int64_t row = first; row < first + rows && row < x.shape[0]; ++row) {
+    const int64_t width = x.shape[1];
+    Tasks::each(task, x.shape[0], width, [&](int64_t row) {
         const float *a = x.row<float>(row), *b = residual.row<float>(row);
         float* total = sum.row<float>(row);
         const float inverse = inverse_rms(width, call.real[0], [&](int64_t i, int n) {
@@ -89,14 +76,14 @@ void add_rms_norm_run(const Arguments& call, int, int64_t task, Workspace&) {
             return v;
         });
         scale_row(total, weight.row<float>(0), inverse, width, out.row<float>(row));
-    }
+    });
 }
 
 } // namespace norm
 
 constexpr Kernel kNormKernels[] = {
-    {"rms_norm", norm::phases, norm::tasks, norm::rms_norm_run, norm::no_workspace, true},
-    {"add_rms_norm", norm::phases, norm::tasks, norm::add_rms_norm_run, norm::no_workspace, true},
+    {"rms_norm", one_phase, norm::tasks, norm::rms_norm_run, no_workspace, true},
+    {"add_rms_norm", one_phase, norm::tasks, norm::add_rms_norm_run, no_workspace, true},
 };
 
 } // namespace

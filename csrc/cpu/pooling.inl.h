@@ -37,8 +37,8 @@ void mean_run(const Arguments& call, int, int64_t task, Workspace&) {
 
 void normalize_run(const Arguments& call, int, int64_t task, Workspace&) {
     const TensorView &x = call.tensor[0], &out = call.tensor[1];
-    const int64_t width = x.shape[1], rows = norm::rows_per_task(width), begin = task * rows;
-    for (int64_t row = begin; row < begin + rows && row < x.shape[0]; ++row) {
+    const int64_t width = x.shape[1];
+    norm::Tasks::each(task, x.shape[0], width, [&](int64_t row) {
         const float* from = x.row<float>(row);
         float* to = out.row<float>(row);
         F32 squares = broadcast(0.0f);
@@ -52,14 +52,14 @@ void normalize_run(const Arguments& call, int, int64_t task, Workspace&) {
             const int n = lanes_from(i, width);
             store_lanes(to + i, load_lanes(from + i, n) / divisor, n);
         }
-    }
+    });
 }
 
 } // namespace pooling
 
 constexpr Kernel kPoolingKernels[] = {
-    {"mean_rows", norm::phases, pooling::mean_tasks, pooling::mean_run, norm::no_workspace},
-    {"l2_normalize", norm::phases, norm::tasks, pooling::normalize_run, norm::no_workspace},
+    {"mean_rows", one_phase, pooling::mean_tasks, pooling::mean_run, no_workspace},
+    {"l2_normalize", one_phase, norm::tasks, pooling::normalize_run, no_workspace},
 };
 
 } // namespace

@@ -15,6 +15,7 @@
 #include "cpu/eight_units.h"
 #include "cpu/int16_pairs.h"
 #include "cpu/panel.h"
+#include "cpu/row_tasks.inl.h"
 #include "cpu/simd.h"
 #include "cpu/sizes.h"
 #include "cpu/tiles.h"
@@ -150,10 +151,6 @@ PENSTOCK_INLINE int64_t quantize_task_units(int64_t row_units) {
     return row_units < kQuantizeTaskUnits ? kQuantizeTaskUnits / row_units * row_units : row_units;
 }
 
-inline int quantize_phases(const Arguments&) {
-    return 1;
-}
-
 inline int64_t quantize_tasks(const Arguments& arguments, int) {
     const TensorView& x = arguments.tensor[0];
     const int64_t row_units = x.shape[1] / kUnit;
@@ -194,13 +191,8 @@ inline void quantize_run(const Arguments& arguments, int, int64_t task, Workspac
     }
 }
 
-inline size_t quantize_workspace_bytes(const Arguments&) {
-    return 0;
-}
-
 constexpr Kernel kQuantizeKernels[] = {
-    {"quantize_rows", quantize_phases, quantize_tasks, quantize_run, quantize_workspace_bytes,
-     true},
+    {"quantize_rows", one_phase, quantize_tasks, quantize_run, no_workspace, true},
 };
 
 } // namespace

@@ -15,6 +15,7 @@
 #pragma once
 
 #include "cpu/math.inl.h"
+#include "cpu/row_tasks.inl.h"
 #include "cpu/simd.h"
 #include "penstock/kernel.h"
 
@@ -28,13 +29,9 @@ PENSTOCK_INLINE int64_t tokens_per_task(int64_t tokens) {
     return tokens >= 64 ? 16 : 4;
 }
 
-int phases(const Arguments&) {
-    return 1;
-}
-
 int64_t tasks(const Arguments& call, int) {
     const int64_t tokens = call.tensor[0].shape[0], each = tokens_per_task(tokens);
-    return (tokens + each - 1) / each;
+    return ceil_div(tokens, each);
 }
 
 // Two rows of a head, padded.
@@ -160,8 +157,8 @@ void run(const Arguments& call, int, int64_t task, Workspace& workspace) {
 } // namespace rope
 
 constexpr Kernel kRopeKernels[] = {
-    {"rope_cache", rope::phases, rope::tasks, rope::run, rope::workspace_bytes, true},
-    {"norm_rope_cache", rope::phases, rope::tasks, rope::run, rope::workspace_bytes, true},
+    {"rope_cache", one_phase, rope::tasks, rope::run, rope::workspace_bytes, true},
+    {"norm_rope_cache", one_phase, rope::tasks, rope::run, rope::workspace_bytes, true},
 };
 
 } // namespace

@@ -15,6 +15,7 @@
 // beyond.
 #pragma once
 
+#include "cpu/row_tasks.inl.h"
 #include "cpu/sampling_top_k.inl.h"
 #include "cpu/sampling_top_p.inl.h"
 #include "penstock/kernel.h"
@@ -160,10 +161,6 @@ PENSTOCK_INLINE int32_t sample_row(const Row& row, const Settings& settings) {
     return draw(row, kept, settings.uniform * total);
 }
 
-int phases(const Arguments&) {
-    return 1;
-}
-
 int64_t tasks(const Arguments& call, int) {
     return call.tensor[0].shape[0];
 }
@@ -227,9 +224,9 @@ void top_logprobs_run(const Arguments& call, int, int64_t task, Workspace& works
 } // namespace sampling
 
 constexpr Kernel kSamplingKernels[] = {
-    {"argmax", sampling::phases, sampling::tasks, sampling::argmax_run, sampling::workspace_bytes},
-    {"sample", sampling::phases, sampling::tasks, sampling::sample_run, sampling::workspace_bytes},
-    {"top_logprobs", sampling::phases, sampling::asked_rows, sampling::top_logprobs_run,
+    {"argmax", one_phase, sampling::tasks, sampling::argmax_run, sampling::workspace_bytes},
+    {"sample", one_phase, sampling::tasks, sampling::sample_run, sampling::workspace_bytes},
+    {"top_logprobs", one_phase, sampling::asked_rows, sampling::top_logprobs_run,
      sampling::workspace_bytes},
 };
 

@@ -13,6 +13,7 @@
 // the row is in the cache.
 #pragma once
 
+#include "cpu/row_tasks.inl.h"
 #include "cpu/sampling_listed.inl.h"
 #include "cpu/sampling_mask.inl.h"
 #include "cpu/sampling_penalties.inl.h"
@@ -22,16 +23,8 @@ namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 namespace adjusting {
 
-int phases(const Arguments&) {
-    return 1;
-}
-
 int64_t tasks(const Arguments& call, int) {
     return call.tensor[0].shape[0];
-}
-
-size_t workspace_bytes(const Arguments&) {
-    return 0;
 }
 
 PENSTOCK_INLINE void add(const Arguments& call, int64_t row, size_t starts, float sign) {
@@ -60,8 +53,7 @@ void run(const Arguments& call, int, int64_t row, Workspace&) {
 } // namespace adjusting
 
 constexpr Kernel kAdjustKernels[] = {
-    {"adjust_logits", adjusting::phases, adjusting::tasks, adjusting::run,
-     adjusting::workspace_bytes},
+    {"adjust_logits", one_phase, adjusting::tasks, adjusting::run, no_workspace},
 };
 
 } // namespace
