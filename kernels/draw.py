@@ -92,7 +92,7 @@ class Draw:
             q = IQ4_VALUES[q % 16]
         levels = 16 if bits == 4 else top
         unit = 4 / levels / width**0.5
-        groups = (rows, width // group)
+        groups = (rows, -(-width // group))
         if form == "direct":
             scale = self.numpy.uniform(0.5, 1.5, groups) * unit
             minimum = None if zero_point else (-scale * levels / 2).astype(np.float16)
@@ -188,4 +188,7 @@ _AFFINE_FORMS: dict[str, tuple[Any, Any, int, str]] = {
     "q6_k": (8, 16, 32, "two-level"),
     "iq4_nl": (8, 32, 128, "direct"),
     "iq4_xs": (8, 32, 128, "two-level"),
+    "int4_g128": (4, 128, 8, "direct"),
+    "int4_g96_minima": (4, 96, 0, "direct"),
+    "int8_rows": (8, 1 << 20, 128, "direct"),
 }

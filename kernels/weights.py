@@ -36,20 +36,21 @@ class Affine:
     `bits` 4: `q: [N, K / 2]` uint8, element k in the low nibble of byte k // 2 for even k, in the
     high one for odd k. `bits` 8: `q: [N, K]` uint8, 0..255 (a signed source is stored + 128 with
     its -128 * scale in `minimum`; 5- and 6-bit sources and IQ4 are held in 8 bits).
-    `group` is 16 or 32 (coarser sources repeat their scales); K is a multiple of it.
+    `group` is 16 or a multiple of 32; K is a multiple of 16 or 32. The last group of a row may have
+    fewer columns, and a group of more columns than K is all of them.
 
     The scales come in one of two exact forms:
-      direct:    `scale`, `minimum`: [N, K / group] float16 or float32, held as float32 where
+      direct:    `scale`, `minimum`: [N, ceil(K / group)] float16 or float32, held as float32 where
                  either is; `super_scale` is None.
-      two-level: `scale`, `minimum`: [N, K / group] int8 or uint8 multipliers, with
-                 scale = super_scale * multiplier and minimum = super_minimum * multiplier, where
+      two-level: `group` is 16 or 32, `scale`, `minimum`: [N, K / group] int8 or uint8 multipliers,
+                 with scale = super_scale * multiplier, minimum = super_minimum * multiplier, where
                  `super_scale`, `super_minimum`: [N, ceil(K / 256)] float16 (the K-quants).
     A `minimum` of None means -zero_point * scale with `zero_point` (8 for Q4_0, 16 for Q5_0,
     32 for Q6_K, 128 for Q8_0): nothing to store, nothing to read.
     """
 
     bits: Literal[4, 8]
-    group: Literal[16, 32]
+    group: int
     q: npt.NDArray[np.uint8]
     scale: npt.NDArray[np.generic]
     minimum: npt.NDArray[np.generic] | None = None

@@ -9,16 +9,21 @@ import numpy as np
 
 from penstock import _native
 from penstock.kernels.lora import LinearFactors, SlotSizes
+from penstock.kernels.regroup import in_groups
 from penstock.kernels.weights import Dense, Float8, Matrix
+
+_LARGEST_GROUP = 32
 
 
 def matrix_source(matrix: Matrix) -> Any:
-    """A matrix for packing; borrows its arrays. 8-bit floats are bfloat16 by then: what opened the
-    model saw to it."""
+    """A matrix for packing; borrows its arrays, but for the scales of coarse groups, which panels
+    repeat for each 32 columns. 8-bit floats are bfloat16 by then: what opened the model saw to
+    it."""
     assert not isinstance(matrix, Float8), "the CPU has no products of 8-bit floats"
     if isinstance(matrix, Dense):
         dtype = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}[matrix.dtype]
         return _native.MatrixSource.dense(np.ascontiguousarray(matrix.data), dtype)
+    matrix = in_groups(matrix, min(matrix.group, _LARGEST_GROUP))
     return _native.MatrixSource.affine(
         matrix.bits,
         matrix.group,

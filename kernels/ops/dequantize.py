@@ -16,7 +16,7 @@ def _tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _per_group(multiplier: Any, super_scale: Any, group: int, dtype: torch.dtype) -> torch.Tensor:
-    """[N, K / group] factors; two-level ones are multiplied out."""
+    """[N, ceil(K / group)] factors; two-level ones are multiplied out."""
     factors = _tensor(multiplier, dtype)
     if super_scale is None:
         return factors
@@ -33,7 +33,7 @@ def integers(weight: Affine) -> torch.Tensor:
 
 
 def scales(weight: Affine, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """The scale and the minimum of every group: two [N, K / group] of `dtype`."""
+    """The scale and the minimum of every group: two [N, ceil(K / group)] of `dtype`."""
     scale = _per_group(weight.scale, weight.super_scale, weight.group, dtype)
     if weight.minimum is None:
         return scale, -weight.zero_point * scale
@@ -50,10 +50,11 @@ def dequantize(matrix: Matrix, dtype: torch.dtype) -> torch.Tensor:
     if isinstance(matrix, Float8):
         codes = tensor_of(matrix.codes).view(torch.float8_e4m3fn)
         return codes.to(dtype) * _spread(matrix, dtype)
-    rows, width = matrix.shape
-    scale, minimum = scales(matrix, dtype)
-    grouped = integers(matrix).to(dtype).view(rows, width // matrix.group, matrix.group)
-    return (scale[:, :, None] * grouped + minimum[:, :, None]).view(rows, width)
+    scale, minimum = (
+        factor.repeat_interleave(matrix.group, 1)[:, : matrix.shape[1]]
+        for factor in scales(matrix, dtype)
+    )
+    return scale * integers(matrix).to(dtype) + minimum
 
 
 def _spread(matrix: Float8, dtype: torch.dtype) -> torch.Tensor:

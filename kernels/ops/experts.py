@@ -293,6 +293,8 @@ EXPERTS = Op(
         _case("q4_k-down-q6_k", 6, _Sizes(4, 2, 256, 256), down="q6_k"),
         _case("q3_k-down-q2_k", 5, _Sizes(4, 2, 256, 256), down="q2_k"),
         _case("q6_k", 7, _Sizes(4, 2, 32, 288), down="q8_0"),
+        _case("int4_g128-down-int8_rows", 6, _Sizes(4, 2, 96, 160), down="int8_rows"),
+        _case("int4_g96_minima", 40, _Sizes(3, 2, 128, 160)),
         _case("q8_0-crowded", 70, _Sizes(2, 1, 32, 64)),
         _case("f16-crowded", 70, _Sizes(2, 1, 48, 72)),
         _case("q5_1-up-f16-down-f32", 5, _Sizes(4, 2, 32, 64), up="f16", down="f32"),

@@ -145,10 +145,14 @@ def _draw_with_nan(tokens: int, width: int, rows: int) -> Callable[[int], dict[s
     return draw
 
 
+# Of 4 bits with scales of one level, which some processors round.
+_NIBBLES = {"q4_0", "q4_1", "int4_g128", "int4_g96_minima"}
+
+
 def _kind(like: str) -> str:
     """The loosest tolerance among the formats of the parts."""
     formats = like.split("+")
-    integer = "nibbles" if set(formats) <= {"q4_0", "q4_1"} else "integer"
+    integer = "nibbles" if set(formats) <= _NIBBLES else "integer"
     return next((kind for kind in ("bf16", "f16", "f32") if kind in formats), integer)
 
 
@@ -223,6 +227,9 @@ LINEAR = Op(
         _case("q6_k", 1, 288, (24,)),
         _case("iq4_nl", 3, 96, (40,)),
         _case("iq4_xs", 20, 256, (40,), "bias"),
+        _case("int4_g128", 3, 288, (40,)),
+        _case("int4_g96_minima", 20, 320, (24,)),
+        _case("int8_rows", 5, 160, (33,), "bias"),
         _case("q4_k+q6_k+f16", 6, 256, (32, 16, 16), "bias"),
         _float8_case("f8_row", 3, 256, (40,)),
         _float8_case("f8_row", 40, 256, (24, 8, 8), "bias"),

@@ -119,17 +119,18 @@ def experts_affine_kernel(
     x_row = x + source[:, None] * width + lane[None, :]
     step_row = x_scale + source * groups
     q += expert * rows * (groups * (4 * BITS))
-    scale += expert * rows * (groups * (32 // GROUP))
-    minimum += expert * rows * (groups * (32 // GROUP))
+    factors = expert * rows * ((groups * 32 + GROUP - 1) // GROUP)
+    scale += factors
+    minimum += factors
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for group in range(groups):
         left = tl.load(x_row + group * 32, mask=present[:, None], other=0)
         step = tl.load(step_row + group, mask=present, other=0.0)
         right = _integers(q, column, group, rows, groups, BITS, BLOCK_N)
-        if GROUP == 32:
+        if GROUP >= 32:
             total = _add_group(
                 total, left, right, step, scale, minimum,
-                group * rows + column, inside, OFFSET, HAS_MINIMUM,
+                group // (GROUP // 32) * rows + column, inside, OFFSET, HAS_MINIMUM,
             )  # fmt: skip
         else:
             for half in tl.static_range(2):

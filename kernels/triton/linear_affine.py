@@ -103,7 +103,8 @@ def linear_affine_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """`units * UNIT` rows of weights, of `groups` groups of activations."""
+    """`units * UNIT` rows of weights, of `groups` groups of activations; one of weights has several
+    of these, one, or a half."""
     rows, width = units * UNIT, groups * 32
     token = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -116,10 +117,10 @@ def linear_affine_kernel(
         left = tl.load(x_row + group * 32, mask=present[:, None], other=0)
         step = tl.load(step_row + group, mask=present, other=0.0)
         right = _integers(q, column, group, rows, groups, BITS, BLOCK_N)
-        if GROUP == 32:
+        if GROUP >= 32:
             total = _add_group(
                 total, left, right, step, scale, minimum,
-                group * rows + column, inside, OFFSET, HAS_MINIMUM,
+                group // (GROUP // 32) * rows + column, inside, OFFSET, HAS_MINIMUM,
             )  # fmt: skip
         else:
             # A product of 32 is the least that int8 tensor cores take: zeros hide the other half.

@@ -35,9 +35,9 @@ class PackedDense:
 
 @dataclass(frozen=True, slots=True)
 class PackedAffine:
-    """`q: [N, K * bits / 8]` uint8; `scale`, `minimum`: [K / group, N], float16 where the source
-    has one level of nothing else, and float32 where it has that or two levels, multiplied out
-    (which is exact). No minimum where it is -zero_point * scale."""
+    """`q: [N, K * bits / 8]` uint8; `scale`, `minimum`: [ceil(K / group), N], float16 where the
+    source has one level of nothing else, and float32 where it has that or two levels, multiplied
+    out (which is exact). No minimum where it is -zero_point * scale."""
 
     q: torch.Tensor
     scale: torch.Tensor

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.kernels.regroup import in_groups
 from penstock.kernels.weights import Affine, Dense, Float8, Matrix
 from penstock.quant.float8 import float8_to_float32
 
@@ -25,6 +27,7 @@ def dequantize(matrix: Matrix) -> Floats:
     if isinstance(matrix, Float8):
         return float8_to_float32(matrix)
     rows, columns = matrix.shape
+    matrix = in_groups(matrix, math.gcd(matrix.group, columns))
     wide = matrix.minimum is not None and matrix.scale.dtype == np.float32
     values = _unpack(matrix).astype(np.float64 if wide else np.float32)
     values = values.reshape(rows, -1, matrix.group)

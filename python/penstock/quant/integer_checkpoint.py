@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.errors import ModelError
+from penstock.kernels.regroup import in_groups
 from penstock.kernels.weights import Affine, Matrix
 from penstock.quant.checkpoint import TensorInfo
-from penstock.quant.integer_forms import GROUP, in_one_form, with_minima, with_zeros
+from penstock.quant.integer_forms import in_one_form, with_minima, with_zeros
 from penstock.quant.integer_layouts import FLOAT_TYPES, LAYOUTS, Layout, Size
-from penstock.quant.rows import size_bytes
+from penstock.quant.rows import ACTIVATION_GROUP, size_bytes
 from penstock.quant.safetensors_file import SafetensorsFolder
 from penstock.quant.schemes import IntegerScheme
 
@@ -112,10 +113,11 @@ class IntegerCheckpoint:
 
     @property
     def widened_bytes(self) -> int:
-        """What the matrices may take beyond the files: the scales of coarse groups are repeated."""
+        """What the matrices may take beyond the files on a CPU, where the scales of coarse groups
+        are repeated."""
         taken = 0.0
         for stored in self._stored.values():
-            pattern = self._pattern(stored)
+            pattern = in_groups(self._pattern(stored), ACTIVATION_GROUP)
             each = size_bytes(pattern) / math.prod(pattern.shape)
             taken += each * math.prod(stored.shape) - stored.size_bytes
         return max(math.ceil(taken), 0)
@@ -127,8 +129,8 @@ class IntegerCheckpoint:
 
     def _type_name(self, stored: _Stored) -> str:
         """What decides the form of a matrix, as far as the header tells."""
-        types = "/".join(sorted(stored.float_types))
-        return f"{self._scheme.layout} {stored.size.grouping.bits} bits {types}"
+        types, size = "/".join(sorted(stored.float_types)), stored.size
+        return f"{self._scheme.layout} {size.grouping.bits} bits, groups of {size.group}, {types}"
 
     def _open(self, module: str, dot: str, quants: TensorInfo) -> _Stored:
         last_dimensions = quants.shape[-2:]
@@ -141,10 +143,10 @@ class IntegerCheckpoint:
         count = quants.shape[0] if stacked else None
         if 0 in quants.shape:
             raise ModelError(f"{self.path}: {quants.name}: is empty, the shape is {quants.shape}")
-        if size.columns % GROUP:
+        if size.columns % ACTIVATION_GROUP:
             raise ModelError(
                 f"{self.path}: {quants.name}: {size.columns} columns are not supported, multiples "
-                f"of {GROUP} are"
+                f"of {ACTIVATION_GROUP} are"
             )
         parts = self._parts(f"{module}{dot}", size, () if count is None else (count,))
         return _Stored(count, size, parts)
@@ -227,11 +229,12 @@ class IntegerCheckpoint:
             )
 
     def _pattern(self, stored: _Stored) -> Affine:
-        bits = stored.size.grouping.bits
+        """One row, in the largest of the forms that it may have."""
+        bits, size = stored.size.grouping.bits, stored.size
         halves = stored.float_types == {"F16"}
         minima = not self._scheme.symmetric
         if minima and self._scheme.layout != "mlx":
             halves = False  # -scale * zero has up to 19 significant bits
-        factor = np.zeros((1, 1), np.float16 if halves else np.float32)
-        q = np.zeros((1, GROUP * bits // 8), np.uint8)
-        return Affine(bits, GROUP, q, factor, factor if minima else None)
+        factor = np.zeros((1, size.groups), np.float16 if halves else np.float32)
+        q = np.zeros((1, size.columns * bits // 8), np.uint8)
+        return Affine(bits, size.group, q, factor, factor if minima else None)

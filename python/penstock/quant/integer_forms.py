@@ -1,8 +1,9 @@
-"""Integers in groups of any multiple of 32 columns, with scales and zero points, or scales and
-minima, as `Affine`: exactly, in the smallest of its forms that are."""
+"""Integers in groups of columns, with scales and zero points, or scales and minima, as `Affine`:
+exactly, in the smallest of its forms that are."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -11,10 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.errors import ModelError
+from penstock.kernels.regroup import in_groups
 from penstock.kernels.weights import Affine, Matrix
-
-GROUP: Literal[32] = 32
-"""Columns of a group of `Affine`: coarser ones repeat their scales."""
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -26,10 +25,9 @@ def with_zeros(
     """w = scale * (q - zero). `q`: as in `Affine`; `scale`, `zero`: [N, G], of `group` columns
     each, the last perhaps of fewer. Raises ModelError that opens with `where` where no form is
     exact."""
-    columns = q.shape[1] * 8 // bits
     if (zero == zero[0, 0]).all():
         (held,) = narrowest(scale)
-        return Affine(bits, GROUP, q, spread(held, group, columns), None, int(zero[0, 0]))
+        return Affine(bits, group, q, held, None, int(zero[0, 0]))
     return with_minima(bits, group, q, scale, minimum_of(scale, zero, where))
 
 
@@ -37,16 +35,16 @@ def with_minima(
     bits: Literal[4, 8], group: int, q: Bytes, scale: Floats, minimum: Floats
 ) -> Affine:
     """w = scale * q + minimum. Arguments as those of `with_zeros`."""
-    columns = q.shape[1] * 8 // bits
-    scale_held, minimum_held = (spread(one, group, columns) for one in narrowest(scale, minimum))
-    return Affine(bits, GROUP, q, scale_held, minimum_held)
+    return Affine(bits, group, q, *narrowest(scale, minimum))
 
 
 def narrowest(*arrays: Floats) -> tuple[npt.NDArray[np.generic], ...]:
     """All as float16 where that changes none of their numbers, else as they are."""
     with np.errstate(over="ignore"):
-        halves = tuple(array.astype(np.float16) for array in arrays)
-    return halves if all(map(np.array_equal, halves, arrays)) else arrays
+        halves = tuple(np.ascontiguousarray(array, np.float16) for array in arrays)
+    if all(map(np.array_equal, halves, arrays)):
+        return halves
+    return tuple(map(np.ascontiguousarray, arrays))
 
 
 def minimum_of(scale: npt.NDArray[Any], zero: npt.NDArray[Any] | int, where: str) -> Floats:
@@ -59,12 +57,6 @@ def minimum_of(scale: npt.NDArray[Any], zero: npt.NDArray[Any] | int, where: str
     return rounded
 
 
-def spread(values: npt.NDArray[np.generic], group: int, columns: int) -> npt.NDArray[np.generic]:
-    """[N, columns / 32]: the value of each 32 columns, of [N, G] that belong to `group` each."""
-    repeated = np.repeat(values, -(-group // GROUP), axis=1)
-    return np.ascontiguousarray(repeated[:, : columns // GROUP])
-
-
 def unpack(words: npt.NDArray[np.generic], bits: Literal[4, 8]) -> Bytes:
     """[..., W] words of 32 bits as [..., W * 32 / bits] integers, the lowest bits first."""
     stored = np.ascontiguousarray(words).view(np.uint8)
@@ -74,11 +66,14 @@ def unpack(words: npt.NDArray[np.generic], bits: Literal[4, 8]) -> Bytes:
 
 
 def in_one_form(matrices: Sequence[Matrix], where: str) -> tuple[Matrix, ...]:
-    """The same numbers, alike in the types of scales, and all with minima or none: what lies in one
-    tensor on a GPU. Other kinds are left as they are. Raises ModelError as `with_zeros` does."""
+    """The same numbers, alike in their groups and the types of scales, and all with minima or none:
+    what lies in one tensor on a GPU. Other kinds are left as they are. Raises ModelError as
+    `with_zeros` does."""
     affine = [one for one in matrices if isinstance(one, Affine) and one.super_scale is None]
     if len(affine) < len(matrices) or len({_form(one) for one in affine}) == 1:
         return tuple(matrices)
+    group = math.gcd(*(one.group for one in affine))
+    affine = [in_groups(one, group) for one in affine]
     same_zeros = len({(one.minimum is None, one.zero_point) for one in affine}) == 1
     if not same_zeros:
         affine = [_with_minimum(one, where) for one in affine]
@@ -86,7 +81,7 @@ def in_one_form(matrices: Sequence[Matrix], where: str) -> tuple[Matrix, ...]:
 
 
 def _form(one: Affine) -> tuple[object, ...]:
-    return one.minimum is None, one.zero_point, one.scale.dtype
+    return one.group, one.minimum is None, one.zero_point, one.scale.dtype
 
 
 def _with_minimum(one: Affine, where: str) -> Affine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.kernels.regroup import in_groups
 from penstock.kernels.weights import Affine, Dense, Experts, Float8, Linear, Matrix
 from penstock.quant.dequantize import multiply_out
 
@@ -64,7 +66,7 @@ def column_step(matrix: Matrix) -> int:
     """A range of columns that begins at a multiple of this, and ends at one or at the end, can be
     taken exactly, and gives the part of the products that they are."""
     if isinstance(matrix, Affine):
-        return max(int(matrix.group), ACTIVATION_GROUP)
+        return ACTIVATION_GROUP
     if isinstance(matrix, Float8) and matrix.block[1] < matrix.shape[1]:
         return int(matrix.block[1])
     return 1
@@ -72,7 +74,8 @@ def column_step(matrix: Matrix) -> int:
 
 def take_columns(matrix: Matrix, columns: slice) -> Matrix:
     """Neighbouring columns of `matrix`, in arrays of their own: see `column_step`. Scales of two
-    levels are multiplied out, which is exact, where a super scale's columns are cut."""
+    levels are multiplied out, which is exact, where a super scale's columns are cut, and those of
+    coarse groups are repeated where a group is."""
     width, step = matrix.shape[1], column_step(matrix)
     assert columns.step is None and 0 <= columns.start < columns.stop <= width
     assert columns.start % step == 0 and (columns.stop % step == 0 or columns.stop == width)
@@ -84,6 +87,7 @@ def take_columns(matrix: Matrix, columns: slice) -> Matrix:
         return Float8(_part(matrix.codes, columns), _part(matrix.scale, columns, group), block)
     if columns.start % SUPER_GROUP or (columns.stop % SUPER_GROUP and columns.stop < width):
         matrix = multiply_out(matrix)
+    matrix = in_groups(matrix, math.gcd(matrix.group, columns.start))
     return replace(
         matrix,
         q=_part(matrix.q, columns, 8 // matrix.bits),

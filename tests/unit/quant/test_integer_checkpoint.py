@@ -14,6 +14,7 @@ from integer_folders import FORMS, Form, Quantized, quantization, quantize, stor
 from safetensors.torch import save_file
 
 from penstock.base.errors import ModelError
+from penstock.kernels.regroup import in_groups
 from penstock.kernels.weights import Affine, Dense
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
@@ -69,11 +70,16 @@ def test_rows_may_be_no_whole_number_of_words(tmp_path: Path, name: str) -> None
 def test_what_is_counted_is_never_less_than_what_is_held(tmp_path: Path, form: Form) -> None:
     held = tensors(form)
     checkpoint = opened(tmp_path, form, held)
-    taken, pattern = size_bytes(checkpoint.matrix("a.weight")), checkpoint.pattern("a.weight")
-    counted = size_bytes(pattern) * SHAPE[0] * SHAPE[1] // (pattern.shape[0] * pattern.shape[1])
+    matrix, pattern = checkpoint.matrix("a.weight"), checkpoint.pattern("a.weight")
+    assert isinstance(matrix, Affine) and isinstance(pattern, Affine)
+    assert pattern.shape == (1, SHAPE[1])
+    assert matrix.group == pattern.group == (form.group or SHAPE[1])
+    taken, counted = size_bytes(matrix), size_bytes(pattern) * SHAPE[0]
     assert taken <= counted <= 1.4 * taken
     in_file = sum(t.nbytes for name, t in held.items() if name.startswith("a."))
-    assert widened_bytes(checkpoint) == max(counted - in_file, 0)
+    on_a_cpu = size_bytes(in_groups(pattern, 32)) * SHAPE[0]
+    assert size_bytes(in_groups(matrix, 32)) <= on_a_cpu
+    assert widened_bytes(checkpoint) == max(on_a_cpu - in_file, 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

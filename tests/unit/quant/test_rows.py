@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.kernels.draw import Draw
+from penstock.kernels.regroup import in_groups
 from penstock.kernels.weights import Affine, Float8, Matrix
 from penstock.quant.dequantize import dequantize, multiply_out
 from penstock.quant.rows import (
@@ -17,7 +18,9 @@ from penstock.quant.rows import (
     take_rows,
 )
 
-AFFINE = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
+COARSE = ("int4_g128", "int4_g96_minima", "int8_rows")
+OF_GGUF = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs")
+AFFINE = (*OF_GGUF, *COARSE)
 FLOAT8 = {"f8_row": (1, 640), "f8_all": (200, 640), "f8_tile": (128, 128), "f8_group": (1, 128)}
 FORMS = ("f32", "f16", "bf16", *AFFINE, *FLOAT8)
 ROWS, COLUMNS = 200, 640  # neither is a number of whole tiles; columns are no whole super groups
@@ -93,7 +96,16 @@ def test_columns_from_one_step_to_the_next(form: str) -> None:
 
 @pytest.mark.parametrize(
     ("form", "step"),
-    [("bf16", 1), ("q4_0", 32), ("q4_k", 32), ("q6_k", 32), ("f8_tile", 128), ("f8_group", 128)],
+    [
+        ("bf16", 1),
+        ("q4_0", 32),
+        ("q4_k", 32),
+        ("q6_k", 32),
+        ("int4_g128", 32),
+        ("int8_rows", 32),
+        ("f8_tile", 128),
+        ("f8_group", 128),
+    ],
 )
 def test_step_is_that_of_the_groups(form: str, step: int) -> None:
     assert column_step(drawn(form)) == step
@@ -115,6 +127,27 @@ def test_super_scales_stay_where_none_is_cut(form: str) -> None:
     cut = take_columns(matrix, slice(256, 384))
     assert isinstance(kept, Affine) and kept.super_scale is not None
     assert isinstance(cut, Affine) and cut.super_scale is None and cut.scale.dtype == np.float32
+
+
+@pytest.mark.parametrize("form", COARSE)
+def test_coarse_groups_stay_where_none_is_cut(form: str) -> None:
+    matrix = drawn(form)
+    assert isinstance(matrix, Affine)
+    from_a_group, cut = slice(384, 640), slice(32, 640)
+    kept = take_columns(matrix, slice(0, 96) if form == "int8_rows" else from_a_group)
+    assert isinstance(kept, Affine) and kept.group == matrix.group
+    finer = take_columns(matrix, cut)
+    assert isinstance(finer, Affine) and finer.group == 32
+    assert_same(finer, dequantize(matrix)[:, cut])
+
+
+@pytest.mark.parametrize("form", COARSE)
+def test_groups_cut_into_smaller_ones_mean_the_same(form: str) -> None:
+    matrix = drawn(form)
+    assert isinstance(matrix, Affine) and in_groups(matrix, matrix.group) is matrix
+    finer = in_groups(matrix, 32)
+    assert finer.scale.shape == (ROWS, COLUMNS // 32) and finer.scale.flags.c_contiguous
+    assert_same(finer, dequantize(matrix))
 
 
 @pytest.mark.parametrize("form", AFFINE)
