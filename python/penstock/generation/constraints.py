@@ -28,7 +28,8 @@ class Constraints:
         self._free = asyncio.Semaphore(_AT_ONCE)
 
     async def prepare(self, constraint: Constraint) -> Grammar:
-        """The grammar to send. Raises InvalidRequest naming the field and the place in it."""
+        """The grammar to send. Raises InvalidRequest naming the field and the place in it,
+        Unavailable where this machine is too busy to try it."""
         if self._compiler is None:
             self._compiler = asyncio.create_task(self._start())
         compiler = await asyncio.shield(self._compiler)

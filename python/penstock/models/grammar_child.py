@@ -10,6 +10,7 @@ it by closing the pipe, or kills it when a grammar takes too long.
 from __future__ import annotations
 
 import resource
+import signal
 import struct
 import sys
 import threading
@@ -47,6 +48,8 @@ def frame(message: Taught | str) -> bytes:
 
 
 def main() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):  # are for the server, whose answers go on
+        signal.signal(number, signal.SIG_IGN)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     first = _read(source)
     if first is None:

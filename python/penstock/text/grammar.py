@@ -16,11 +16,11 @@ from typing import Final
 
 import msgspec
 
-from penstock.base.errors import InvalidRequest
+from penstock.base.errors import InvalidRequest, Unavailable
 from penstock.dialog import Constraint
 from penstock.models.vocabulary import Vocabulary
 from penstock.text.grammar_schema import schema_fault, schema_grammar, without_fault
-from penstock.text.grammar_trial import GrammarTrial, TrialFailed
+from penstock.text.grammar_trial import GrammarTrial, TrialFailed, TrialHindered
 from penstock.text.tokenizer import Tokenizer
 
 MAX_GRAMMAR_CHARS: Final = 256 * 1024
@@ -35,6 +35,12 @@ _REGEX_ERROR = re.compile(r"(?s)regex parse error:\n(?P<shown>.*)\nerror: (?P<re
 _EXCERPT = re.compile(r"(?s)\n +\d+ \| .*")
 _POSITION = re.compile(r"^(?:at )?(?P<line>\d+)\((?P<column>\d+)\): ")
 _SHOWN_INDENT = 4
+_NAMES: Final = {
+    "json_schema": "the JSON schema",
+    "regex": "the regular expression",
+    "lark": "the Lark grammar",
+    "llguidance": "the grammar",
+}
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
@@ -65,7 +71,7 @@ class GrammarCompiler:
 
     def compile(self, constraint: Constraint) -> str:
         """The serialized grammar. Raises InvalidRequest naming the field and, in a JSON schema, the
-        place."""
+        place; Unavailable where this machine is too busy to try it."""
         found = self.known(constraint)
         if found is not None:
             return found
@@ -90,6 +96,8 @@ class GrammarCompiler:
             try:
                 found = search.error_of(grammar)
             except TrialFailed as failure:
+                if isinstance(failure, TrialHindered) and not error:
+                    raise _too_busy(constraint) from failure
                 reason = _plain(constraint, error or str(failure))
                 raise _refusal(constraint, reason, place) from failure
             if found is None:
@@ -191,18 +199,19 @@ def _plain(constraint: Constraint, error: str) -> str:
 
 
 def _refusal(constraint: Constraint, reason: str, place: str = "") -> InvalidRequest:
-    is_schema = constraint.kind == "json_schema"
-    what = {
-        "json_schema": "the JSON schema",
-        "regex": "the regular expression",
-        "lark": "the Lark grammar",
-        "llguidance": "the grammar",
-    }[constraint.kind]
     at = f" at {place}" if place else ""
     reason = " ".join(reason.split())[:_MAX_REASON_CHARS]
-    return InvalidRequest(
-        f"{what} cannot be used{at}: {reason}", field="response_format" if is_schema else "grammar"
-    )
+    message = f"{_NAMES[constraint.kind]} cannot be used{at}: {reason}"
+    return InvalidRequest(message, field=_field(constraint))
+
+
+def _too_busy(constraint: Constraint) -> Unavailable:
+    message = f"{_NAMES[constraint.kind]} could not be compiled in time; try again"
+    return Unavailable(message, field=_field(constraint), retry_after_s=1)
+
+
+def _field(constraint: Constraint) -> str:
+    return "response_format" if constraint.kind == "json_schema" else "grammar"
 
 
 def _again(error: InvalidRequest) -> InvalidRequest:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 from tiny_text import tiny_tokenizer
 
-from penstock.base.errors import InvalidRequest
+from penstock.base.errors import InvalidRequest, Unavailable
 from penstock.dialog import Constraint
 from penstock.models.vocabulary import Vocabulary, compile_grammar
 from penstock.text import grammar as grammar_module
@@ -283,6 +285,88 @@ def test_a_grammar_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) 
         compiler.compile(Constraint("lark", exploding_lark()))
     assert compiler.compile(Constraint("regex", "b"))
     compiler.close()
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """The processes that were asked, in their order."""
+    asked: list[subprocess.Popen[bytes]] = []
+    ask = grammar_trial._Child.error_of
+
+    def noted(child: Any, grammar: str, timeout_s: float) -> str | None:
+        asked.append(child._process)
+        return ask(child, grammar, timeout_s)
+
+    monkeypatch.setattr(grammar_trial._Child, "error_of", noted)
+    return asked
+
+
+@pytest.fixture
+def own_compiler() -> Iterator[GrammarCompiler]:
+    made = GrammarCompiler(VOCABULARY, SIZE)
+    yield made
+    made.close()
+
+
+def test_a_child_that_was_killed_refuses_no_grammar(
+    own_compiler: GrammarCompiler, children: list[subprocess.Popen[bytes]]
+) -> None:
+    own_compiler.compile(Constraint("regex", "a"))
+    children[0].send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, children[0].pid, os.WEXITED | os.WNOWAIT)
+    assert own_compiler.compile(Constraint("regex", "b"))
+
+
+def test_a_child_that_is_killed_while_it_tries_refuses_no_grammar(
+    own_compiler: GrammarCompiler, children: list[subprocess.Popen[bytes]]
+) -> None:
+    own_compiler.compile(Constraint("regex", "a"))
+    children[0].send_signal(signal.SIGSTOP)
+    thread = threading.Thread(target=own_compiler.compile, args=(Constraint("regex", "b"),))
+    thread.start()
+    while len(children) < 2:
+        time.sleep(0.01)
+    children[0].send_signal(signal.SIGKILL)
+    thread.join()
+    assert own_compiler.known(Constraint("regex", "b"))
+
+
+def test_a_child_whose_grammar_has_it_killed_each_time_refuses_it(
+    own_compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = grammar_trial._Child.error_of
+
+    def killed(child: Any, grammar: str, timeout_s: float) -> str | None:
+        child._process.kill()
+        return ask(child, grammar, timeout_s)
+
+    monkeypatch.setattr(grammar_trial._Child, "error_of", killed)
+    with pytest.raises(InvalidRequest, match="too much memory"):
+        own_compiler.compile(Constraint("regex", "a"))
+
+
+def test_signals_that_stop_a_server_do_not_end_a_child(
+    own_compiler: GrammarCompiler, children: list[subprocess.Popen[bytes]]
+) -> None:
+    own_compiler.compile(Constraint("regex", "a"))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        children[0].send_signal(number)
+    own_compiler.compile(Constraint("regex", "b"))
+    assert children[1].pid == children[0].pid
+
+
+def test_a_grammar_that_a_child_was_kept_from_is_not_refused_for_ever(
+    own_compiler: GrammarCompiler,
+    children: list[subprocess.Popen[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own_compiler.compile(Constraint("regex", "a"))
+    children[0].send_signal(signal.SIGSTOP)
+    with monkeypatch.context() as short:
+        short.setattr(grammar_trial, "COMPILE_TIMEOUT_S", 0.1)
+        with pytest.raises(Unavailable, match="regular expression could not be compiled in time"):
+            own_compiler.compile(Constraint("regex", "b"))
+    assert own_compiler.compile(Constraint("regex", "b"))
 
 
 def test_a_compiler_that_is_closed_ends_the_child_that_is_busy(
