@@ -33,6 +33,8 @@ from penstock.engine.fleet import EngineFleet, States
 log = logging.getLogger(__name__)
 
 RESTART_PAUSE_S = 1.0
+STOP_TIMEOUT_S = 10.0
+"""What a worker may take to end beyond the time that its open answers have."""
 STATUS_LINE_BYTES = 1024 * 1024
 
 
@@ -52,6 +54,7 @@ class WorkerGroup:
         self._ready: list[asyncio.Future[None]] = []
         self._errands: set[asyncio.Task[None]] = set()
         self._stopping = False
+        self._killing: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Spawn all workers. Returns at once."""
@@ -73,24 +76,35 @@ class WorkerGroup:
         await asyncio.gather(*self._keepers)
 
     def stop(self) -> None:
-        """Let them drain; called again: stop at once."""
+        """Let them drain; called again: stop at once. One that does not is killed."""
+        drain_timeout_s = 0.0 if self._stopping else self._task.api.server.drain_timeout_s
         self._stopping = True
         for process in self._processes.values():
             _tell_to_stop(process)
+        if self._killing is not None:
+            self._killing.cancel()
+        loop = asyncio.get_running_loop()
+        self._killing = loop.call_later(drain_timeout_s + STOP_TIMEOUT_S, self._kill)
 
     async def close(self) -> None:
         """End what still runs."""
+        if self._killing is not None:
+            self._killing.cancel()
         tasks = [*self._keepers, *self._errands]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for ready in self._ready:
             ready.cancel()
+        self._kill()
+        for process in self._processes.values():
+            await process.wait()
+        shutil.rmtree(self._metrics_dir, ignore_errors=True)
+
+    def _kill(self) -> None:
         for process in self._processes.values():
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
-        shutil.rmtree(self._metrics_dir, ignore_errors=True)
 
     async def _keep(self, index: int) -> None:
         while not self._stopping:

@@ -17,6 +17,7 @@ from http_serving import frames_of
 from stores import sqlite_settings
 from tiny_model import write_tiny_model
 
+from penstock.api import workers
 from penstock.api.server import bind_socket, url_of
 from penstock.api.tasks import ApiTask, ModelTask
 from penstock.api.workers import WorkerGroup
@@ -163,6 +164,18 @@ async def test_killed_workers_are_restarted(model, engine_socket):
         await until_answered(url)
         group.stop()
         await group.wait_stopped()
+
+
+async def test_worker_that_does_not_react_is_killed_when_all_are_to_stop(
+    model, engine_socket, monkeypatch
+):
+    monkeypatch.setattr(workers, "STOP_TIMEOUT_S", 0.5)
+    async with two_workers(model, engine_socket) as (_, group, _):
+        group._processes[0].send_signal(signal.SIGSTOP)
+        group.stop()
+        group.stop()
+        await asyncio.wait_for(group.wait_stopped(), 60)
+        assert group._processes[0].returncode == -signal.SIGKILL
 
 
 async def refused_by_the_system(*_, **__):
