@@ -21,6 +21,7 @@ from penstock.api.control import (
     Ready,
     Stop,
     Told,
+    ToWorker,
     from_worker_decoder,
     line_of,
     obey,
@@ -80,7 +81,7 @@ class WorkerGroup:
         drain_timeout_s = 0.0 if self._stopping else self._task.api.server.drain_timeout_s
         self._stopping = True
         for process in self._processes.values():
-            _tell_to_stop(process)
+            _tell(process, Stop())
         if self._killing is not None:
             self._killing.cancel()
         loop = asyncio.get_running_loop()
@@ -145,7 +146,7 @@ class WorkerGroup:
             process.stdin.write(line_of(self._task) + line_of(Told(self._fleet.states)))
             await process.stdin.drain()
         if self._stopping:  # `stop` came while it was spawned
-            _tell_to_stop(process)
+            _tell(process, Stop())
         return process
 
     async def _follow(
@@ -174,16 +175,12 @@ class WorkerGroup:
     async def _obey(
         self, process: asyncio.subprocess.Process, ask: Ask | AskLoad | AskUnload | AskNews
     ) -> None:
-        answer = await obey(self._fleet, ask)
-        assert process.stdin is not None
-        process.stdin.write(line_of(answer))  # a worker that has died does not miss it
+        _tell(process, await obey(self._fleet, ask))
 
     def _tell_states(self, states: States) -> None:
-        line = line_of(Told(dict(states)))
+        told = Told(dict(states))
         for process in self._processes.values():
-            assert process.stdin is not None
-            if process.returncode is None:
-                process.stdin.write(line)
+            _tell(process, told)
 
     def _forget(self, pid: int) -> None:
         """A dead worker's counters stay, its gauges go."""
@@ -192,8 +189,9 @@ class WorkerGroup:
         mark_process_dead(pid, self._metrics_dir)  # type: ignore[no-untyped-call]
 
 
-def _tell_to_stop(process: asyncio.subprocess.Process) -> None:
-    """Not by a signal: whoever sends those may have sent them to the worker as well, and a second
-    one would cut its answers off."""
+def _tell(process: asyncio.subprocess.Process, message: ToWorker) -> None:
+    """Also that it is to stop, which is no signal: whoever sends those may have sent them to the
+    worker as well, and a second one would cut its answers off. One that has died misses nothing."""
     assert process.stdin is not None
-    process.stdin.write(line_of(Stop()))
+    if not process.stdin.is_closing():  # uvloop raises on a pipe that is
+        process.stdin.write(line_of(message))

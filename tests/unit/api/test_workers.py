@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import uvloop
 from echo_engine import EchoCore, serving_echo
 from http_serving import frames_of
 from stores import sqlite_settings
@@ -176,6 +177,18 @@ async def test_worker_that_does_not_react_is_killed_when_all_are_to_stop(
         group.stop()
         await asyncio.wait_for(group.wait_stopped(), 60)
         assert group._processes[0].returncode == -signal.SIGKILL
+
+
+def test_workers_are_told_to_stop_while_another_one_is_dead(model, engine_socket):
+    async def run() -> None:
+        async with two_workers(model, engine_socket) as (_, group, _):
+            group._processes[0].send_signal(signal.SIGKILL)
+            await group._processes[0].wait()
+            group.stop()
+            await group.wait_stopped()
+            assert group._processes[1].returncode == 0
+
+    uvloop.run(run())  # as the server does: it raises where asyncio only warns
 
 
 async def refused_by_the_system(*_, **__):
