@@ -348,7 +348,7 @@ class _Heartbeats:
         """Take in what a row tells of its owner."""
         now_s = time.monotonic()
         latest, since_s = self._latest.get(owner, (-1, now_s))
-        if heartbeat_at > latest:
+        if heartbeat_at != latest:
             latest, since_s = heartbeat_at, now_s
         self._latest[owner] = latest, since_s
         return now_s - since_s

@@ -126,10 +126,12 @@ class Responses:
     async def fail_orphans(
         self, owner: str, stale_s: int, body_of: Callable[[StoredResponse], bytes]
     ) -> int:
-        """Fail the unfinished responses of an owner whose heartbeat is `stale_s` seconds old, with
+        """Fail the unfinished responses of an owner whose heartbeat is `stale_s` seconds away, with
         the body that `body_of` makes of each. How many there were. That the owner is dead, the
-        caller has to know: the clock may have been put forward."""
-        stale = _TABLE.heartbeat_at < self._clock() - stale_s
+        caller has to know: the clock may have been put forward. One that is ahead was told before
+        the clock was put back."""
+        now = self._clock()
+        stale = or_(_TABLE.heartbeat_at < now - stale_s, _TABLE.heartbeat_at > now + stale_s)
         wanted, whose = select(responses).where(_OF_OWNER, stale), {"whose": owner}
         rows = await self._database.read(lambda c: c.execute(wanted, whose).all())
         orphans = [(row.id, body_of(_record(row))) for row in rows]

@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 # A run that says nothing for so long has died with its process.
 LEASE_S: Final = 60
 RENEWAL_S: Final = 20.0
+# A lease that ends later than any that is given now was given before the clock was put back.
+CLOCK_SLACK_S: Final = 60
 
 _TABLE: Final = sessions.c
 _OTHER: Final = sessions.alias("other")
@@ -54,9 +56,14 @@ _LEASE: Final[dict[str, Any]] = {
     "expires_at": bindparam("expiry"),
 }
 _NO_LEASE: Final[dict[str, Any]] = {"lease_holder": None, "lease_until": None}
+_FREE: Final = or_(
+    _TABLE.lease_until.is_(None),
+    _TABLE.lease_until <= bindparam("now"),
+    _TABLE.lease_until - CLOCK_SLACK_S > bindparam("until"),
+)
 _TAKE: Final = (
     update(sessions)
-    .where(_WANTED, or_(_TABLE.lease_until.is_(None), _TABLE.lease_until <= bindparam("now")))
+    .where(_WANTED, _FREE)
     .values(lease_holder=bindparam("holder"), **_LEASE)
     .returning(_TABLE.messages)
 )

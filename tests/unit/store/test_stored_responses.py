@@ -95,12 +95,16 @@ async def test_cancel_leaves_other_responses_as_they_are(
     assert got is not None and not got.cancel_requested
 
 
-async def test_response_of_a_silent_owner_fails(store: Store, clock: MovableClock) -> None:
+@pytest.mark.parametrize("passed_s", [60, -900])
+async def test_response_of_a_silent_owner_fails(
+    store: Store, clock: MovableClock, passed_s: int
+) -> None:
+    """Also where the clock is put back."""
     await store.responses.create(response("resp_dead", owner="dead"))
     await store.responses.create(response("resp_done", owner="dead", status="completed"))
     await store.responses.create(response("resp_live", owner="live"))
     await store.responses.create(response("resp_else", owner="silent too"))
-    clock.now += 60
+    clock.now += passed_s
     await store.responses.heartbeat("live")
     for owner, failed in [("live", 0), ("dead", 1), ("dead", 0)]:
         count = await store.responses.fail_orphans(

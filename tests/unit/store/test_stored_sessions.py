@@ -115,10 +115,14 @@ async def test_run_that_is_cancelled_as_it_takes_its_session_gives_it_back(
         pass
 
 
-async def test_session_of_a_dead_process_becomes_free(store: Store, clock: MovableClock) -> None:
+@pytest.mark.parametrize("passed_s", [LEASE_S, -900])
+async def test_session_of_a_dead_process_becomes_free(
+    store: Store, clock: MovableClock, passed_s: int
+) -> None:
+    """In its time, or at once where the clock is put back, which would make it a quarter of an hour more."""
     dead = store.sessions.held("s")
     held = await dead.__aenter__()
-    clock.now += LEASE_S
+    clock.now += passed_s
     async with store.sessions.held("s") as second:
         assert not await held.keep(HELLO)
         assert await second.keep(BOTH)
