@@ -122,12 +122,14 @@ class GrammarTrial:
 
 
 def _end(idle: queue.LifoQueue[_Child | None]) -> None:
-    for _ in range(MAX_CHILDREN):
-        with contextlib.suppress(queue.Empty):
-            child = idle.get_nowait()
-            if child is not None:
-                child.kill()
-            idle.put(None)
+    taken: list[_Child | None] = []
+    with contextlib.suppress(queue.Empty):
+        while True:
+            taken.append(idle.get_nowait())
+    for child in taken:
+        if child is not None:
+            child.kill()
+        idle.put(None)
 
 
 class _Child:

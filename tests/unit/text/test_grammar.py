@@ -331,6 +331,23 @@ def test_a_child_that_is_killed_while_it_tries_refuses_no_grammar(
     assert own_compiler.known(Constraint("regex", "b"))
 
 
+def test_a_compiler_that_is_closed_ends_all_of_its_children(
+    own_compiler: GrammarCompiler, children: list[subprocess.Popen[bytes]]
+) -> None:
+    own_compiler.compile(Constraint("regex", "a"))
+    children[0].send_signal(signal.SIGSTOP)
+    thread = threading.Thread(target=own_compiler.compile, args=(Constraint("regex", "b"),))
+    thread.start()
+    while len(children) < 2:
+        time.sleep(0.01)
+    own_compiler.compile(Constraint("regex", "c"))  # the first one is busy
+    children[0].send_signal(signal.SIGCONT)
+    thread.join()
+    own_compiler.close()
+    assert len({child.pid for child in children}) == 2
+    assert all(child.returncode is not None for child in children)
+
+
 def test_a_child_whose_grammar_has_it_killed_each_time_refuses_it(
     own_compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
