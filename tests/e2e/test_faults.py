@@ -125,14 +125,22 @@ def wait_for_engine(parent: int, timeout_s: float = 60) -> psutil.Process:
     raise AssertionError("no engine was started")
 
 
-async def test_engine_does_not_outlive_a_killed_server(
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_nothing_outlives_a_killed_server(
     start_server: Callable[..., RunningServer],
+    workers: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server = start_server()
-    engine = psutil.Process(server.engine_pid)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    server = start_server("--workers", workers)
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    assert list(tmp_path.iterdir())
     server.process.kill()
     server.process.wait(10)
-    await asyncio.to_thread(engine.wait, 20)
+    for child in children:
+        await asyncio.to_thread(child.wait, 60)
+    assert not list(tmp_path.iterdir())
 
 
 async def test_several_workers_share_one_engine(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import signal
 import socket
 import sys
@@ -79,6 +80,8 @@ async def _serve() -> None:
             listening.cancel()
         finally:
             await api.close()
+    if parent.is_gone and task.api.metrics_dir is not None:  # nobody else clears it away
+        shutil.rmtree(task.api.metrics_dir, ignore_errors=True)
 
 
 def _beside(reserved: socket.socket) -> socket.socket:
@@ -97,7 +100,7 @@ def _beside(reserved: socket.socket) -> socket.socket:
 
 
 class _Parent:
-    """What comes from the process that started this one."""
+    """What comes from the process that started this one. `is_gone`: it has ended, or closes."""
 
     def __init__(
         self,
@@ -111,11 +114,13 @@ class _Parent:
         self._control = control
         self._main_task = main_task
         self.server: HttpServer | None = None
+        self.is_gone = False
 
     async def hear(self) -> bool:
         """Take in one message; False: there is no parent any more, and so no engine."""
         line = await self._lines.readline()
         if not line:
+            self.is_gone = True
             return False
         match to_worker_decoder.decode(line):
             case Told(states):

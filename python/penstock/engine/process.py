@@ -2,8 +2,9 @@
 
 Reads its task as one line of JSON from standard input (`supervisor.EngineTask`), writes status
 lines of JSON to standard output (`supervisor.StatusLine`), serves on SOCKET, and ends when standard
-input closes. A further line of input drains it: it takes no new connection and ends with the last
-one. Logs and progress go to standard error.
+input closes; SOCKET goes then, with its folder if that is empty: who made them may have been
+killed. A further line of input drains it: it takes no new connection and ends with the last one.
+Logs and progress go to standard error.
 
 Signals that stop a server are for its parent, which drains. Many senders reach every process:
 systemd, a container's runtime, `timeout`, Ctrl-C.
@@ -11,6 +12,7 @@ systemd, a container's runtime, `timeout`, Ctrl-C.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import logging
@@ -47,7 +49,7 @@ def main(socket_path: str) -> int:
         signal.signal(number, signal.SIG_IGN)
     with open(0, "rb", buffering=0, closefd=False) as lines:  # takes no byte beyond the line
         task = msgspec.json.decode(lines.readline(), type=EngineTask)
-    orders = _Orders()
+    orders = _Orders(socket_path)
     threading.Thread(target=orders.follow, daemon=True).start()
     try:
         core = load_core(task.settings, task.limit_bytes)
@@ -99,7 +101,8 @@ def _say(
 class _Orders:
     """What standard input says after the task, also while the model is loaded."""
 
-    def __init__(self) -> None:
+    def __init__(self, socket_path: str) -> None:
+        self._socket_path = socket_path
         self._lock = threading.Lock()
         self._server: EngineServer | None = None
         self._drains = False
@@ -120,9 +123,17 @@ class _Orders:
                 if self._server is not None:
                     self._server.drain()
         with self._lock:
+            _remove(self._socket_path)
             if self._server is None:
                 os._exit(0)
             self._server.stop()
+
+
+def _remove(socket_path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(socket_path)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(socket_path))
 
 
 if __name__ == "__main__":
