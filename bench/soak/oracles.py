@@ -19,7 +19,9 @@ IDLE: Final = (
 # The pools of threads and of the store's connections, of three descriptors each, fill on demand.
 SPARE_FDS: Final = 15
 SPARE_THREADS: Final = 6
-ENDED: Final = "the engine process ended"
+# What is told of processes that were killed.
+TOLD: Final = ("the engine process ended", "the engine did not restart", "; restarting it")
+MOST_TRIALS: Final = 2  # of each API process
 # Greedy, drawn, constrained, scored, embedded: every bit of each answer but its id and times.
 REFERENCES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     (
@@ -68,8 +70,9 @@ def differences(before: Sequence[Any], after: Sequence[Any]) -> list[str]:
     ]
 
 
-def leaks(before: Held, after: Held) -> list[str]:
-    """What an idle server still has of requests that are over, beyond what its pools grow by."""
+def leaks(before: Held, after: Held, workers: int) -> list[str]:
+    """What an idle server still has of requests that are over, beyond what its pools grow by, and
+    what it lacks of what it began with."""
     found = [
         f"{name} is {after.gauges.get(name, 0.0):g}" for name in IDLE if after.gauges.get(name)
     ]
@@ -77,12 +80,25 @@ def leaks(before: Held, after: Held) -> list[str]:
         found.append(f"{after.leases} leases of adapters")
     if after.retired:
         found.append(f"{after.retired} retired generations")
-    if after.api_fds > before.api_fds + SPARE_FDS:
-        found.append(f"{before.api_fds} descriptors before, {after.api_fds} after")
-    most = max(before.engine_fds.values()) + SPARE_FDS
-    found += [f"engine {pid}: {n} descriptors" for pid, n in after.engine_fds.items() if n > most]
-    if after.threads > before.threads + SPARE_THREADS:
-        found.append(f"{before.threads} threads before, {after.threads} after")
+    if after.busy:
+        found.append(f"{after.busy} sessions that nobody is answered in")
+    if after.unfinished:
+        found.append(f"unfinished responses: {', '.join(after.unfinished[:3])}")
+    for role in {*before.processes, *after.processes} - {"trial"}:
+        was, now = before.processes.get(role, 0), after.processes.get(role, 0)
+        if was != now:
+            found.append(f"{role}: {was} processes before, {now} after")
+    if after.processes.get("trial", 0) > MOST_TRIALS * workers:
+        found.append(f"{after.processes['trial']} processes that try grammars")
+    for what, spare, one, other in (
+        ("descriptors", SPARE_FDS, before.fds, after.fds),
+        ("threads", SPARE_THREADS, before.threads, after.threads),
+    ):
+        found += [
+            f"{role}: {one[role]} {what} before, {other[role]} after"
+            for role in sorted(one.keys() & other.keys())
+            if other[role] > one[role] + spare
+        ]
     if len(after.temporary) > len(before.temporary):
         found.append(f"temporary files: {after.temporary}")
     return found
@@ -97,14 +113,15 @@ def growth_mib(samples: Sequence[float]) -> float:
     return statistics.median(samples[-quarter:]) - statistics.median(samples[quarter : 2 * quarter])
 
 
-def audit_log(lines: Iterable[str]) -> tuple[list[str], Counter[str]]:
+def audit_log(lines: Iterable[str], *, cut: bool = False) -> tuple[list[str], Counter[str]]:
     """Complaints about a JSON access log with the server's own lines between; and how many requests
-    came to which outcome. A request that was understood has one line of each kind."""
+    came to which outcome. A request that was understood has one line of each kind, unless its
+    process was killed (`cut`)."""
     open_ids: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     found = []
     for line in lines:
-        if "Traceback" in line or (" ERROR " in line and ENDED not in line):
+        if "Traceback" in line or (" ERROR " in line and not _is_told(line)):
             found.append(line.strip())
         if not line.startswith("{"):
             continue
@@ -118,6 +135,10 @@ def audit_log(lines: Iterable[str]) -> tuple[list[str], Counter[str]]:
         if step < 0:
             outcomes[f"{entry['status']} {entry['outcome']}"] += 1
     unpaired = [request_id for request_id, count in open_ids.items() if count]
-    if unpaired:
+    if unpaired and not cut:
         found.append(f"{len(unpaired)} requests without both lines: {unpaired[:3]}")
     return found, outcomes
+
+
+def _is_told(line: str) -> bool:
+    return any(told in line for told in TOLD)

@@ -11,22 +11,26 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench.soak import hostile, valid
+from bench.soak.faults import CUTTING, FAULTS
 from bench.soak.oracles import audit_log, differences, growth_mib, leaks, reference_answers
+from bench.soak.processes import num_listeners
 from bench.soak.server import Held, SoakedServer
 from bench.soak.site import Disturbed, Site, Wrong
 from bench.soak.valid import Scenario
 
 HEALTH_PAUSE_S = 0.5
-HEALTH_TIMEOUT_S = 10.0
+HEALTH_TIMEOUT_S = 20.0
 SAMPLE_PAUSE_S = 2.0
-SETTLE_TIMEOUT_S = 60.0
-RESTART_TIMEOUT_S = 90.0
-LEAVE_TIMEOUT_S = 90.0
+SETTLE_TIMEOUT_S = 120.0
+WHOLE_TIMEOUT_S = 120.0
+WHOLE_GRACE_S = 1.0
+LEAVE_TIMEOUT_S = 600.0
 CLIENTS = 10
 WARM_UP = 6
 
@@ -37,7 +41,7 @@ class Findings:
 
     visits: Counter[str] = field(default_factory=Counter)
     disturbed: int = 0
-    kills: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     slowest_health_s: float = 0.0
     api_mib: list[float] = field(default_factory=list)
@@ -47,10 +51,13 @@ class Findings:
 class Soak:
     """One siege of a running server."""
 
-    def __init__(self, server: SoakedServer, seed: int, minutes: float, kill_s: float) -> None:
+    def __init__(
+        self, server: SoakedServer, seed: int, minutes: float, fault_s: float, faults: Sequence[str]
+    ) -> None:
         self._server = server
         self._seed = seed
-        self._kill_s = kill_s
+        self._fault_s = fault_s
+        self._faults = faults
         self._end = time.monotonic() + 60 * minutes
         self._site = Site(server.port)
         self.findings = Findings()
@@ -67,9 +74,9 @@ class Soak:
     async def run(self) -> None:
         """Until the time is up and all visitors have left."""
         watchers = [asyncio.create_task(w) for w in (self._watch_health(), self._sample())]
-        killer = asyncio.create_task(self._kill())
+        harm = asyncio.create_task(self._harm())
         await asyncio.gather(*(self._visit_on() for _ in range(CLIENTS)))
-        await killer
+        await harm
         for watcher in watchers:
             watcher.cancel()
 
@@ -83,15 +90,15 @@ class Soak:
     async def _visit(self, name: str, number: int, draw: random.Random) -> None:
         findings = self.findings
         findings.visits[name] += 1
-        began = time.monotonic()
+        site = self._site.visited()
         try:
-            await asyncio.wait_for(self._scenarios[name](self._site, draw), LEAVE_TIMEOUT_S)
+            await asyncio.wait_for(self._scenarios[name](site, draw), LEAVE_TIMEOUT_S)
         except Disturbed:
             findings.disturbed += 1
         except Wrong as error:
             self._complain(f"{name} {self._seed}/{number}: {error}")
         except Exception as error:
-            if self._site.faults.since(began):
+            if isinstance(error, ConnectionError) and site.faults.cut_since(site.began or 0.0):
                 findings.disturbed += 1
                 return
             where = "".join(traceback.format_exception(error)[-3:])
@@ -107,7 +114,8 @@ class Soak:
             try:
                 await self._site.ask("GET", "/health", timeout_s=HEALTH_TIMEOUT_S)
             except (Wrong, Disturbed, OSError) as error:
-                self._complain(f"/health: {error!r}")
+                if isinstance(error, Wrong) or not self._site.faults.cut_since(began):
+                    self._complain(f"/health: {error!r}")
             taken = time.monotonic() - began
             self.findings.slowest_health_s = max(self.findings.slowest_health_s, taken)
             await asyncio.sleep(HEALTH_PAUSE_S)
@@ -120,32 +128,45 @@ class Soak:
                 self.findings.engine_mib.setdefault(pid, []).append(mib)
             await asyncio.sleep(SAMPLE_PAUSE_S)
 
-    async def _kill(self) -> None:
-        """Kill an engine now and then, and wait until another one answers for it. The last one has
+    async def _harm(self) -> None:
+        """Do something to the server now and then, and wait until it is whole. The last engine has
         the rest of the time to show how its memory goes."""
         draw = random.Random(self._seed)
-        while time.monotonic() + 2 * self._kill_s < self._end:
-            await asyncio.sleep(self._kill_s * draw.uniform(0.5, 1.5))
-            pid = draw.choice(self._server.engines)
-            count = len(self._server.engines)
-            self._site.faults.begin()
-            self._server.kill(pid)
-            self.findings.kills += 1
-            if not await self._restarted(pid, count):
-                self._complain(f"the engine did not come back within {RESTART_TIMEOUT_S:g} s")
+        weights = [FAULTS[name][0] for name in self._faults]
+        while time.monotonic() + 2 * self._fault_s < self._end:
+            await asyncio.sleep(self._fault_s * draw.uniform(0.5, 1.5))
+            (name,) = draw.choices(self._faults, weights)
+            print(f"{time.strftime('%X')} {name}", flush=True)
+            before = Counter(self._server.roles.values())
+            self._site.faults.begin(cutting=name == CUTTING)
+            await FAULTS[name][1](self._server, draw)
+            self.findings.faults[name] += 1
+            if not await self._whole(before):
+                self._complain(f"{name}: the server is not whole after {WHOLE_TIMEOUT_S:g} s")
+            await asyncio.sleep(WHOLE_GRACE_S)
             self._site.faults.end()
 
-    async def _restarted(self, killed: int, count: int) -> bool:
-        deadline = time.monotonic() + RESTART_TIMEOUT_S
+    async def _whole(self, before: Counter[str]) -> bool:
+        """Whether there are all processes again in time, each with its socket and engines."""
+        deadline = time.monotonic() + WHOLE_TIMEOUT_S
         while time.monotonic() < deadline:
             await asyncio.sleep(0.2)
-            engines = self._server.engines
-            if killed in engines or len(engines) < count:
+            now = Counter(self._server.roles.values())
+            if any(now[role] != before[role] for role in before if role != "trial"):
                 continue
-            metrics = await self._site.ask("GET", "/metrics")
-            if b"service_engine_up 1.0" in metrics.body:
+            if num_listeners(self._server.port) == self._server.workers and await self._serves():
                 return True
         return False
+
+    async def _serves(self) -> bool:
+        for _ in range(4 * self._server.workers):  # so that every process is asked
+            try:
+                answer = await self._site.ask("GET", "/v1/models", timeout_s=HEALTH_TIMEOUT_S)
+            except (Disturbed, OSError):
+                return False
+            if any(card.get("status") not in (None, "loaded") for card in answer.json()["data"]):
+                return False
+        return True
 
 
 async def warm_up(site: Site, seed: int) -> None:
@@ -160,7 +181,7 @@ def settled(server: SoakedServer, before: Held) -> tuple[Held, list[str]]:
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
     while True:
         after = server.held()
-        found = leaks(before, after)
+        found = leaks(before, after, server.workers)
         if not found or time.monotonic() > deadline:
             return after, found
         time.sleep(0.5)
@@ -168,34 +189,36 @@ def settled(server: SoakedServer, before: Held) -> tuple[Held, list[str]]:
 
 def soak(place: Path, model: str, embedder: str, given: argparse.Namespace) -> dict[str, Any]:
     """A server's siege from its start to its end; `wrong` of the result is empty, or says what."""
-    with SoakedServer(place, model, embedder) as server:
+    with SoakedServer(place, model, embedder, given.workers, given.store) as server:
         expected = reference_answers(server)
         asyncio.run(warm_up(Site(server.port), given.seed))
         before = server.held()
-        siege = Soak(server, given.seed, given.minutes, given.kill_every)
+        siege = Soak(server, given.seed, given.minutes, given.fault_every, given.faults)
         asyncio.run(siege.run())
         findings = siege.findings
         wrong = list(findings.wrong)
         after, left = settled(server, before)
         wrong += left
         wrong += differences(expected, reference_answers(server))
+    wrong += server.left_behind()
     if server.status != 0:
         wrong.append(f"the server ended with status {server.status}")
     with server.log.open(errors="replace") as lines:
-        complaints, outcomes = audit_log(lines)
+        complaints, outcomes = audit_log(lines, cut=CUTTING in findings.faults)
     longest = max(findings.engine_mib.values(), key=len, default=[])
     grown = {"api": growth_mib(findings.api_mib), "engine": growth_mib(longest)}
     wrong += [f"{n} grew by {g:.1f} MiB" for n, g in grown.items() if g > given.most_growth_mib]
     return {
         "visits": dict(findings.visits),
         "disturbed": findings.disturbed,
-        "kills": findings.kills,
+        "faults": dict(findings.faults),
         "answers": {str(k): v for k, v in sorted(siege.site.statuses.items())},
         "log": dict(outcomes),
         "slowest_health_s": round(findings.slowest_health_s, 2),
         "api_rss_mib": [round(x, 1) for x in (before.api_rss_mib, after.api_rss_mib)],
         "growth_mib": {name: round(g, 1) for name, g in grown.items()},
-        "descriptors": [before.api_fds, after.api_fds],
+        "descriptors": [before.fds, after.fds],
+        "threads": [before.threads, after.threads],
         "wrong": wrong + complaints,
     }
 
@@ -204,7 +227,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kill-every", type=float, default=75, help="seconds between dead engines")
+    parser.add_argument("--workers", type=int, default=1, help="API processes")
+    parser.add_argument("--fault-every", type=float, default=75, help="seconds between faults")
+    parser.add_argument(
+        "--faults",
+        nargs="+",
+        choices=FAULTS,
+        default=["engine killed"],
+        metavar="FAULT",
+        help=f"of: {', '.join(FAULTS)}",
+    )
+    parser.add_argument(
+        "--store", type=Path, help="a folder for the store, on a small disk perhaps"
+    )
     parser.add_argument(
         "--most-growth-mib", type=float, default=48, help="of the heap's high-water mark"
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from bench.lora import write_adapter
-from bench.machine import tree
+from bench.soak import processes
 from penstock.config import read_environment
 from penstock.models.architectures import spec_of_gguf
 from penstock.models.sources import resolve_model
@@ -30,12 +31,13 @@ default_model_id = "text"
 [server]
 host = "127.0.0.1"
 port = 0
+workers = {workers}
 stall_timeout_s = 5.0
 access_log_format = "json"
 access_log_health = true
 [store]
-url = "sqlite:///{place}/penstock.db"
-blobs = "{place}/blobs"
+url = "sqlite:///{store}/penstock.db"
+blobs = "{store}/blobs"
 [[models]]
 model = "{model}"
 id = "text"
@@ -52,29 +54,43 @@ id = "embedding"
 
 @dataclass(frozen=True)
 class Held:
-    """What the server holds. `gauges`: of /metrics, by name. `leases`: of adapters."""
+    """What the server holds. `processes`, and the most descriptors and threads of one: by role.
+    `gauges`: of /metrics, by name. `leases`: of adapters. `busy`: sessions that a run has.
+    `unfinished`: the ids of responses."""
 
     api_rss_mib: float
-    engine_rss_mib: dict[int, float]
-    api_fds: int
-    engine_fds: dict[int, int]
-    threads: int
+    processes: dict[str, int]
+    fds: dict[str, int]
+    threads: dict[str, int]
     temporary: tuple[str, ...]
     gauges: dict[str, float]
     leases: int
     retired: int
+    busy: int
+    unfinished: tuple[str, ...]
 
 
 class SoakedServer:
     """`penstock serve` with a text model, its adapters and an embedding model, in a folder of its
-    own."""
+    own. `store`: the folder of its database and files, if it is another one."""
 
-    def __init__(self, place: Path, model: str, embedder: str) -> None:
+    def __init__(
+        self, place: Path, model: str, embedder: str, workers: int = 1, store: Path | None = None
+    ) -> None:
         self.place = place
-        self._settings = SETTINGS.format(place=place, model=model, embedder=embedder)
+        self.store = store or place
+        self.workers = workers
+        self._settings = SETTINGS.format(
+            store=self.store, model=model, embedder=embedder, workers=workers
+        )
         self._model = model
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._seen: set[int] = set()
+
+    @property
+    def database(self) -> Path:
+        return self.store / "penstock.db"
 
     @property
     def log(self) -> Path:
@@ -133,35 +149,60 @@ class SoakedServer:
         return self._process.poll()
 
     @property
-    def engines(self) -> list[int]:
+    def roles(self) -> dict[int, str]:
+        """What each of its processes is."""
         assert self._process is not None
-        return [pid for pid in tree(self._process.pid) if _is_engine(pid)]
+        found = processes.roles(self._process.pid)
+        self._seen.update(found)
+        return found
 
-    def kill(self, pid: int) -> None:
-        os.kill(pid, signal.SIGKILL)
+    def pids(self, role: str) -> list[int]:
+        """Its processes of a role."""
+        return [pid for pid, found in self.roles.items() if found == role]
+
+    def left_behind(self) -> list[str]:
+        """What there still is of a server that has ended."""
+        alive = [pid for pid in self._seen if processes.is_alive(pid)]
+        files = os.listdir(self.place / "tmp")
+        return [f"process {pid}" for pid in alive] + [f"temporary file {name}" for name in files]
 
     def memory(self) -> tuple[float, dict[int, float]]:
-        """Resident MiB of the API process and of each engine."""
-        assert self._process is not None
-        return _rss_mib(self._process.pid), {pid: _rss_mib(pid) for pid in self.engines}
+        """Resident MiB of the largest API process, and of each engine."""
+        found = {pid: processes.rss_mib(pid) for pid in self.roles}
+        engines = self.pids("engine")
+        api = self.pids("worker") or self.pids("parent")
+        return max((found.get(pid, 0.0) for pid in api), default=0.0), {
+            pid: found.get(pid, 0.0) for pid in engines
+        }
 
     def held(self) -> Held:
         """Everything. Raises OSError while it cannot be asked."""
-        assert self._process is not None
-        api = self._process.pid
-        rss, engines = self.memory()
+        of = self.roles
         adapters = json.loads(self.get("/v1/lora_adapters?model=text"))
+        busy, unfinished = self._unsettled()
         return Held(
-            api_rss_mib=rss,
-            engine_rss_mib=engines,
-            api_fds=_num_fds(api),
-            engine_fds={pid: _num_fds(pid) for pid in engines},
-            threads=len(os.listdir(f"/proc/{api}/task")),
+            api_rss_mib=self.memory()[0],
+            processes={role: list(of.values()).count(role) for role in of.values()},
+            fds=processes.most(of, "fd"),
+            threads=processes.most(of, "task"),
             temporary=tuple(sorted(os.listdir(self.place / "tmp"))),
             gauges=gauges(self.get("/metrics").decode()),
             leases=sum(generation["active_leases"] for generation in adapters["generations"]),
             retired=adapters["retired_generations"],
+            busy=busy,
+            unfinished=unfinished,
         )
+
+    def _unsettled(self) -> tuple[int, tuple[str, ...]]:
+        """(sessions that are leased, responses that are unfinished), as the database has it."""
+        with contextlib.closing(sqlite3.connect(self.database, timeout=10)) as database:
+            leased = "select count(*) from sessions where lease_until > strftime('%s', 'now')"
+            going_on = "select id from responses where status in ('queued', 'in_progress')"
+            (busy,) = database.execute(leased).fetchone()
+            ids = tuple(id for (id,) in database.execute(going_on))
+        for id in ids:  # that its process has died is seen by who asks for it
+            self.get(f"/v1/responses/{id}")
+        return int(busy), ids
 
     def get(self, path: str) -> bytes:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
@@ -185,23 +226,3 @@ def gauges(text: str) -> dict[str, float]:
             name = name.partition("{")[0]
             found[name] = found.get(name, 0.0) + float(value)
     return found
-
-
-def _is_engine(pid: int) -> bool:
-    try:
-        return b"penstock.engine.process" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def _rss_mib(pid: int) -> float:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0.0
-    found = re.search(r"VmRSS:\s+(\d+)", status)
-    return int(found[1]) / 1024 if found else 0.0
-
-
-def _num_fds(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))

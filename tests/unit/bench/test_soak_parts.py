@@ -23,14 +23,15 @@ def refusal(status: int, body: bytes = REFUSAL) -> bytes:
 def held(**changed: object) -> Held:
     fields: dict[str, object] = {
         "api_rss_mib": 100.0,
-        "engine_rss_mib": {7: 200.0},
-        "api_fds": 30,
-        "engine_fds": {7: 12},
-        "threads": 8,
+        "processes": {"parent": 1, "worker": 2, "engine": 1, "trial": 1},
+        "fds": {"worker": 30, "engine": 12},
+        "threads": {"worker": 8},
         "temporary": ("penstock-a",),
         "gauges": {"service_kv_cache_blocks_used": 0.0},
         "leases": 0,
         "retired": 0,
+        "busy": 0,
+        "unfinished": (),
     }
     return Held(**(fields | changed))  # type: ignore[arg-type]
 
@@ -69,16 +70,28 @@ def test_an_answer_that_must_not_be_is_wrong(raw: bytes) -> None:
         Site(0).judge(raw, began=0.0)
 
 
-def test_a_fault_is_excused_while_an_engine_is_down_only() -> None:
+def test_a_fault_is_excused_while_the_server_is_not_whole_only() -> None:
     site = Site(0)
-    site.faults.windows = [(1.0, 2.0)]
+    site.faults.windows = [(1.0, 2.0, False)]
     with pytest.raises(Disturbed):
         site.judge(refusal(503), began=1.5)
     with pytest.raises(Wrong):
         site.judge(refusal(503), began=2.5)
-    site.faults.windows.append((3.0, None))
+    site.faults.windows.append((3.0, None, False))
     with pytest.raises(Disturbed):
         site.judge(refusal(500), began=9.0)
+    with pytest.raises(Wrong):  # of which there is no other word than this
+        site.judge(refusal(500, REFUSAL.replace(b"no", b"internal error")), began=9.0)
+
+
+def test_a_missing_answer_is_excused_where_connections_were_cut_only() -> None:
+    site = Site(0, began=1.5)
+    site.faults.windows = [(1.0, 2.0, False)]
+    with pytest.raises(Wrong):
+        site.missed("nothing came")
+    site.faults.windows.append((1.0, 2.0, True))
+    with pytest.raises(Disturbed):
+        site.missed("nothing came")
 
 
 @pytest.mark.parametrize(
@@ -88,16 +101,20 @@ def test_a_fault_is_excused_while_an_engine_is_down_only() -> None:
         ({"gauges": {"http_requests_in_flight": 1.0}}, "in_flight is 1"),
         ({"leases": 1}, "leases"),
         ({"retired": 1}, "retired"),
-        ({"api_fds": 50}, "descriptors"),
-        ({"engine_fds": {9: 50}}, "engine 9"),
-        ({"threads": 20}, "threads"),
+        ({"busy": 1}, "sessions"),
+        ({"unfinished": ("resp_1",)}, "resp_1"),
+        ({"processes": {"parent": 1, "worker": 1, "engine": 1}}, "worker: 2 processes"),
+        ({"processes": {"parent": 1, "worker": 2, "engine": 1, "trial": 5}}, "try grammars"),
+        ({"fds": {"worker": 50}}, "worker: 30 descriptors"),
+        ({"fds": {"engine": 50}}, "engine: 12 descriptors"),
+        ({"threads": {"worker": 20}}, "worker: 8 threads"),
         ({"temporary": ("a", "b")}, "temporary"),
     ],
 )
 def test_what_is_left_behind_is_told(changed: dict[str, object], told: str) -> None:
-    (found,) = leaks(held(), held(**changed))
+    (found,) = leaks(held(), held(**changed), workers=2)
     assert told in found
-    assert not leaks(held(), held())
+    assert not leaks(held(), held(), workers=2)
 
 
 def test_growth_is_measured_after_the_warm_up() -> None:
@@ -113,6 +130,7 @@ def test_the_log_has_a_line_of_each_kind_for_each_request() -> None:
     assert audit_log(whole)[0] == []
     assert audit_log(whole)[1] == {"200 x": 1}
     assert len(audit_log(whole[:1])[0]) == 1
+    assert audit_log(whole[:1], cut=True)[0] == []
     assert len(audit_log(["{torn", *whole])[0]) == 1
     assert len(audit_log(["Traceback (most recent call last):"])[0]) == 1
     assert audit_log(["x ERROR the engine process ended with status -9"])[0] == []

@@ -119,7 +119,7 @@ async def test_run_that_is_cancelled_as_it_takes_its_session_gives_it_back(
 async def test_session_of_a_dead_process_becomes_free(
     store: Store, clock: MovableClock, passed_s: int
 ) -> None:
-    """In its time, or at once where the clock is put back, which would make it a quarter of an hour more."""
+    """In its time; at once where the clock is put back, which would make that much longer."""
     dead = store.sessions.held("s")
     held = await dead.__aenter__()
     clock.now += passed_s
