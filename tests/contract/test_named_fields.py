@@ -87,6 +87,42 @@ async def test_refusals_name_the_field_as_its_client_wrote_it(
 
 
 @pytest.mark.parametrize("raised", [False, True])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES, MESSAGES])
+async def test_a_message_that_does_not_say_its_field_is_preceded_by_it(
+    path: str, raised: bool
+) -> None:
+    """A message is all that some clients read, and all that the second vendor's envelope has."""
+    error = InvalidRequest("a schema of no kind", field="response_format")
+
+    def refused(request: GenerateRequest) -> Iterator[Step]:
+        if raised:
+            yield error
+        yield RunFailed(error.status, error.kind, error.code, error.message, error.field)
+
+    async with answering(refused) as server:
+        answer = await server.http.post(path, json=body_of(path, OWN))
+    assert answer.json()["error"]["message"] == "grammar: a schema of no kind"
+
+
+@pytest.mark.parametrize("message", ["n must be less", "`n` is wrong", "no: n", "so large an n[0]"])
+def test_a_message_that_says_its_field_is_left_alone(message: str) -> None:
+    assert FieldNames().in_failure(RunFailed(400, "", "", message, "n")).message == message
+
+
+@pytest.mark.parametrize("status", [404, 429, 500, 503])
+def test_only_what_is_wrong_with_a_request_is_told_with_its_field(status: int) -> None:
+    failed = RunFailed(status, "", "", "not there", "model")
+    assert FieldNames().in_failure(failed) is failed
+
+
+async def test_a_grammar_too_complex_to_follow_is_told_with_its_field() -> None:
+    failed = RunFailed(400, "invalid_request_error", "grammar_too_complex", "too much", "grammar")
+    async with answering(failing(failed)) as server:
+        answer = await server.http.post(CHAT, json=body_of(CHAT, NESTED) | {"stream": True})
+    assert "response_format: too much" in answer.text
+
+
+@pytest.mark.parametrize("raised", [False, True])
 @pytest.mark.parametrize(
     ("path", "fields", "field", "written"),
     [
@@ -125,7 +161,7 @@ def test_only_whole_names_in_messages_are_changed() -> None:
 
     assert told("stop is long") == "stop_sequences is long"
     assert told("a `stop` is long") == "a `stop_sequences` is long"
-    assert told("stopping does not stop") == "stopping does not stop"
+    assert told("stopping does not stop") == "stop_sequences: stopping does not stop"
 
 
 async def test_an_error_without_a_field_is_told_as_it_is() -> None:

@@ -125,7 +125,9 @@ class Choice:
         if self.ended:
             return
         if chunk.error == TOO_COMPLEX:
-            raise InvalidRequest(f"{TOO_COMPLEX}; make it simpler", code="grammar_too_complex")
+            raise InvalidRequest(
+                f"{TOO_COMPLEX}; make it simpler", field="grammar", code="grammar_too_complex"
+            )
         if chunk.finish == "error" or chunk.finish == "abort":
             log.error("the engine ended %s with %s: %s", chunk.id, chunk.finish, chunk.error)
             raise EngineFault("the engine failed this request")

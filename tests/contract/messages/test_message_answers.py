@@ -296,7 +296,7 @@ async def test_idle_stream_gets_pings() -> None:
 @pytest.mark.parametrize(
     ("error", "status", "kind"),
     [
-        (InvalidRequest("no", field="x"), 400, "invalid_request_error"),
+        (InvalidRequest("no x", field="x"), 400, "invalid_request_error"),
         (Overloaded("full", retry_after_s=7), 429, "rate_limit_error"),
         (Unavailable("restarting"), 503, "overloaded_error"),
         (EngineFault("died"), 500, "api_error"),

@@ -171,12 +171,12 @@ MODES = [{}, {"background": True}, {"stream": True}, {"stream": True, "backgroun
 async def test_a_request_that_fails_at_once_gets_its_http_status(fields):
     def refused(request):
         kind, code = "invalid_request_error", "context_length_exceeded"
-        yield RunFailed(400, kind, code, "too long", "messages")
+        yield RunFailed(400, kind, code, "too long: `messages`", "messages")
 
     async with answering(refused) as server:
         error = (await create(server, 400, **fields))["error"]
     assert error == {
-        "message": "too long",
+        "message": "too long: `input`",
         "type": "invalid_request_error",
         "param": "input",
         "code": "context_length_exceeded",

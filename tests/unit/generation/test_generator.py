@@ -432,8 +432,9 @@ class TestContext:
 class TestEnds:
     async def test_a_grammar_that_grows_too_complex_is_the_clients_fault(self) -> None:
         engine = ScriptedEngine([RowError(TOO_COMPLEX)])
-        with pytest.raises(InvalidRequest, match="too complex to follow; make it simpler"):
+        with pytest.raises(InvalidRequest, match="too complex to follow; make it simpler") as told:
             await answer_of(engine)
+        assert told.value.field == "grammar"
 
     async def test_closing_early_aborts_every_choice(self) -> None:
         for n in (1, 3):

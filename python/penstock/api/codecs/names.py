@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from penstock.base.errors import InvalidRequest
 from penstock.dialog import RunFailed
 
 
@@ -32,14 +33,19 @@ class FieldNames:
         self._written.setdefault("hosted", written)
 
     def in_failure(self, event: RunFailed) -> RunFailed:
-        """The failure, which names its field as the client wrote it."""
+        """The failure, which names its field as the client wrote it. What is wrong with a request
+        is told with that name, which is all that an envelope without `param` has of it."""
         named = event.field
-        written = self._of(named) if named is not None else None
-        if named is None or written is None:
+        if named is None:
             return event
-        return msgspec.structs.replace(
-            event, field=written, message=_reworded(event.message, named, written)
-        )
+        written = self._of(named)
+        message = event.message if written is None else _reworded(event.message, named, written)
+        place = written or named
+        if event.status == InvalidRequest.status and not _says(message, place):
+            message = f"{place}: {message}"
+        if (place, message) == (named, event.message):
+            return event
+        return msgspec.structs.replace(event, field=place, message=message)
 
     def _of(self, named: str) -> str | None:
         """None where it is not noted."""
@@ -50,6 +56,11 @@ class FieldNames:
         if head not in self._written or head == "messages":
             return self._written.get(head)
         return f"{self._written[head]}[{index}"
+
+
+def _says(message: str, name: str) -> bool:
+    """Whether the name stands in a message, and not as part of another."""
+    return re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", message) is not None
 
 
 def _reworded(message: str, named: str, written: str) -> str:
