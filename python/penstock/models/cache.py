@@ -8,12 +8,15 @@ find the model there.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.base.errors import ModelError
+
+log = logging.getLogger(__name__)
 
 
 def cached_folder(home: Path, name: str) -> Path | None:
@@ -33,7 +36,7 @@ def fetch_into_cache(home: Path, name: str, fetch: Callable[[Path], None]) -> Pa
     final, partial = root / name, root / f"{name}.partial"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _locked(root / f"{name}.lock"):
+        with _locked(root, name):
             if final.is_dir():
                 return final
             partial.mkdir(exist_ok=True)
@@ -70,10 +73,14 @@ def _root(home: Path) -> Path:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path`. The system drops it with the process, however it ends."""
-    with path.open("ab") as file:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+def _locked(root: Path, name: str) -> Iterator[None]:
+    """Hold the lock of a name. The system drops it with the process, however it ends."""
+    with (root / f"{name}.lock").open("ab") as file:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.warning("%s: another process is fetching it; waiting for that", name)
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
         yield
 
 

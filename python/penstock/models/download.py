@@ -60,14 +60,22 @@ def _is_right(path: Path, digest: Digest | None) -> bool:
 
 
 def _fetch(client: httpx.Client, url: str, part: Path, progress: DownloadProgress) -> None:
-    """All that is missing of `part`, in as many requests as it takes."""
-    for attempt in range(ATTEMPTS):
+    """All that is missing of `part`, in as many requests as it takes; given up where ATTEMPTS of
+    them one after another brought no more than there was."""
+    most, vain = _size_of(part), 0
+    while True:
         try:
             _continue(client, url, part, progress)
             return
         except httpx.HTTPError as error:
-            if attempt == ATTEMPTS - 1:
+            size = _size_of(part)
+            most, vain = (size, 0) if size > most else (most, vain + 1)
+            if vain == ATTEMPTS:
                 raise ModelError(f"{_shown(url)}: {_reason(error)}") from None
+
+
+def _size_of(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
 
 
 def publish(part: Path, target: Path) -> None:
@@ -90,7 +98,7 @@ def file_digest(path: Path, digest: Digest) -> str:
 
 def _continue(client: httpx.Client, url: str, part: Path, progress: DownloadProgress) -> None:
     """One request for what is missing of `part`."""
-    done = part.stat().st_size if part.exists() else 0
+    done = _size_of(part)
     # identity: a compressed answer has other offsets
     headers = {"accept-encoding": "identity"} | ({"range": f"bytes={done}-"} if done else {})
     with client.stream("GET", url, headers=headers) as response:

