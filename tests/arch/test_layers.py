@@ -42,6 +42,7 @@ ONLY = {
     "store": {"base", "config", "dialog"},
     "fetch": {"base"},
 }
+ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}
 NO_TORCH = ["base", "config", "dialog", "quant", "models", "adapters", "scheduler", "engine",
             "system", "text", "generation", "store", "fetch", "agent", "llm", "api",
             "cli"]  # fmt: skip
@@ -136,14 +137,44 @@ def test_serving_rooms_import_nothing_heavy(heavy: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def reads_of_environment(source: str) -> list[int]:
+    """Lines that read the environment, whichever way the name came into the file."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(attr=name) if name in ENVIRONMENT:
+                found.append(node.lineno)
+            case ast.ImportFrom(module="os", names=names):
+                found += [node.lineno for alias in names if alias.name in {*ENVIRONMENT, "*"}]
+            case _:
+                pass
+    return found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nos.environ['X']",
+        "import os as o\no.getenv('X')",
+        "from os import environ",
+        "from os import getenv as g",
+        "from os import *",
+    ],
+)
+def test_a_read_of_the_environment_is_seen(source: str) -> None:
+    assert reads_of_environment(source) == [source.count("\n") + 1]
+
+
 def test_only_config_reads_the_environment() -> None:
-    wrong = []
-    for module, path in sources():
-        if room(module) == "config":
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv", "environb"}:
-                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for module, path in sources()
+        if room(module) != "config"
+        for line in reads_of_environment(path.read_text())
+    ]
+    native = [p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".h", ".cc", ".cu", ".cuh"}]
+    assert native
+    wrong += [str(p.relative_to(ROOT)) for p in native if "getenv" in p.read_text()]
     assert not wrong, "\n".join(wrong)
 
 
