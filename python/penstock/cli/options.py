@@ -8,7 +8,8 @@ help shows.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Optional
@@ -31,6 +32,10 @@ from penstock.config.load import load_engine, load_serving
 
 # Shorter than the kinds' own names, which leave the help too little of a narrow terminal.
 METAVARS: Final[dict[Any, str]] = {int: "N", float: "SECONDS", str: "TEXT", list[str]: "TEXT"}
+FLAGS: Final = {
+    option.field: next(flag for flag in option.flags if flag.startswith("--"))
+    for option in (*MODEL_OPTIONS, *SERVE_OPTIONS)
+}
 MODEL_HELP: Final = "A name of `penstock models`, a .gguf file, a model folder or a hub id."
 
 
@@ -46,13 +51,28 @@ class Chosen:
     def serving(self) -> ServingSettings:
         """Defaults, then environment and file, then options. Raises SettingsError."""
         environment = read_environment()
-        return load_serving(
-            self.engine, self.server, self.store, file=self.file, environment=environment
-        )
+        with _named_as_given(self.engine | self.server | self.store):
+            return load_serving(
+                self.engine, self.server, self.store, file=self.file, environment=environment
+            )
 
     def one_engine(self) -> EngineSettings:
         """The same for a command that needs one model and no server."""
-        return load_engine(self.engine, file=self.file)
+        with _named_as_given(self.engine):
+            return load_engine(self.engine, file=self.file)
+
+
+@contextmanager
+def _named_as_given(values: Mapping[str, Any]) -> Iterator[None]:
+    """Errors begin with the field of the settings at fault: for a value that an option gave, with
+    the option."""
+    try:
+        yield
+    except SettingsError as error:
+        field, _, rest = str(error).partition(" ")
+        if field not in FLAGS or values.get(field) is None:
+            raise
+        raise SettingsError(f"{FLAGS[field]} {rest}") from None
 
 
 def with_settings(*, server: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -64,7 +84,7 @@ def with_settings(*, server: bool) -> Callable[[Callable[..., None]], Callable[.
         def wrapper(**given: Any) -> None:
             values = {o.field: _value(o, given) for o in options}
             engine = {o.field: values[o.field] for o in MODEL_OPTIONS}
-            engine["model"] = _one_of(given.pop("model"), given.pop("model_id"), "model")
+            engine["model"] = _one_of(given.pop("model"), given.pop("model_id"), "MODEL")
             chosen = Chosen(engine, file=given.pop("config"))
             if server:
                 chosen.server.update({o.field: values[o.field] for o in SERVER_OPTIONS})
@@ -146,11 +166,11 @@ def _names(option: SettingOption) -> list[str]:
 
 
 def _value(option: SettingOption, given: dict[str, Any]) -> Any:
-    value = None
+    value, flag = None, FLAGS[option.field]
     for name in _names(option):
-        value = _one_of(value, given.pop(name), option.field)
+        value = _one_of(value, given.pop(name), flag)
     if given.pop(_off_name(option), None):
-        value = _one_of(value, False, option.field)
+        value = _one_of(value, False, flag)
     return value
 
 

@@ -216,13 +216,15 @@ def test_networks_that_may_be_fetched_from_are_listed_one_by_one(served, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["serve", "--max-seqs", "0"], "max_seqs must be from 1"),
-        (["serve", "--fetch-allow", "localhost"], "fetch_allow must have"),
+        (["serve", "--max-seqs", "0"], "penstock: --max-seqs must be from 1"),
+        (["run", "--context", "-5"], "penstock: --context must be from 16"),
+        (["serve", "--fetch-allow", "localhost"], "penstock: --fetch-allow must have"),
+        (["serve", "--max-sessions", "0"], "penstock: --max-sessions must be from"),
         (["serve", "no-such-model"], "no-such-model"),
         (["serve", "--config", "/nowhere.toml"], "/nowhere.toml"),
-        (["serve", "--context", "64", "--pa-context-len", "65"], "given twice"),
-        (["serve", "a", "-m", "b"], "given twice"),
-        (["serve", "--speculation", "--no-speculation"], "given twice"),
+        (["serve", "--context", "64", "--pa-context-len", "65"], "--context is given twice"),
+        (["serve", "a", "-m", "b"], "MODEL is given twice"),
+        (["serve", "--speculation", "--no-speculation"], "--speculation is given twice"),
         (["serve", "no-such-model", "--store", "mysql://x/y"], "[store] url must be sqlite"),
         (["serve", "no-such-model", "--store", "sqlite:////proc/no/x"], "[store] cannot be opened"),
         (["serve", "no-such-model", "--blobs", "/proc/nothing"], "[store] cannot be opened"),
@@ -242,6 +244,17 @@ def test_operators_error_is_one_line_and_status_1(monkeypatch, tmp_path, argumen
         cli.main()
     message = str(ended.value.code)
     assert message.startswith("penstock: ") and said in message and "\n" not in message
+
+
+def test_a_wrong_value_of_the_file_is_told_by_its_key(monkeypatch, tmp_path):
+    file = tmp_path / "penstock.toml"
+    file.write_text("[engine]\nmax_seqs = 0\n")
+    monkeypatch.setattr(
+        sys, "argv", ["penstock", "serve", "--context", "64", "--config", str(file)]
+    )
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert str(ended.value.code).startswith("penstock: max_seqs must be from 1")
 
 
 @pytest.mark.parametrize(
