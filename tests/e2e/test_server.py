@@ -103,10 +103,17 @@ def test_too_long_a_prompt_is_refused_with_the_numbers(server: RunningServer) ->
     assert "100000" in answer.json()["error"]["message"].replace(",", "")
 
 
-def test_body_over_the_limit_is_refused(server: RunningServer) -> None:
-    body = b'{"prompt": "' + b"a" * (50 * 1024 * 1024) + b'"}'
-    answer = httpx.post(server.url + "/v1/completions", content=body, timeout=60)
-    assert answer.status_code == 413
+def test_body_of_one_byte_over_the_limit_is_refused(server: RunningServer) -> None:
+    limit = 50 * 1024 * 1024
+    for size, code in (
+        (limit, "context_length_exceeded"),  # it was read
+        (limit + 1, "payload_too_large"),
+    ):
+        body = (b'{"max_tokens": 1, "prompt": "' + b"a" * size)[: size - 2] + b'"}'
+        for content in (body, iter([body[:-1], body[-1:]])):  # with its length told, and in chunks
+            answer = httpx.post(server.url + "/v1/completions", content=content, timeout=60)
+            assert answer.json()["error"]["code"] == code
+            assert answer.status_code == (400 if size == limit else 413)
 
 
 async def test_200_clients_that_vanish_leave_nothing_behind(server: RunningServer) -> None:
