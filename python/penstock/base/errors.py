@@ -16,6 +16,10 @@ An invariant of ours that breaks is an `assert`, never one of these.
 
 from __future__ import annotations
 
+from typing import Final
+
+MAX_MODEL_ERROR_CHARS: Final = 2000
+
 
 class ServiceError(Exception):
     """An error with an answer. `message` is for the client: no stack, no path, no foreign text."""
@@ -84,4 +88,15 @@ class Unavailable(ServiceError):
 
 
 class ModelError(Exception):
-    """A model cannot be loaded. The message names the file and the key or tensor at fault."""
+    """A model cannot be loaded. The message names the file and the key or tensor at fault. What it
+    quotes of the model's files, which anybody may have written, is made harmless for a terminal."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_printable(message))
+
+
+def _printable(text: str) -> str:
+    shown = text[:MAX_MODEL_ERROR_CHARS]
+    if not shown.isprintable():
+        shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)
+    return shown if len(text) <= MAX_MODEL_ERROR_CHARS else f"{shown}..."
