@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 import sys
 from collections.abc import AsyncGenerator, Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.style import Style
 
 from penstock.base.errors import ServiceError
 from penstock.cli.conversation import Conversation, Leave
@@ -24,6 +27,8 @@ from penstock.dialog import (
     TextDelta,
 )
 from penstock.dialog.fold import FailedRun
+
+STEERING: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Loop(Protocol):
@@ -121,6 +126,9 @@ class Chat:
                         pass
 
     def _write(self, text: str, style: str | None) -> None:
-        self._console.print(
-            text, style=style, end="", markup=False, highlight=False, soft_wrap=True
-        )
+        """The text as it is, which printing it is not: tabs and names of emoji would be replaced.
+        What steers a terminal is for programs, and a model is none."""
+        if self._console.is_terminal:
+            text = STEERING.sub("", text)
+        segment = Segment(text, Style.parse(style) if style else None)
+        self._console.print(Segments([segment]), soft_wrap=True)

@@ -42,6 +42,26 @@ def test_answer_is_written_as_it_comes_and_remembered():
     assert agent.requests[1].messages[1] == Message("assistant", (Text("Hello [bold]!"),))
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_an_answer_is_written_as_it_is(terminal):
+    """A Makefile has tabs, a file of settings may have `:key:`, and lines may be long."""
+    said = ["a\tb\n", "\tc ", ":key: [bold]x[/bold] https://x.example ", "y" * 300, "👩\u200d🚀"]
+    chat, _, _, out = chat_over(spoken(*said))
+    chat._console = Console(file=out, force_terminal=terminal, width=40)
+    chat.answer_once("hi")
+    assert out.getvalue() == "".join(said) + "\n"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_an_answer_does_not_steer_the_terminal(terminal):
+    said = "a\x1b[2J\x9b1mb\r\x07\x08c"
+    chat, _, conversation, out = chat_over(spoken(said))
+    chat._console = Console(file=out, force_terminal=terminal)
+    chat.answer_once("hi")
+    assert out.getvalue() == ("a[2J1mbc\n" if terminal else said + "\n")
+    assert conversation.messages[1] == Message("assistant", (Text(said),))
+
+
 def test_interrupt_stops_the_answer_and_keeps_what_was_said():
     def script(request):
         steps = list(spoken("Hel")(request))
