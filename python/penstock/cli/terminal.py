@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from rich.console import Console
 from rich.segment import Segment, Segments
 from rich.style import Style
+from rich.text import Text
 
 from penstock.base.errors import ServiceError
 from penstock.cli.conversation import Conversation, Leave
@@ -61,7 +62,8 @@ class Chat:
 
     def talk(self, model_name: str) -> None:
         """Until /exit or the end of input."""
-        self._console.print(f"[bold]{model_name}[/bold]  /help lists the commands, /exit leaves")
+        hint = "  /help lists the commands, /exit leaves"
+        self._console.print(Text.assemble((model_name, "bold"), hint))
         for line in self._lines():
             try:
                 if line.startswith("/"):

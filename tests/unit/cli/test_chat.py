@@ -101,13 +101,14 @@ def test_failed_answer_is_told_and_the_chat_goes_on(monkeypatch):
 
 
 def test_end_of_input_leaves(monkeypatch):
-    chat, *_ = chat_over(spoken())
+    chat, *_, out = chat_over(spoken())
 
     def end(prompt):
         raise EOFError
 
     monkeypatch.setattr("builtins.input", end)
-    chat.talk("model")
+    chat.talk("a [/b] model :key:")
+    assert out.getvalue().startswith("a [/b] model :key:  /help lists the commands")
 
 
 def test_reasoning_stands_apart_from_the_answer():
