@@ -1,0 +1,58 @@
+"""A peer is measured when it is warm, as we are."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from bench.device.machine import Bench
+from bench.device.peers import _batched
+from bench.device.record import Record
+from penstock.kernels.reference import ReferenceOps
+
+PROMPTS = [[3, 4], [5, 6]]
+
+
+class Peer:
+    """A model of transformers: a batch leaves its manager behind where that is asked for."""
+
+    def __init__(self, lost: int = 0) -> None:
+        self.managers = 0
+        self.found: list[bool] = []
+        self._kept = False
+        self._lost = lost
+
+    def generate_batch(self, prompts: list[list[int]], **options: Any) -> dict[str, Any]:
+        assert prompts == PROMPTS
+        assert not options["continuous_batching_config"].allow_block_sharing
+        self.found.append(self._kept)
+        self.managers += not self._kept
+        self._kept = options.get("persistent_manager", False)
+        answered = prompts[self._lost :]
+        return {
+            str(index): SimpleNamespace(generated_tokens=[1]) for index, _ in enumerate(answered)
+        }
+
+    def destroy_cached_continuous_batching_manager(self) -> None:
+        self._kept = False
+
+
+BENCH = Bench("cpu", torch.float32, ReferenceOps(), rehearsed=True)
+
+
+def test_the_batch_that_is_timed_finds_the_manager_of_one_like_it() -> None:
+    peer = Peer()
+    for _ in range(2):
+        _batched(BENCH, Record("peers", None), peer, None, PROMPTS, 1)
+    assert peer.found == [False, True] * 2
+    assert peer.managers == 2
+
+
+def test_a_batch_that_is_not_answered_whole_is_no_figure() -> None:
+    with pytest.raises(AssertionError, match="1 of 2 were answered"):
+        _batched(BENCH, Record("peers", None), Peer(lost=1), None, PROMPTS, 1)
