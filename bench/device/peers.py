@@ -28,6 +28,8 @@ def measure(bench: Bench, record: Record, name: str) -> None:
     if bench.rehearsed:
         shape, sizes, new, widths = shape.small(), SMALL, 4, (2,)
     record.title(f"{name} through transformers {transformers.__version__}")
+    # its own default, which our ops have changed for this process
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
     folder = Path(tempfile.mkdtemp(prefix="penstock-peer-"))
     try:
         write_checkpoint(shape, folder, bench.device)

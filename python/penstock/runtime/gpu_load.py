@@ -132,6 +132,8 @@ def serving_ops(settings: EngineSettings, device: str, dtype: torch.dtype) -> To
     from penstock.kernels.cuda import CudaOps
     from penstock.kernels.triton import TritonOps
 
+    # torch lets cuBLAS round the parts of a product to bfloat16 before it adds them up
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     dense: Literal["stored", "float8"] = "stored" if settings.quantize is None else "float8"
     if settings.deterministic:
         return TritonOps(device, dtype, products="invariant", dense=dense)
