@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,22 @@ def test_each_signature_compiles_for_each_target(compiled: Compile) -> None:
     records = compiled()
     _check(records)
     assert len(records) > 120
+
+
+@pytest.mark.slow
+def test_no_value_of_an_integer_makes_a_kernel_of_its_own() -> None:
+    """Neither where Triton compiles a kernel when it is first wanted, for which it would look at 1
+    and at multiples of 16: a step would wait for it."""
+    from penstock.kernels.ops import all_ops
+    from penstock.kernels.triton.ahead import proven
+
+    specialised = set()
+    kernels = set()
+    for signature in proven(op for op in all_ops() if "triton" in op.implementations):
+        kernels.add(signature.kernel)
+        parameters = getattr(import_module(signature.module), signature.kernel).params
+        for parameter, written in zip(parameters, signature.types, strict=False):
+            if not written.startswith("*") and not parameter.do_not_specialize:
+                specialised.add((signature.kernel, parameter.name))
+    assert kernels == _written_kernels()
+    assert specialised == set()
