@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
-from generations import generate, requests_over
+from generations import Request, generate, requests_over
 from small_llama import CONTEXT, VOCAB, write_small_llama
 
 from penstock.config import EngineSettings
+from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenRequest
 from penstock.kernels.triton import TritonOps
 from penstock.models.loading import load_model
 from penstock.models.sources import files_at
 from penstock.runtime import start_runtime
-from penstock.runtime.gpu import GpuRuntime
-from penstock.runtime.gpu_graphs import sizes_up_to
+from penstock.runtime.gpu import FREE, GpuRuntime
+from penstock.runtime.gpu_graphs import SIZES, sizes_up_to
 from penstock.runtime.gpu_load import place
 from penstock.runtime.gpu_memory import plan_device_memory
 from penstock.scheduler import Scheduler
@@ -92,6 +94,43 @@ def test_a_replay_gives_the_bits_of_launches(folder: Path, served: GpuRuntime, r
     ]
     launched.close()
     assert answers[0] == answers[1]
+
+
+MANY = msgspec.structs.replace(SETTINGS, max_seqs=SIZES[-1], token_budget=2048)
+# The fewest rows of each size, and the most.
+FILLS = sorted({count for below, size in pairwise((0, *SIZES)) for count in (below + 1, size)})
+DRAWS = (
+    Sampling(temperature=0.0),
+    Sampling(temperature=1.0),
+    Sampling(temperature=0.8, top_k=20, top_p=0.9, min_p=0.02),
+)
+
+
+@pytest.fixture(scope="module")
+def both_ways(folder: Path) -> Iterator[tuple[GpuRuntime, GpuRuntime]]:
+    """Of any number of rows, with graphs and without."""
+    runtimes = start(folder, MANY), start(folder, MANY, graphs=False)
+    yield runtimes
+    for runtime in runtimes:
+        runtime.close()
+
+
+@pytest.mark.parametrize("rows", FILLS)
+def test_a_replay_that_draws_gives_the_bits_of_launches_at_every_size(
+    both_ways: tuple[GpuRuntime, GpuRuntime], rows: int
+) -> None:
+    requests = [
+        Request((row % VOCAB, row % 7, 5), 6, DRAWS[row % len(DRAWS)], seed=row)
+        for row in range(rows)
+    ]
+    sizes = {"max_seqs": MANY.max_seqs, "token_budget": MANY.token_budget}
+    replayed, launched = (
+        generate(runtime, scheduler(runtime.info.cache_blocks, **sizes), requests).answers
+        for runtime in both_ways
+    )
+    assert replayed == launched
+    size = next(size for size in SIZES if size >= rows)
+    assert (size, FREE) in both_ways[0].captured
 
 
 def test_computing_ahead_changes_no_answer(folder: Path) -> None:
