@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 import shutil
 import signal
 import socket
 import sys
+from pathlib import Path
 
 import msgspec
 import uvloop
@@ -29,12 +32,15 @@ from penstock.api.control import (
     line_of,
     to_worker_decoder,
 )
+from penstock.api.metrics_files import reserve
 from penstock.api.process import ApiProcess
 from penstock.api.serving import STOP_SIGNALS, HttpServer
 from penstock.api.tasks import WorkerTask
 from penstock.base.errors import ModelError
 from penstock.base.logs import configure_logging
 from penstock.config import SettingsError, bound_heap
+
+log = logging.getLogger(__name__)
 
 TOLD_BYTES = 64 * 1024 * 1024
 """The longest line: it may tell of very many adapters."""
@@ -59,7 +65,7 @@ async def _serve() -> None:
         signal.signal(number, signal.SIG_IGN)
     lines = asyncio.StreamReader(limit=TOLD_BYTES)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin.buffer)
-    task = msgspec.json.decode(await lines.readline(), type=WorkerTask)
+    task = _with_room_for_metrics(msgspec.json.decode(await lines.readline(), type=WorkerTask))
     settings = task.api.server
     configure_access_log(settings.access_log_format, enabled=not settings.disable_access_log)
     control = PipeControl(_say)
@@ -82,6 +88,20 @@ async def _serve() -> None:
             await api.close()
     if parent.is_gone and task.api.metrics_dir is not None:  # nobody else clears it away
         shutil.rmtree(task.api.metrics_dir, ignore_errors=True)
+
+
+def _with_room_for_metrics(task: WorkerTask) -> WorkerTask:
+    """The task; without metrics where there is no room for them."""
+    folder = task.api.metrics_dir
+    if folder is None or task.api.server.disable_metrics:
+        return task
+    try:
+        reserve(Path(folder), os.getpid())
+    except OSError as error:
+        log.error("this API worker serves without metrics: %s: %s", folder, error.strerror)
+        server = msgspec.structs.replace(task.api.server, disable_metrics=True)
+        return msgspec.structs.replace(task, api=msgspec.structs.replace(task.api, server=server))
+    return task
 
 
 def _beside(reserved: socket.socket) -> socket.socket:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from pathlib import Path
 
 import msgspec
 
@@ -26,6 +27,7 @@ from penstock.api.control import (
     line_of,
     obey,
 )
+from penstock.api.metrics_files import trim
 from penstock.api.tasks import ApiTask, WorkerTask
 from penstock.base.errors import ModelError
 from penstock.config import child_environment
@@ -187,6 +189,7 @@ class WorkerGroup:
         from prometheus_client.multiprocess import mark_process_dead
 
         mark_process_dead(pid, self._metrics_dir)  # type: ignore[no-untyped-call]
+        trim(Path(self._metrics_dir), pid)
 
 
 def _tell(process: asyncio.subprocess.Process, message: ToWorker) -> None:

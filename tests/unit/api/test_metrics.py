@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -17,6 +20,7 @@ from scripted_engine import ScriptedEngine
 
 from penstock.api.latency import MeasuredEngine
 from penstock.api.metrics import ENGINE_COUNTERS, ENGINE_GAUGES, Metrics, TokenHistogram
+from penstock.api.metrics_files import SIZES, reserve, trim
 from penstock.base.errors import Unavailable
 from penstock.config import ServerSettings, child_environment
 from penstock.dialog import (
@@ -221,19 +225,56 @@ metrics.leave(record, 0.5)
 if sys.argv[2] == "expose":
     sys.stdout.write(metrics.expose(None).decode())
 """
+COUNTED = '{method="POST",model="m",path="/x",status="200"}'
+RESERVING = """
+import os, sys
+from pathlib import Path
+from penstock.api.metrics_files import reserve
+reserve(Path(sys.argv[1]), os.getpid())
+"""
+
+
+def exposed(folder, script):
+    """What a process of its own exposes after one request."""
+    environment = child_environment(PROMETHEUS_MULTIPROC_DIR=str(folder))
+    command = [sys.executable, "-c", script, str(folder), "expose"]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def test_files_of_metrics_have_their_blocks_before_they_are_mapped(tmp_path):
+    """A write to a page that a full disk has none for would end the process."""
+    assert f"http_requests_total{COUNTED} 1.0" in exposed(tmp_path, RESERVING + WORKER)
+    for kind, size_bytes in SIZES.items():
+        (file,) = tmp_path.glob(f"{kind}_*.db")
+        (used,) = struct.unpack("i", file.read_bytes()[:4])
+        assert 8 < used < size_bytes == file.stat().st_size
+        assert 512 * file.stat().st_blocks >= size_bytes
+
+
+def test_of_the_files_of_a_dead_process_what_it_used_is_kept(tmp_path):
+    exposed(tmp_path, RESERVING + WORKER)
+    trim(tmp_path, int(next(tmp_path.iterdir()).stem.rpartition("_")[2]))
+    assert all(file.stat().st_size < 8192 for file in tmp_path.iterdir())
+    assert f"http_requests_total{COUNTED} 2.0" in exposed(tmp_path, WORKER)
+
+
+def test_files_of_metrics_that_have_no_room_are_not_there(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space"):
+        reserve(tmp_path, 7)
+    assert not list(tmp_path.iterdir())
 
 
 def test_any_api_process_exposes_the_sum_of_all(tmp_path):
-    environment = child_environment(PROMETHEUS_MULTIPROC_DIR=str(tmp_path))
-    command = [sys.executable, "-c", WORKER, str(tmp_path)]
-    subprocess.run([*command, "quiet"], env=environment, check=True)
-    out = subprocess.run(
-        [*command, "expose"], env=environment, check=True, capture_output=True, text=True
-    ).stdout
+    exposed(tmp_path, WORKER)
+    out = exposed(tmp_path, WORKER)
     lines = dict(line.rsplit(" ", 1) for line in out.splitlines() if not line.startswith("#"))
-    labels = '{method="POST",model="m",path="/x",status="200"}'
-    assert lines[f"http_requests_total{labels}"] == "2.0"
-    assert lines[f"http_request_duration_seconds_sum{labels}"] == "1.0"
+    assert lines[f"http_requests_total{COUNTED}"] == "2.0"
+    assert lines[f"http_request_duration_seconds_sum{COUNTED}"] == "1.0"
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

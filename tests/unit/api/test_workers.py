@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 import uvloop
 from echo_engine import EchoCore, serving_echo
 from http_serving import frames_of
+from small_disks import mounted_disk
 from stores import sqlite_settings
 from tiny_model import write_tiny_model
 
@@ -46,6 +48,12 @@ def engine_socket(tmp_path: Path, core: EchoCore) -> Iterator[str]:
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     return write_tiny_model(tmp_path / "tiny")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with mounted_disk(tmp_path / "small", 8 * 1024 * 1024) as place:
+        yield place
 
 
 class EchoFleet:
@@ -189,6 +197,33 @@ def test_workers_are_told_to_stop_while_another_one_is_dead(model, engine_socket
             assert group._processes[1].returncode == 0
 
     uvloop.run(run())  # as the server does: it raises where asyncio only warns
+
+
+async def test_workers_serve_where_the_disk_of_the_metrics_is_full(
+    model, engine_socket, monkeypatch, small_disk
+):
+    """Also those that are started then."""
+    monkeypatch.setenv("TMPDIR", str(small_disk))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    async with two_workers(model, engine_socket) as (url, group, _):
+        fill(small_disk)
+        assert await ask(url, "mapped already") == "mapped already"
+        for process in list(group._processes.values()):
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
+        await until_answered(url)
+        pids = [process.pid for process in group._processes.values()]
+        for number in range(8):
+            assert await ask(url, f"text {number}") == f"text {number}"
+        assert [process.pid for process in group._processes.values()] == pids
+        group.stop()
+        await group.wait_stopped()
+
+
+def fill(folder: Path) -> None:
+    with contextlib.suppress(OSError), (folder / "filler").open("wb", buffering=0) as file:
+        while file.write(b"0" * 4096):
+            pass
 
 
 async def refused_by_the_system(*_, **__):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from small_disks import mounted_disk
 from stores import MovableClock, opened, sqlite_settings
 
 from penstock.base.errors import ServiceError
@@ -109,14 +110,8 @@ async def test_body_whose_row_a_kill_prevented_is_swept(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    options = ["-t", "tmpfs", "-o", f"size={TMPFS_BYTES}", "tmpfs", str(place)]
-    mounted = subprocess.run(["mount", *options], capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"needs the right to mount a tmpfs: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with mounted_disk(tmp_path / "small", TMPFS_BYTES) as place:
+        yield place
 
 
 async def test_full_disk_refuses_what_it_cannot_keep_and_loses_nothing(small_disk: Path) -> None:
