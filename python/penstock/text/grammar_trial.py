@@ -142,11 +142,15 @@ class _Child:
             start_new_session=True,  # Ctrl-C is for the parent
             bufsize=0,
         )
+        self._taught = taught
+        self._is_taught = False
         self._answered = False
-        self._send(frame(taught))
 
     def error_of(self, grammar: str, timeout_s: float) -> str | None:
         """Raises TrialFailed, _Killed."""
+        if not self._is_taught:
+            self._send(frame(self._taught))
+            self._is_taught = True
         self._send(frame(grammar))
         start_s = 0 if self._answered else START_TIMEOUT_S
         time_left = _TimeLeft(self._process.pid, timeout_s, start_s)

@@ -420,6 +420,30 @@ def test_a_compiler_that_is_closed_ends_the_child_that_is_busy(
         compiler.compile(Constraint("regex", "b"))
 
 
+def test_a_compiler_that_is_closed_ends_a_child_that_does_not_listen(
+    own_compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vocabulary is more than a pipe takes."""
+    asked = threading.Event()
+
+    def full(child: Any, data: bytes) -> None:
+        asked.set()
+        child._process.wait()
+        raise grammar_trial._Killed
+
+    def compile() -> None:
+        with pytest.raises(InvalidRequest, match="closed"):
+            own_compiler.compile(Constraint("regex", "a"))
+
+    monkeypatch.setattr(grammar_trial._Child, "_send", full)
+    thread = threading.Thread(target=compile, daemon=True)
+    thread.start()
+    asked.wait()
+    own_compiler.close()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 def test_a_forgotten_compiler_ends_its_child(monkeypatch: pytest.MonkeyPatch) -> None:
     processes: list[subprocess.Popen[bytes]] = []
     kill = grammar_trial._Child.kill
