@@ -7,6 +7,7 @@ import logging
 from penstock.config import EngineSettings
 from penstock.engine.core import EngineCore
 from penstock.engine.embedding_core import EmbeddingCore
+from penstock.engine.packing_bar import PackingBar
 from penstock.engine.protocol import Core
 from penstock.models.loading import is_embedding_model
 from penstock.runtime.load import find_files, start_embedding, start_runtime
@@ -18,10 +19,13 @@ def load_core(settings: EngineSettings, limit_bytes: int | None = None) -> Core:
     """Load the model that `settings` names, within `limit_bytes` if given. Raises ModelError."""
     files, available = find_files(settings, limit_bytes=limit_bytes)
     core: Core
-    if is_embedding_model(files):
-        core = EmbeddingCore.over(start_embedding(files, settings, available), settings)
-    else:
-        core = EngineCore.over(start_runtime(files, settings, available), settings)
+    with PackingBar() as bar:
+        if is_embedding_model(files):
+            embedding = start_embedding(files, settings, available, bar.update)
+            core = EmbeddingCore.over(embedding, settings)
+        else:
+            runtime = start_runtime(files, settings, available, bar.update)
+            core = EngineCore.over(runtime, settings)
     asked, served = settings.context_tokens, core.info.context_tokens
     if asked is not None and served < asked:
         log.warning("a context of %d tokens was asked for; the model has %d", asked, served)
