@@ -26,11 +26,9 @@ def gauge(server: RunningServer, name: str) -> float:
 
 
 async def until_idle(server: RunningServer) -> None:
-    async with asyncio.timeout(30):
-        while gauge(server, "service_sequences_running") or gauge(
-            server, "service_sequences_waiting"
-        ):
-            await asyncio.sleep(0.02)
+    """The test's own timeout says that something was left behind."""
+    while gauge(server, "service_sequences_running") or gauge(server, "service_sequences_waiting"):
+        await asyncio.sleep(0.02)
 
 
 def test_chat_answers_with_text_and_usage(client: openai.OpenAI) -> None:
