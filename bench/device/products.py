@@ -45,11 +45,13 @@ def measure(bench: Bench, record: Record, folder: Path | None) -> None:
         "-float8": (_Kind(either, 1, packed_float8, _float8_calls), layers),
         "-float8-experts": (_Kind(either, 1, _packed_stack, _expert_calls, EXPERTS), inner),
     }
-    tables = {}
+    tables: dict[str, Table] = {name: {} for name in kinds}
     for name, (kind, sizes) in kinds.items():
-        tables[name] = _measured(bench, record, name, kind, sorted(sizes), counts, limits)
-    if folder is not None:
-        write_tables(folder / "linear.json", _capability(bench), tables)
+        for rows, width in sorted(sizes):
+            found = _measured(bench, record, name, kind, (rows, width), counts, limits)
+            tables[name][f"{rows}x{width}"] = found
+            if folder is not None:  # each time: what is cut off later keeps what was measured
+                write_tables(folder / "linear.json", _capability(bench), tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +71,26 @@ def _measured(
     record: Record,
     name: str,
     kind: _Kind,
-    sizes: list[tuple[int, int]],
+    size: tuple[int, int],
     counts: tuple[int, ...],
     limits: Ceilings,
-) -> Table:
-    """For each size the bounds of the kernels that are fastest."""
-    table: Table = {}
-    for rows, width in sizes:
-        packed = kind.pack(bench, rows, width)
-        record.title(f"{rows}x{width}{name}")
-        best = []
-        for tokens in counts:
-            x = torch.randn(tokens, width, dtype=bench.dtype, device=bench.device)
-            calls = kind.calls(bench, x, packed)
-            times = {kernel: bench.seconds(call) for kernel, call in calls.items()}
-            size = kind.matrices * rows * width
-            floor = limits.floor_s(kind.item_bytes * size, 2 * tokens * size)
-            least = min(times.keys() & set(kind.kernels), key=times.__getitem__)
-            best.append((tokens, least))
-            us = {f"{kernel}_us": taken * 1e6 for kernel, taken in times.items()}
-            of_floor = floor / times[least]
-            record.line(f"{tokens} tokens", **us, best=least, of_floor=of_floor)
-        table[f"{rows}x{width}"] = bounds(best, kind.kernels[1])
-    return table
+) -> list[tuple[int, str]]:
+    """The bounds of the kernels that are fastest."""
+    rows, width = size
+    packed = kind.pack(bench, rows, width)
+    record.title(f"{rows}x{width}{name}")
+    best = []
+    for tokens in counts:
+        x = torch.randn(tokens, width, dtype=bench.dtype, device=bench.device)
+        calls = kind.calls(bench, x, packed)
+        times = {kernel: bench.seconds(call) for kernel, call in calls.items()}
+        weights = kind.matrices * rows * width
+        floor = limits.floor_s(kind.item_bytes * weights, 2 * tokens * weights)
+        least = min(times.keys() & set(kind.kernels), key=times.__getitem__)
+        best.append((tokens, least))
+        us = {f"{kernel}_us": taken * 1e6 for kernel, taken in times.items()}
+        record.line(f"{tokens} tokens", **us, best=least, of_floor=floor / times[least])
+    return bounds(best, kind.kernels[1])
 
 
 def write_tables(path: Path, capability: int, tables: dict[str, Table]) -> None:

@@ -5,7 +5,7 @@
 #   bench/device/run.sh [--rehearse] [SECTION ...]        without sections: the first call's
 #
 #   build       the Python module and, where csrc/cuda is, the CUDA library, for this machine (3 min)
-#   tests       pytest -m gpu (4 min)
+#   tests       pytest -m gpu (4 min); a failure is kept as it happens
 #   limits      copy bandwidth and the rate of a bfloat16 product: the floors of everything else
 #   ops         each op of a decode step beside its floor (3 min); ops-triton: without the library
 #   products    which kernel makes each product fastest; writes linear.json (3 min)
@@ -134,11 +134,13 @@ for section in "${SECTIONS[@]}"; do
       fi
       ;;
     tests)
-      # Most of the time kernels are compiled: by several processes, where that can be.
+      # Most of the time kernels are compiled: by several processes, where that can be, each of
+      # which has neighbouring tests, and so the same kernels.
       WORKERS=()
-      "$PYTHON" -c 'import xdist' 2>/dev/null && WORKERS=(-n 8)
+      "$PYTHON" -c 'import xdist' 2>/dev/null && WORKERS=(-n 8 --dist worksteal)
       # Verdicts on kernels that were tried by several at once are not kept.
-      run tests 300 env PENSTOCK_HOME="$(mktemp -d)" "$PYTHON" -m pytest -q -m gpu "${WORKERS[@]}" -p no:cacheprovider -o addopts="" \
+      run tests 300 env PENSTOCK_HOME="$(mktemp -d)" "$PYTHON" -m pytest -q -m gpu "${WORKERS[@]}" \
+        -p no:cacheprovider -p bench.device.outcomes --outcomes "$OUT" -o addopts="" --tb=short \
         --strict-markers --timeout=240 --continue-on-collection-errors tests/*/test_gpu_*.py
       ;;
     limits) bench limits 240 ;; # the library's kernels are tried first

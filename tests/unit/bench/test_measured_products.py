@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
+from bench.device import products
+from bench.device.machine import Bench
 from bench.device.products import bounds, write_tables
+from bench.device.record import Record
+from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.triton.linear_choice import choose, choose_by, choose_float8, read_table
 
 
@@ -59,3 +65,17 @@ def test_8_bit_tensor_cores_serve_many_rows_of_whole_groups_where_there_are_any(
     assert chosen(90, 200) == chosen(80, 256) == ["widen"] * 3
     assert chosen(90, 256, True) == ["float8"] * 3
     assert chosen(80, 256, True) == chosen(90, 200, True) == ["widen"] * 3
+
+
+def test_what_was_measured_before_a_cut_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(products, "_float8_calls", cut_off)
+    bench = Bench("cpu", torch.float32, ReferenceOps(), rehearsed=True)
+    with pytest.raises(KeyboardInterrupt):
+        products.measure(bench, Record("products", None), tmp_path)
+    table = json.loads((tmp_path / "linear.json").read_text())
+    assert len(table["0"]) == 5 and not table["0-float8"]
