@@ -17,6 +17,7 @@ import threading
 import time
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from tempfile import TemporaryFile
 from typing import IO
 
 import torch
@@ -116,13 +117,17 @@ def _answers(
     command = [sys.executable, "-m", "penstock.kernels.cuda.judge", str(library), device]
     command += [",".join(names), ",".join(without)]
     answers: dict[str, str] = {}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as judge:
+    with (
+        TemporaryFile() as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as judge,
+    ):
         assert judge.stdout is not None
         said: SimpleQueue[str | None] = SimpleQueue()
         threading.Thread(target=_pass_on, args=(judge.stdout, said), daemon=True).start()
         try:
             if not _has_started(said):
-                raise _NotStarted(f"the process for it ended with {judge.wait()}")
+                code = judge.wait()
+                raise _NotStarted(f"the process for it ended with {code}{_last_words(errors)}")
             while (line := said.get(timeout=TIMEOUT_S)) is not None:
                 name, _, complaint = line.partition(" ")
                 if name in names:
@@ -132,7 +137,17 @@ def _answers(
             return answers, f"it did not end within {TIMEOUT_S:.0f} s"
         finally:
             judge.kill()
-    return answers, "" if code == LOST else f"the process that tried it ended with {code}"
+        if code == LOST:
+            return answers, ""
+        return answers, f"the process that tried it ended with {code}{_last_words(errors)}"
+
+
+def _last_words(errors: IO[bytes]) -> str:
+    """The last line of what a process that has ended wrote there, after ": "; "" where it wrote
+    nothing."""
+    errors.seek(0)
+    written = errors.read().decode(errors="replace").strip()
+    return f": {written.splitlines()[-1]}" if written else ""
 
 
 def _has_started(said: SimpleQueue[str | None]) -> bool:

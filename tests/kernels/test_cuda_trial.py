@@ -118,6 +118,21 @@ def test_each_kernel_has_a_deadline_of_its_own(
     assert list((tmp_path / "kept").glob("*.json"))
 
 
+def test_what_a_process_said_before_it_ended_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = tmp_path / "judge"
+    judge.write_text("#!/bin/sh\necho started\necho 'Traceback\nKeyError: 1' >&2\nexit 4\n")
+    judge.chmod(0o700)
+    library = tmp_path / "library.so"
+    library.write_bytes(b"")
+    monkeypatch.setattr(trial.sys, "executable", str(judge))
+    monkeypatch.setattr(trial, "KERNELS", ("rms_norm",))
+    assert trial.declined(library, "cpu") == {
+        "rms_norm": "the process that tried it ended with 4: KeyError: 1"
+    }
+
+
 def test_no_kernel_is_blamed_for_a_process_that_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,5 +230,6 @@ def test_a_library_that_cannot_be_tried_is_declined_for_now(
     library = tmp_path / "library.so"
     library.write_bytes(b"no library")
     verdict = trial.declined(library, "cpu", tmp_path)
-    assert list(verdict) == ["rms_norm"] and "ended with" in verdict["rms_norm"]
+    assert list(verdict) == ["rms_norm"]
+    assert "ended with 1: the CUDA library cannot be loaded" in verdict["rms_norm"]
     assert not list(tmp_path.glob("*.json"))
