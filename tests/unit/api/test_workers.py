@@ -15,6 +15,7 @@ import httpx
 import pytest
 import uvloop
 from echo_engine import EchoCore, serving_echo
+from held_processes import hold
 from http_serving import frames_of
 from small_disks import mounted_disk
 from stores import sqlite_settings
@@ -180,7 +181,7 @@ async def test_worker_that_does_not_react_is_killed_when_all_are_to_stop(
 ):
     monkeypatch.setattr(workers, "STOP_TIMEOUT_S", 0.5)
     async with two_workers(model, engine_socket) as (_, group, _):
-        group._processes[0].send_signal(signal.SIGSTOP)
+        hold(group._processes[0].pid)
         group.stop()
         group.stop()
         await asyncio.wait_for(group.wait_stopped(), 60)

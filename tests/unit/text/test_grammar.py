@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from held_processes import hold
 from tiny_text import tiny_tokenizer
 
 from penstock.base.errors import InvalidRequest, Unavailable
@@ -321,7 +322,7 @@ def test_a_child_that_is_killed_while_it_tries_refuses_no_grammar(
     own_compiler: GrammarCompiler, children: list[subprocess.Popen[bytes]]
 ) -> None:
     own_compiler.compile(Constraint("regex", "a"))
-    children[0].send_signal(signal.SIGSTOP)
+    hold(children[0].pid)
     thread = threading.Thread(target=own_compiler.compile, args=(Constraint("regex", "b"),))
     thread.start()
     while len(children) < 2:
@@ -335,7 +336,7 @@ def test_a_compiler_that_is_closed_ends_all_of_its_children(
     own_compiler: GrammarCompiler, children: list[subprocess.Popen[bytes]]
 ) -> None:
     own_compiler.compile(Constraint("regex", "a"))
-    children[0].send_signal(signal.SIGSTOP)
+    hold(children[0].pid)
     thread = threading.Thread(target=own_compiler.compile, args=(Constraint("regex", "b"),))
     thread.start()
     while len(children) < 2:
@@ -378,7 +379,7 @@ def test_a_grammar_that_a_child_was_kept_from_is_not_refused_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own_compiler.compile(Constraint("regex", "a"))
-    children[0].send_signal(signal.SIGSTOP)
+    hold(children[0].pid)
     with monkeypatch.context() as short:
         short.setattr(grammar_trial, "COMPILE_TIMEOUT_S", 0.1)
         with pytest.raises(Unavailable, match="regular expression could not be compiled in time"):
