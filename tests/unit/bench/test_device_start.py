@@ -1,0 +1,49 @@
+"""A start on a device is measured as it is without what was measured before it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bench.device import engine
+from bench.device.machine import Bench
+from bench.device.record import Record
+from bench.device.shapes import SHAPES
+from penstock.kernels.reference import ReferenceOps
+
+
+class Started(Exception):
+    """The plan of the memory would be made now."""
+
+
+class Stages(nullcontext[None]):
+    def reached(self) -> None:
+        """Nothing is there yet."""
+
+
+def test_what_measuring_took_of_the_device_is_given_back_before_a_start_plans(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+
+    def note(what: str) -> Any:
+        return lambda *arguments: done.append(what)
+
+    def start(bench: Bench, folder: Path, *others: Any, **changes: Any) -> None:
+        raise Started
+
+    monkeypatch.setattr(engine, "write_checkpoint", note("drawn on the device"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", note("given back"))
+    monkeypatch.setattr(engine, "MemoryStages", lambda device: Stages())
+    monkeypatch.setattr(engine, "start", start)
+    bench = Bench("cuda:0", torch.bfloat16, ReferenceOps(), rehearsed=False)
+    with (
+        pytest.raises(Started),
+        engine.opened(bench, Record("m", None), SHAPES["qwen3-0.6b"], engine.SMALL),
+    ):
+        pytest.fail("nothing was started")
+    assert done == ["drawn on the device", "given back"]
