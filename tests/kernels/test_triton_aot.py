@@ -55,8 +55,10 @@ def _check(records: list[dict[str, Any]]) -> None:
     for record in records:
         assert record["cubin_bytes"] > 0
         assert record["ptx_target"].rstrip(",") == record["target"]
-        # What a block may have on an A100; kernels are meant for both.
-        assert record["shared_bytes"] <= 163 * 1024
+        # What a block may have on an A100; kernels are meant for both. What is compiled for sm_80
+        # serves 8.6 and 8.9 too, whose blocks have less.
+        most_kib = 99 if record["target"] == "sm_80" else 163
+        assert record["shared_bytes"] <= most_kib * 1024
 
 
 def test_each_kernel_compiles_for_each_target(compiled: Compile) -> None:
