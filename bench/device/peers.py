@@ -60,9 +60,11 @@ def _batched(
     captured, its cache is allocated. It has no prefix of theirs to find."""
     from transformers import ContinuousBatchingConfig
 
+    # its own choice is a share of all memory, which a rehearsal leaves to others
+    sizes = {"num_blocks": 16, "max_batch_tokens": 256} if bench.rehearsed else {}
     options = {
         "generation_config": settings,
-        "continuous_batching_config": ContinuousBatchingConfig(allow_block_sharing=False),
+        "continuous_batching_config": ContinuousBatchingConfig(allow_block_sharing=False, **sizes),
         "persistent_manager": True,
     }
     try:

@@ -29,7 +29,9 @@ class Peer:
 
     def generate_batch(self, prompts: list[list[int]], **options: Any) -> dict[str, Any]:
         assert prompts == PROMPTS
-        assert not options["continuous_batching_config"].allow_block_sharing
+        asked = options["continuous_batching_config"]
+        assert not asked.allow_block_sharing
+        assert asked.num_blocks == 16, "a rehearsal takes no share of the memory"
         self.found.append(self._kept)
         self.managers += not self._kept
         self._kept = options.get("persistent_manager", False)
