@@ -440,7 +440,7 @@ async def test_target_that_is_no_url_is_refused_also_behind_a_good_one(target: b
             if before:
                 assert b"200" in await reader.readuntil(b"\r\n")
             writer.write(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % target)
-            assert b"HTTP/1.1 4" in await reader.read()
+            await reader.readuntil(b"HTTP/1.1 4")
             writer.close()
 
 
