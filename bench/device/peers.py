@@ -61,7 +61,7 @@ def _batched(
     from transformers import ContinuousBatchingConfig
 
     # its own choice is a share of all memory, which a rehearsal leaves to others
-    sizes = {"num_blocks": 16, "max_batch_tokens": 256} if bench.rehearsed else {}
+    sizes: dict[str, Any] = {"num_blocks": 16, "max_batch_tokens": 256} if bench.rehearsed else {}
     options = {
         "generation_config": settings,
         "continuous_batching_config": ContinuousBatchingConfig(allow_block_sharing=False, **sizes),
