@@ -104,15 +104,20 @@ for name in sys.argv[5].split(","):
 """
 
 
+def tried_by(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+    """A library, which an executable script is to judge."""
+    judge, library = folder / "judge", folder / "library.so"
+    judge.write_text(script)
+    judge.chmod(0o700)
+    library.write_bytes(b"")
+    monkeypatch.setattr(trial.sys, "executable", str(judge))
+    return library
+
+
 def test_each_kernel_has_a_deadline_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge = tmp_path / "judge"
-    judge.write_text(_SLOW_JUDGE.format(python=sys.executable))
-    judge.chmod(0o700)
-    library = tmp_path / "library.so"
-    library.write_bytes(b"")
-    monkeypatch.setattr(trial.sys, "executable", str(judge))
+    library = tried_by(tmp_path, monkeypatch, _SLOW_JUDGE.format(python=sys.executable))
     monkeypatch.setattr(trial, "TIMEOUT_S", 2.0)
     assert trial.declined(library, "cpu", tmp_path / "kept") == {}
     assert list((tmp_path / "kept").glob("*.json"))
@@ -121,12 +126,11 @@ def test_each_kernel_has_a_deadline_of_its_own(
 def test_what_a_process_said_before_it_ended_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge = tmp_path / "judge"
-    judge.write_text("#!/bin/sh\necho started\necho 'Traceback\nKeyError: 1' >&2\nexit 4\n")
-    judge.chmod(0o700)
-    library = tmp_path / "library.so"
-    library.write_bytes(b"")
-    monkeypatch.setattr(trial.sys, "executable", str(judge))
+    library = tried_by(
+        tmp_path,
+        monkeypatch,
+        "#!/bin/sh\necho started\necho 'Traceback\nKeyError: 1' >&2\nexit 4\n",
+    )
     monkeypatch.setattr(trial, "KERNELS", ("rms_norm",))
     assert trial.declined(library, "cpu") == {
         "rms_norm": "the process that tried it ended with 4: KeyError: 1"
@@ -136,12 +140,7 @@ def test_what_a_process_said_before_it_ended_is_told(
 def test_no_kernel_is_blamed_for_a_process_that_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge = tmp_path / "judge"
-    judge.write_text("#!/bin/sh\nexec sleep 60\n")
-    judge.chmod(0o700)
-    library = tmp_path / "library.so"
-    library.write_bytes(b"")
-    monkeypatch.setattr(trial.sys, "executable", str(judge))
+    library = tried_by(tmp_path, monkeypatch, "#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(trial, "START_TIMEOUT_S", 0.2)
     verdict = trial.declined(library, "cpu", tmp_path / "kept")
     assert list(verdict) == list(trial.KERNELS)

@@ -309,6 +309,17 @@ def own_compiler() -> Iterator[GrammarCompiler]:
     made.close()
 
 
+def held_up(compiler: GrammarCompiler, children: list[subprocess.Popen[bytes]]) -> threading.Thread:
+    """Compiles "b", in the first child, which is held."""
+    compiler.compile(Constraint("regex", "a"))
+    hold(children[0].pid)
+    thread = threading.Thread(target=compiler.compile, args=(Constraint("regex", "b"),))
+    thread.start()
+    while len(children) < 2:
+        time.sleep(0.01)
+    return thread
+
+
 def test_a_child_that_was_killed_refuses_no_grammar(
     own_compiler: GrammarCompiler, children: list[subprocess.Popen[bytes]]
 ) -> None:
@@ -321,12 +332,7 @@ def test_a_child_that_was_killed_refuses_no_grammar(
 def test_a_child_that_is_killed_while_it_tries_refuses_no_grammar(
     own_compiler: GrammarCompiler, children: list[subprocess.Popen[bytes]]
 ) -> None:
-    own_compiler.compile(Constraint("regex", "a"))
-    hold(children[0].pid)
-    thread = threading.Thread(target=own_compiler.compile, args=(Constraint("regex", "b"),))
-    thread.start()
-    while len(children) < 2:
-        time.sleep(0.01)
+    thread = held_up(own_compiler, children)
     children[0].send_signal(signal.SIGKILL)
     thread.join()
     assert own_compiler.known(Constraint("regex", "b"))
@@ -335,12 +341,7 @@ def test_a_child_that_is_killed_while_it_tries_refuses_no_grammar(
 def test_a_compiler_that_is_closed_ends_all_of_its_children(
     own_compiler: GrammarCompiler, children: list[subprocess.Popen[bytes]]
 ) -> None:
-    own_compiler.compile(Constraint("regex", "a"))
-    hold(children[0].pid)
-    thread = threading.Thread(target=own_compiler.compile, args=(Constraint("regex", "b"),))
-    thread.start()
-    while len(children) < 2:
-        time.sleep(0.01)
+    thread = held_up(own_compiler, children)
     own_compiler.compile(Constraint("regex", "c"))  # the first one is busy
     children[0].send_signal(signal.SIGCONT)
     thread.join()
