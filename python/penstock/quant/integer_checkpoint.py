@@ -115,12 +115,14 @@ class IntegerCheckpoint:
     def widened_bytes(self) -> int:
         """What the matrices may take beyond the files on a CPU, where the scales of coarse groups
         are repeated."""
-        taken = 0.0
+        row_bytes: dict[tuple[str, int], int] = {}  # of matrices that are stored alike
+        taken = 0
         for stored in self._stored.values():
-            pattern = in_groups(self._pattern(stored), ACTIVATION_GROUP)
-            each = size_bytes(pattern) / math.prod(pattern.shape)
-            taken += each * math.prod(stored.shape) - stored.size_bytes
-        return max(math.ceil(taken), 0)
+            alike = self._type_name(stored), stored.size.columns
+            if alike not in row_bytes:
+                row_bytes[alike] = size_bytes(in_groups(self._pattern(stored), ACTIVATION_GROUP))
+            taken += row_bytes[alike] * math.prod(stored.shape[:-1]) - stored.size_bytes
+        return max(taken, 0)
 
     def _has_integers(self, info: TensorInfo) -> bool:
         """Of a tensor with the name of quants. A `weight` may be one of floats."""
