@@ -14,7 +14,8 @@ struct Words {
 PENSTOCK_INLINE Words load_words(const uint8_t* p) {
     return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
 }
-PENSTOCK_INLINE Words broadcast_word(const int8_t* p) {
+template <class Value> // int8_t or int16_t
+PENSTOCK_INLINE Words broadcast_word(const Value* p) {
     int32_t word;
     std::memcpy(&word, p, 4);
     return {_mm256_set1_epi32(word)};

@@ -209,7 +209,7 @@ void multiply_blocks(const AffineOperands& operands, const LinearTask& task, int
 template <Encoding kEncoding, int kGroup, Minima kMinima>
 void multiply_task(const AffineOperands& operands, const LinearTask& task, Workspace& workspace) {
     if constexpr (kUnpacks) {
-        if (unpacking_pays<kGroup>(task.row_end - task.row_begin))
+        if (unpacking_pays<kUnpackedBits<kEncoding>, kGroup>(task.row_end - task.row_begin))
             return multiply_unpacked<kEncoding, kGroup>(operands, task, workspace);
     }
     int64_t row = task.row_begin;
@@ -275,7 +275,7 @@ inline void linear_affine_run(const Arguments& arguments, int, int64_t index,
 
 PENSTOCK_INLINE size_t affine_workspace_bytes(const LinearPanels& linear) {
     return kTiles     ? affine_tiles_workspace_bytes(linear)
-           : kUnpacks ? unpacked_workspace_bytes()
+           : kUnpacks ? unpacked_workspace_bytes(linear)
                       : 0;
 }
 

@@ -27,12 +27,14 @@ constexpr int64_t kMostUnits =
 
 // Whether so many rows repay the unpacking. Intel's processors unpack on the ports that multiply.
 // AMD's do it on others: there it pays only where panels share few rows otherwise. With AVX2 it
-// takes twice the instructions.
-template <int kGroup>
+// takes twice the instructions, and more than 4 bits have faster products after it.
+template <int kBits, int kGroup>
 PENSTOCK_INLINE bool unpacking_pays(int64_t rows) {
     if (kBf16Pairs && processor() != Processor::other)
         return kGroup < kUnit && rows >= 32;
-    return rows >= (kPanelVectors > 1 && kGroup == kUnit ? 32 : 16);
+    if (kPanelVectors > 1 && !kDotsAlike)
+        return rows >= (kBits > 4 ? 12 : kGroup < kUnit ? 16 : 32);
+    return rows >= 16;
 }
 
 // What a task has of its own.
@@ -42,11 +44,53 @@ struct UnpackedBuffers {
     UnpackedUnit<kBits, kGroup> panel[kPanelsBeside][kMostUnits<kBits, kGroup>];
 };
 
-constexpr size_t unpacked_workspace_bytes() {
-    return kRowBlock * kPanelsBeside * kPanelRows * sizeof(float) + kUnpackedBytes;
+constexpr size_t kUnpackedBuffersBytes =
+    kRowBlock * kPanelsBeside * kPanelRows * sizeof(float) + kUnpackedBytes;
+static_assert(sizeof(UnpackedBuffers<4, kUnit>) <= kUnpackedBuffersBytes);
+static_assert(sizeof(UnpackedBuffers<8, kUnit / 2>) <= kUnpackedBuffersBytes);
+
+// Those, then rows that are not read as they are.
+PENSTOCK_INLINE size_t unpacked_workspace_bytes(const LinearPanels& linear) {
+    bool reads_rows = true;
+    for (int32_t i = 0; i < linear.num_parts; ++i) {
+        const Encoding encoding = linear.parts[i].encoding;
+        if (is_affine(encoding) && quant_bits(encoding) == 8)
+            reads_rows = kReadsRows<8>;
+    }
+    const auto units = static_cast<size_t>(linear.depth / kUnit);
+    return kUnpackedBuffersBytes + (reads_rows ? 0 : kRowBlock * units * sizeof(UnpackedRow<8>));
 }
-static_assert(sizeof(UnpackedBuffers<4, kUnit>) <= unpacked_workspace_bytes());
-static_assert(sizeof(UnpackedBuffers<8, kUnit / 2>) <= unpacked_workspace_bytes());
+
+// The rows of a task as its products read them.
+template <int kBits>
+struct UnpackedRows {
+    const uint8_t* first;
+    int64_t stride; // bytes
+
+    const UnpackedRow<kBits>* row(int64_t index) const {
+        return reinterpret_cast<const UnpackedRow<kBits>*>(first + index * stride);
+    }
+};
+
+// Those of a task, widened where products do not read them as they are.
+template <int kBits>
+PENSTOCK_INLINE UnpackedRows<kBits> rows_of(const AffineOperands& operands, const LinearTask& task,
+                                            UnpackedRow<kBits>* wide) {
+    const uint8_t* first = operands.x + task.row_begin * operands.x_stride;
+    if constexpr (kReadsRows<kBits>) {
+        return {first, operands.x_stride};
+    } else {
+        const int64_t rows = task.row_end - task.row_begin, units = operands.linear->depth / kUnit;
+        for (int64_t m = 0; m < rows; ++m) {
+            const auto* from =
+                reinterpret_cast<const QuantizedUnit*>(first + m * operands.x_stride);
+            for (int64_t unit = 0; unit < units; ++unit)
+                wide[m * units + unit] = UnpackedDot<kBits>::read_row(from[unit]);
+        }
+        return {reinterpret_cast<const uint8_t*>(wide),
+                units * static_cast<int64_t>(sizeof(UnpackedRow<kBits>))};
+    }
+}
 
 // Panels beside each other, unpacked.
 template <int kBits, int kGroup>
@@ -56,22 +100,25 @@ using UnpackedPanels = const UnpackedUnit<kBits, kGroup>* const[kPanelsBeside];
 // kVectors - 1 of the panels that lie beside each other.
 template <int kBits, int kGroup, bool kZero, int group, int first, int kVectors, int kRows>
 PENSTOCK_INLINE void unpacked_dots(const UnpackedPanels<kBits, kGroup>& panel, int64_t unit,
-                                   int32_t zero, const QuantizedUnit* const (&in)[kRows],
+                                   int32_t zero, const UnpackedRow<kBits>* const (&in)[kRows],
                                    I32 (&dot)[kRows][kVectors]) {
-    using D = Dot<kBits>;
-    constexpr int kSteps = kGroup / 4;
+    using D = UnpackedDot<kBits>;
+    constexpr int kWords = D::kStepWords, kSteps = kGroup / (kWords * D::kWordValues);
     constexpr bool kBeginsWithZero = kZero && kDotsAlike; // where sums are those of the dots
     typename D::Sum sum[kRows][kVectors];
     unrolled<kSteps>([&](auto s) {
-        constexpr int step = decltype(s)::value, word = group * kSteps + step;
-        typename D::Weight weight[kVectors];
-        unrolled<kVectors>([&](auto p) {
-            constexpr int v = first + decltype(p)::value;
-            weight[p.value] = panel[v / kPanelVectors][unit].quants[word][v % kPanelVectors];
+        constexpr int step = decltype(s)::value, word = (group * kSteps + step) * kWords;
+        Words weight[kVectors][kWords];
+        unrolled<kVectors * kWords>([&](auto i) {
+            constexpr int p = decltype(i)::value / kWords, at = decltype(i)::value % kWords;
+            constexpr int v = first + p;
+            weight[p][at] = panel[v / kPanelVectors][unit].quants[word + at][v % kPanelVectors];
         });
         unrolled<kRows>([&](auto m) {
-            const QuantizedUnit& row = in[m.value][unit];
-            const Words values = broadcast_word(row.value + 4 * word);
+            const UnpackedRow<kBits>& row = in[m.value][unit];
+            Words values[kWords];
+            for (int at = 0; at < kWords; ++at)
+                values[at] = broadcast_word(row.value + D::kWordValues * (word + at));
             unrolled<kVectors>([&](auto p) {
                 auto& of = sum[m.value][p.value];
                 if constexpr (step == 0 && kBeginsWithZero)
@@ -84,7 +131,7 @@ PENSTOCK_INLINE void unpacked_dots(const UnpackedPanels<kBits, kGroup>& panel, i
         unrolled<kVectors>([&](auto p) {
             I32& of = dot[m.value][p.value];
             of = D::finish(sum[m.value][p.value]);
-            if (kZero && !kBeginsWithZero)
+            if constexpr (kZero && !kBeginsWithZero && !D::kCentred)
                 of = of + zero_sums<kGroup, group>(in[m.value][unit], zero);
         });
     });
@@ -93,10 +140,10 @@ PENSTOCK_INLINE void unpacked_dots(const UnpackedPanels<kBits, kGroup>& panel, i
 // Adds the products of `units` units to the sums.
 template <int kBits, int kGroup, bool kMinimum, int kRows>
 PENSTOCK_INLINE void add_units(const UnpackedPanels<kBits, kGroup>& panel, int64_t units,
-                               int32_t zero, const QuantizedUnit* const (&in)[kRows],
+                               int32_t zero, const UnpackedRow<kBits>* const (&in)[kRows],
                                F32 (&acc)[kRows][kVectorsBeside]) {
     constexpr int kGroups = kUnit / kGroup;
-    constexpr int kVectors = kPanelsBeside == 1 ? Dot<kBits>::kVectors : kVectorsBeside;
+    constexpr int kVectors = kPanelsBeside == 1 ? UnpackedDot<kBits>::kVectors : kVectorsBeside;
     for (int64_t unit = 0; unit < units; ++unit) {
         unrolled<kGroups*(kVectorsBeside / kVectors)>([&](auto i) {
             constexpr int group = decltype(i)::value % kGroups;
@@ -112,7 +159,7 @@ PENSTOCK_INLINE void add_units(const UnpackedPanels<kBits, kGroup>& panel, int64
                     minimum[p.value] = load(from.minimum[group] + v % kPanelVectors * kLanes);
             });
             unrolled<kRows>([&](auto m) {
-                const QuantizedUnit& row = in[m.value][unit];
+                const UnpackedRow<kBits>& row = in[m.value][unit];
                 const F32 sum_x = broadcast(scaled_sum<kGroup, group>(row));
                 unrolled<kVectors>([&](auto p) {
                     F32& a = acc[m.value][first + p.value];
@@ -132,6 +179,7 @@ template <int kBits, int kGroup>
 struct UnpackedProduct {
     const AffineOperands* operands;
     const LinearTask* task;
+    UnpackedRows<kBits> rows;
     UnpackedBuffers<kBits, kGroup>* buffers;
     int64_t first;
     int64_t panels; // at most kPanelsBeside
@@ -151,12 +199,11 @@ void multiply_unpacked_rows(const UnpackedProduct<kBits, kGroup>& product) {
     const UnpackedUnit<kBits, kGroup>* panel[kPanelsBeside];
     for (int j = 0; j < kPanelsBeside; ++j)
         panel[j] = product.buffers->panel[j < product.panels ? j : 0];
-    const QuantizedUnit* in[kRows];
-    for (int m = 0; m < kRows; ++m) {
-        const uint8_t* x = operands.x + (product.row + m) * operands.x_stride;
-        in[m] = reinterpret_cast<const QuantizedUnit*>(x) + product.unit;
-    }
-    auto* sums = product.buffers->sums + (product.row - product.task->row_begin);
+    const int64_t of_task = product.row - product.task->row_begin;
+    const UnpackedRow<kBits>* in[kRows];
+    for (int m = 0; m < kRows; ++m)
+        in[m] = product.rows.row(of_task + m) + product.unit;
+    auto* sums = product.buffers->sums + of_task;
     const bool begins = product.unit == 0;
     F32 acc[kRows][kVectorsBeside];
     unrolled<kRows>([&](auto m) {
@@ -223,10 +270,13 @@ PENSTOCK_INLINE void multiply_unpacked(const AffineOperands& operands, const Lin
     const PanelPart& part = *task.part;
     constexpr int kBits = kUnpackedBits<kEncoding>;
     auto& buffers = *static_cast<UnpackedBuffers<kBits, kGroup>*>(workspace.data);
+    auto* wide = reinterpret_cast<UnpackedRow<kBits>*>(static_cast<uint8_t*>(workspace.data) +
+                                                       kUnpackedBuffersBytes);
+    const UnpackedRows<kBits> rows = rows_of<kBits>(operands, task, wide);
     for (int64_t first = task.panel_begin; first < task.panel_end; first += kPanelsBeside) {
         const int64_t left = task.panel_end - first;
-        UnpackedProduct<kBits, kGroup> product{&operands, &task, &buffers, first,
-                                               left < kPanelsBeside ? left : kPanelsBeside};
+        UnpackedProduct<kBits, kGroup> product{
+            &operands, &task, rows, &buffers, first, left < kPanelsBeside ? left : kPanelsBeside};
         const int64_t all = product.all_units();
         const int64_t each = part.scale_form == ScaleForm::two_level
                                  ? kUnitsPerSuper

@@ -4,6 +4,7 @@
 
 #include "cpu/linear_minima.h"
 #include "cpu/panel_reader.h"
+#include "cpu/unpacked_dot.h"
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
@@ -12,11 +13,11 @@ namespace {
 template <Encoding kEncoding>
 constexpr int kUnpackedBits = kDotsAlike ? 8 : quant_bits(kEncoding);
 
-// A unit: quants in words of 4 k, as Dot<kBits> takes them; scales and minima of its groups.
+// A unit: quants in words as UnpackedDot<kBits> takes them; scales and minima of its groups.
 template <int kBits, int kGroup>
 struct UnpackedUnit {
     static constexpr int kGroups = kUnit / kGroup;
-    alignas(64) typename Dot<kBits>::Weight quants[kUnit / 4][kPanelVectors];
+    alignas(64) Words quants[kUnit / UnpackedDot<kBits>::kWordValues][kPanelVectors];
     alignas(64) float scale[kGroups][kPanelRows];
     alignas(64) float minimum[kGroups][kPanelRows]; // unset where there are none, or tiles sum them
 };
@@ -54,8 +55,13 @@ PENSTOCK_INLINE const uint8_t* unpack_panel(const PanelPart& part, const uint8_t
                     store(to->minimum[g.value] + v * kLanes, minima.value[g.value][v]);
             });
             unrolled<kUnit / 4>([&](auto s) {
-                to->quants[s.value][v] =
-                    Dot<kBits>::prepare(step_words<kEncoding, decltype(s)::value, v>(panel));
+                using D = UnpackedDot<kBits>;
+                constexpr int kWords = 4 / D::kWordValues;
+                const Words words = step_words<kEncoding, decltype(s)::value, v>(panel);
+                unrolled<kWords>([&](auto i) {
+                    to->quants[s.value * kWords + i.value][v] =
+                        D::template unpack<decltype(i)::value>(words, part.zero_point);
+                });
             });
         });
         panel += quant_bytes(kEncoding);
