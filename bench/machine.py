@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
+FEATURES = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 
 
 QUIET_PERCENT = 10.0  # of all cores together

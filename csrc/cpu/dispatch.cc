@@ -33,7 +33,7 @@ constexpr bool bit(unsigned value, int index) {
 }
 
 struct Feature {
-    Level level; // the lowest real level that needs it
+    Level level; // the lowest real level that needs it, as do those above; avx_vnni: it alone
     std::string_view name;
     bool present;
 };
@@ -42,7 +42,7 @@ constexpr uint64_t ymm_state = 0x6;
 constexpr uint64_t zmm_state = 0xe6;
 constexpr uint64_t tile_state = 0x60000;
 
-std::array<Feature, 16> detect() {
+std::array<Feature, 17> detect() {
     const Registers leaf1 = cpuid(1, 0), leaf7 = cpuid(7, 0), leaf7_1 = cpuid(7, 1);
     const uint64_t saved = saved_state(leaf1);
     const bool ymm = (saved & ymm_state) == ymm_state, zmm = (saved & zmm_state) == zmm_state;
@@ -55,6 +55,7 @@ std::array<Feature, 16> detect() {
         {Level::avx2, "avx2", ymm && bit(leaf7.ebx, 5)},
         {Level::avx2, "bmi1", bit(leaf7.ebx, 3)},
         {Level::avx2, "bmi2", bit(leaf7.ebx, 8)},
+        {Level::avx_vnni, "avx_vnni", ymm && bit(leaf7_1.eax, 4)},
         {Level::avx512, "avx512f", zmm && bit(leaf7.ebx, 16)},
         {Level::avx512, "avx512bw", zmm && bit(leaf7.ebx, 30)},
         {Level::avx512, "avx512dq", zmm && bit(leaf7.ebx, 17)},
@@ -77,11 +78,16 @@ Level compiled_for(Level level) {
     case Level::emulated_amx: return Level::avx2;
     case Level::scalar:
     case Level::avx2:
+    case Level::avx_vnni:
     case Level::avx512:
     case Level::avx512_bf16:
     case Level::amx: return level;
     }
     return level;
+}
+
+bool needs(Level level, const Feature& feature) {
+    return feature.level == Level::avx_vnni ? level == feature.level : level >= feature.level;
 }
 
 } // namespace
@@ -93,7 +99,7 @@ std::string_view missing_feature(Level level) {
     }
     static const auto features = detect();
     for (const Feature& feature : features) {
-        if (feature.level <= compiled_for(level) && !feature.present) {
+        if (needs(compiled_for(level), feature) && !feature.present) {
             return feature.name;
         }
     }
@@ -101,7 +107,8 @@ std::string_view missing_feature(Level level) {
 }
 
 Level best_level() {
-    for (const Level level : {Level::amx, Level::avx512_bf16, Level::avx512, Level::avx2}) {
+    for (const Level level :
+         {Level::amx, Level::avx512_bf16, Level::avx512, Level::avx_vnni, Level::avx2}) {
         if (missing_feature(level).empty()) {
             return level;
         }

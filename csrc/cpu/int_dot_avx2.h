@@ -1,7 +1,8 @@
 // Integer products over AVX2. Included by int_dot.h, which documents every function.
 //
 // VPMADDUBSW multiplies u8 by s8 and adds neighbours into int16, saturating: exact only while the
-// pair fits. How many such pairs an int16 can gather decides the scheme for each width.
+// pair fits. How many such pairs an int16 can gather decides the scheme for each width, but with
+// AVX-VNNI.
 #pragma once
 
 namespace penstock::cpu::PENSTOCK_LEVEL {
@@ -56,6 +57,30 @@ PENSTOCK_INLINE __m256i in_order(__m256i sum) {
     asm("" : "+x"(sum));
     return sum;
 }
+
+#if defined(PENSTOCK_AVX_VNNI)
+
+constexpr bool kDotsAlike = true;
+
+// VPDPBUSD is exact for every width.
+template <int kBits>
+struct Dot {
+    static constexpr int kVectors = 2;
+    using Weight = Words;
+    using Sum = I32;
+
+    PENSTOCK_INLINE Weight prepare(Words w) { return w; }
+
+    template <int step>
+    PENSTOCK_INLINE void mac(Sum& sum, Weight w, Words x) {
+        const __m256i start = step == 0 ? _mm256_setzero_si256() : sum.v;
+        sum.v = _mm256_dpbusd_avx_epi32(start, w.v, x.v);
+    }
+
+    PENSTOCK_INLINE I32 finish(Sum sum) { return sum; }
+};
+
+#else
 
 constexpr bool kDotsAlike = false;
 
@@ -135,6 +160,8 @@ struct Dot<8> {
         return {_mm256_add_epi32(widen_pairs(sum.low), high)};
     }
 };
+
+#endif
 
 } // namespace
 } // namespace penstock::cpu::PENSTOCK_LEVEL

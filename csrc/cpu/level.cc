@@ -28,6 +28,9 @@ const KernelTable* table(Level level) {
 #ifdef PENSTOCK_HAS_AVX2
     case Level::avx2: return &kernels_avx2();
 #endif
+#ifdef PENSTOCK_HAS_AVX_VNNI
+    case Level::avx_vnni: return &kernels_avx_vnni();
+#endif
 #ifdef PENSTOCK_HAS_AVX512
     case Level::avx512: return &kernels_avx512();
 #endif
@@ -65,6 +68,7 @@ std::string_view level_name(Level level) {
     switch (level) {
     case Level::scalar: return "scalar";
     case Level::avx2: return "avx2";
+    case Level::avx_vnni: return "avx_vnni";
     case Level::avx512: return "avx512";
     case Level::avx512_bf16: return "avx512_bf16";
     case Level::amx: return "amx";

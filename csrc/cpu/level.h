@@ -28,6 +28,7 @@ namespace penstock::cpu {
 enum class Level : uint8_t {
     scalar,
     avx2,
+    avx_vnni,
     avx512,
     avx512_bf16,
     amx,
@@ -36,14 +37,10 @@ enum class Level : uint8_t {
     emulated_amx
 };
 
-constexpr std::array<Level, 8> kLevels{Level::scalar,
-                                       Level::avx2,
-                                       Level::avx512,
-                                       Level::avx512_bf16,
-                                       Level::amx,
-                                       Level::emulated_avx512,
-                                       Level::emulated_avx512_bf16,
-                                       Level::emulated_amx};
+constexpr std::array<Level, 9> kLevels{
+    Level::scalar,      Level::avx2, Level::avx_vnni,        Level::avx512,
+    Level::avx512_bf16, Level::amx,  Level::emulated_avx512, Level::emulated_avx512_bf16,
+    Level::emulated_amx};
 
 // The kernels of one level, by family; those that it does not have are those of `base`. Static
 // storage; never changes.
@@ -59,6 +56,7 @@ struct KernelTable {
 // emulated levels need AVX2, FMA and F16C.
 const KernelTable& kernels_scalar();
 const KernelTable& kernels_avx2();
+const KernelTable& kernels_avx_vnni();
 const KernelTable& kernels_avx512();
 const KernelTable& kernels_avx512_bf16();
 const KernelTable& kernels_amx();
@@ -76,7 +74,7 @@ std::string_view level_name(Level level);
 
 // Lanes of the level's float vector.
 constexpr int lanes(Level level) {
-    return level == Level::scalar || level == Level::avx2 ? 8 : 16;
+    return level <= Level::avx_vnni ? 8 : 16;
 }
 
 // True where bf16 weights are multiplied in pairs.

@@ -17,11 +17,14 @@ set(PENSTOCK_AVX512_FLAGS
 # `host` builds faster, for a machine that runs what it builds: AVX2, if this processor has it, and
 # the best level that it has.
 set(PENSTOCK_LEVELS "all" CACHE STRING "Instruction-set levels to build: all or host")
-set(PENSTOCK_CPU_LEVELS scalar avx2 avx512 avx512_bf16 amx)
+set(PENSTOCK_CPU_LEVELS scalar avx2 avx_vnni avx512 avx512_bf16 amx)
 if(PENSTOCK_LEVELS STREQUAL "host")
   file(STRINGS /proc/cpuinfo flags REGEX "^flags" LIMIT_COUNT 1)
   if(flags MATCHES " fma .*f16c .*bmi1 .*avx2 .*bmi2 ") # in the order that Linux lists them
     list(REMOVE_ITEM PENSTOCK_CPU_LEVELS scalar)
+  endif()
+  if(NOT flags MATCHES " avx_vnni" OR flags MATCHES " avx512_vnni")
+    list(REMOVE_ITEM PENSTOCK_CPU_LEVELS avx_vnni)
   endif()
   if(NOT flags MATCHES " avx512_vnni")
     list(REMOVE_ITEM PENSTOCK_CPU_LEVELS avx512 avx512_bf16 amx)
@@ -34,9 +37,18 @@ if(PENSTOCK_LEVELS STREQUAL "host")
   endif()
 endif()
 
-# Leaves out a level that is not listed; tells level.cc of the others.
+include(CheckCXXCompilerFlag)
+
+# Leaves out a level that is not listed, or that the compiler is too old for; tells level.cc of the
+# others.
 function(penstock_add_level name)
   if(NOT name IN_LIST PENSTOCK_CPU_LEVELS)
+    return()
+  endif()
+  string(JOIN " " flags ${ARGN})
+  check_cxx_compiler_flag("${flags}" PENSTOCK_COMPILES_${name})
+  if(NOT PENSTOCK_COMPILES_${name})
+    message(WARNING "The kernels of the level ${name} are left out: the compiler lacks ${flags}")
     return()
   endif()
   set(source ${PENSTOCK_CPU_DIR}/level_${name}.cc)
@@ -49,6 +61,7 @@ endfunction()
 # Inlined array loops take minutes at -O3, for a speed that nobody needs.
 penstock_add_level(scalar -march=x86-64-v2 -O2)
 penstock_add_level(avx2 ${PENSTOCK_V3_FLAGS})
+penstock_add_level(avx_vnni ${PENSTOCK_V3_FLAGS} -mavxvnni)
 penstock_add_level(avx512 ${PENSTOCK_AVX512_FLAGS})
 penstock_add_level(avx512_bf16 ${PENSTOCK_AVX512_FLAGS} -mavx512bf16)
 penstock_add_level(amx ${PENSTOCK_AVX512_FLAGS} -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16)

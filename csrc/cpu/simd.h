@@ -5,7 +5,7 @@
 // Everything lives in penstock::cpu::<level>::(anonymous), so that code compiled for one
 // instruction set can never be linked in place of another's.
 //
-//   constexpr int kLanes                     8 (scalar, avx2) or 16 (avx512, amx, emulated)
+//   constexpr int kLanes                     8 (scalar and AVX2) or 16 (avx512, amx, emulated)
 //   struct F32, I32, Mask                    kLanes floats, int32s, booleans
 //
 //   broadcast(float) -> F32                  broadcast(int32_t) -> I32

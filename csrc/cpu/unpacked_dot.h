@@ -44,7 +44,7 @@ struct UnpackedDot {
     PENSTOCK_INLINE I32 finish(const Sum& sum) { return D::finish(sum); }
 };
 
-#if defined(PENSTOCK_SIMD_AVX2)
+#if defined(PENSTOCK_SIMD_AVX2) && !defined(PENSTOCK_AVX_VNNI)
 
 // Two steps of Dot<6> at once, which leaves one sum, so that activations that are read serve two
 // vectors.

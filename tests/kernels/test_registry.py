@@ -24,6 +24,7 @@ _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
 _NEEDS: dict[str, tuple[str, ...]] = {
     "scalar": (),
     "avx2": ("avx2", "fma", "f16c"),
+    "avx_vnni": ("avx2", "fma", "f16c", "avx_vnni"),
     "emulated_avx512": ("avx2", "fma", "f16c"),
     "emulated_avx512_bf16": ("avx2", "fma", "f16c"),
     "emulated_amx": ("avx2", "fma", "f16c"),

@@ -25,7 +25,15 @@ GIB: Final = 1024**3
 LEAST_MEMORY_BYTES: Final = GIB
 LEAST_DISK_BYTES: Final = GIB
 CUDA_MAJORS: Final = (13,)
-FAST_EXTENSIONS: Final = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
+FAST_EXTENSIONS: Final = (
+    "avx2",
+    "avx_vnni",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_int8",
+    "amx_bf16",
+)
 
 
 class Check(msgspec.Struct, frozen=True, omit_defaults=True):
