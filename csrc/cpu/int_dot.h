@@ -11,11 +11,13 @@
 //   sums_times(p, first, second) -> I32 p[0] * first + p[1] * second for the two int16 at p
 //
 //   kDotsAlike                          whether Dot is the same for all bits
-//   Dot<bits>: weights are 0 .. 2^bits - 1 (bits 4, 6 or 8); a group is 4 or 8 steps.
+//   Dot<bits>: weights are 0 .. 2^bits - 1 (bits 4, 6 or 8); a group is 4 or 8 words.
 //     kVectors                          vectors of a panel whose sums fit the registers together
+//     kStepWords                        words of a step, 1 or 2
 //     Weight prepare(Words)
 //     Sum                               partial sums of one group
-//     mac<step>(Sum&, Weight, Words x)  step 0 starts the sums anew
+//     mac<step>(Sum&, w, x)             the Weights and the Words of a step; step 0 starts the
+//                                       sums anew
 //     finish(Sum) -> I32                sum of q * x over the group
 #pragma once
 

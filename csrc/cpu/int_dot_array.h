@@ -61,16 +61,17 @@ constexpr bool kDotsAlike = true;
 template <int kBits>
 struct Dot {
     static constexpr int kVectors = kPanelRows / kLanes;
+    static constexpr int kStepWords = 1;
     using Weight = Words;
     using Sum = I32;
 
     PENSTOCK_INLINE Weight prepare(Words w) { return w; }
 
     template <int step>
-    PENSTOCK_INLINE void mac(Sum& sum, const Weight& w, const Words& x) {
+    PENSTOCK_INLINE void mac(Sum& sum, const Weight (&w)[1], const Words (&x)[1]) {
         if constexpr (step == 0)
             sum = broadcast(int32_t{0});
-        add_products(sum, w, x);
+        add_products(sum, w[0], x[0]);
     }
 
     PENSTOCK_INLINE I32 finish(Sum sum) { return sum; }

@@ -66,15 +66,16 @@ constexpr bool kDotsAlike = true;
 template <int kBits>
 struct Dot {
     static constexpr int kVectors = 2;
+    static constexpr int kStepWords = 1;
     using Weight = Words;
     using Sum = I32;
 
     PENSTOCK_INLINE Weight prepare(Words w) { return w; }
 
     template <int step>
-    PENSTOCK_INLINE void mac(Sum& sum, Weight w, Words x) {
+    PENSTOCK_INLINE void mac(Sum& sum, const Weight (&w)[1], const Words (&x)[1]) {
         const __m256i start = step == 0 ? _mm256_setzero_si256() : sum.v;
-        sum.v = _mm256_dpbusd_avx_epi32(start, w.v, x.v);
+        sum.v = _mm256_dpbusd_avx_epi32(start, w[0].v, x[0].v);
     }
 
     PENSTOCK_INLINE I32 finish(Sum sum) { return sum; }
@@ -91,44 +92,41 @@ struct Dot;
 template <>
 struct Dot<4> {
     static constexpr int kVectors = 2;
+    static constexpr int kStepWords = 1;
     using Weight = Words;
     using Sum = Words;
 
     PENSTOCK_INLINE Weight prepare(Words w) { return w; }
 
     template <int step>
-    PENSTOCK_INLINE void mac(Sum& sum, Weight w, Words x) {
-        const __m256i products = _mm256_maddubs_epi16(w.v, x.v);
+    PENSTOCK_INLINE void mac(Sum& sum, const Weight (&w)[1], const Words (&x)[1]) {
+        const __m256i products = _mm256_maddubs_epi16(w[0].v, x[0].v);
         sum.v = in_order(step == 0 ? products : _mm256_add_epi16(sum.v, products));
     }
 
     PENSTOCK_INLINE I32 finish(Sum sum) { return {widen_pairs(sum.v)}; }
 };
 
-// 2 steps x 2 x 63 x 127 = 32004 fits: every second step moves to int32. Groups are of even steps.
+// 2 words x 2 x 63 x 127 = 32004 fits: every second one moves to int32. Both are multiplied at
+// once, which leaves one sum, so that activations that are read serve two vectors.
 template <>
 struct Dot<6> {
-    static constexpr int kVectors = 1;
+    static constexpr int kVectors = 2;
+    static constexpr int kStepWords = 2;
     using Weight = Words;
-    struct Sum {
-        __m256i half;
-        __m256i full;
-    };
+    using Sum = I32;
 
     PENSTOCK_INLINE Weight prepare(Words w) { return w; }
 
     template <int step>
-    PENSTOCK_INLINE void mac(Sum& sum, Weight w, Words x) {
-        const __m256i products = _mm256_maddubs_epi16(w.v, x.v);
-        if constexpr (step % 2 == 0) {
-            sum.half = products;
-        } else {
-            const __m256i wide = widen_pairs(_mm256_add_epi16(sum.half, products));
-            sum.full = in_order(step == 1 ? wide : _mm256_add_epi32(sum.full, wide));
-        }
+    PENSTOCK_INLINE void mac(Sum& sum, const Weight (&w)[2], const Words (&x)[2]) {
+        const __m256i products = _mm256_add_epi16(_mm256_maddubs_epi16(w[0].v, x[0].v),
+                                                  _mm256_maddubs_epi16(w[1].v, x[1].v));
+        const __m256i wide = widen_pairs(products);
+        sum.v = in_order(step == 0 ? wide : _mm256_add_epi32(sum.v, wide));
     }
 
-    PENSTOCK_INLINE I32 finish(Sum sum) { return {sum.full}; }
+    PENSTOCK_INLINE I32 finish(Sum sum) { return sum; }
 };
 
 // 2 x 255 x 127 does not fit, so the two nibbles are products of 4 bits apart: as few
@@ -136,6 +134,7 @@ struct Dot<6> {
 template <>
 struct Dot<8> {
     static constexpr int kVectors = 1;
+    static constexpr int kStepWords = 1;
     struct Weight {
         __m256i low;
         __m256i high;
@@ -148,9 +147,9 @@ struct Dot<8> {
     PENSTOCK_INLINE Weight prepare(Words w) { return {low_nibbles(w).v, high_nibbles(w).v}; }
 
     template <int step>
-    PENSTOCK_INLINE void mac(Sum& sum, Weight w, Words x) {
-        const __m256i low = _mm256_maddubs_epi16(w.low, x.v);
-        const __m256i high = _mm256_maddubs_epi16(w.high, x.v);
+    PENSTOCK_INLINE void mac(Sum& sum, const Weight (&w)[1], const Words (&x)[1]) {
+        const __m256i low = _mm256_maddubs_epi16(w[0].low, x[0].v);
+        const __m256i high = _mm256_maddubs_epi16(w[0].high, x[0].v);
         sum.low = in_order(step == 0 ? low : _mm256_add_epi16(sum.low, low));
         sum.high = in_order(step == 0 ? high : _mm256_add_epi16(sum.high, high));
     }

@@ -50,15 +50,16 @@ constexpr bool kDotsAlike = true;
 template <int kBits>
 struct Dot {
     static constexpr int kVectors = kPanelRows / kLanes;
+    static constexpr int kStepWords = 1;
     using Weight = Words;
     using Sum = I32;
 
     PENSTOCK_INLINE Weight prepare(Words w) { return w; }
 
     template <int step>
-    PENSTOCK_INLINE void mac(Sum& sum, Weight w, Words x) {
+    PENSTOCK_INLINE void mac(Sum& sum, const Weight (&w)[1], const Words (&x)[1]) {
         const __m512i start = step == 0 ? _mm512_setzero_si512() : sum.v;
-        sum.v = _mm512_dpbusd_epi32(start, w.v, x.v);
+        sum.v = _mm512_dpbusd_epi32(start, w[0].v, x[0].v);
     }
 
     PENSTOCK_INLINE I32 finish(Sum sum) { return sum; }

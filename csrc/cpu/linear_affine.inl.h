@@ -33,18 +33,21 @@ template <Encoding kEncoding, int kGroup, int group, int first, int count, int k
 PENSTOCK_INLINE void group_dots(const uint8_t* const (&quants)[kPanels],
                                 const QuantizedUnit* const (&in)[kRows], I32 (&dot)[kRows][count]) {
     using D = Dot<quant_bits(kEncoding)>;
-    constexpr int kSteps = kGroup / 4;
+    constexpr int kWords = D::kStepWords, kSteps = kGroup / (4 * kWords);
     typename D::Sum sum[kRows][count];
     unrolled<kSteps>([&](auto s) {
-        constexpr int kStep = group * kSteps + decltype(s)::value;
-        typename D::Weight weight[count];
-        unrolled<count>([&](auto p) {
-            constexpr int kVector = first + decltype(p)::value;
-            weight[p.value] = D::prepare(step_words<kEncoding, kStep, kVector % kPanelVectors>(
+        constexpr int kWord = (group * kSteps + decltype(s)::value) * kWords;
+        typename D::Weight weight[count][kWords];
+        unrolled<count * kWords>([&](auto i) {
+            constexpr int p = decltype(i)::value / kWords, at = decltype(i)::value % kWords;
+            constexpr int kVector = first + p;
+            weight[p][at] = D::prepare(step_words<kEncoding, kWord + at, kVector % kPanelVectors>(
                 quants[kVector / kPanelVectors]));
         });
         unrolled<kRows>([&](auto m) {
-            const Words values = broadcast_word(in[m.value]->value + 4 * kStep);
+            Words values[kWords];
+            for (int at = 0; at < kWords; ++at)
+                values[at] = broadcast_word(in[m.value]->value + 4 * (kWord + at));
             unrolled<count>([&](auto p) {
                 D::template mac<decltype(s)::value>(sum[m.value][p.value], weight[p.value], values);
             });

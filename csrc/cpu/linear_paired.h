@@ -41,12 +41,12 @@ PENSTOCK_INLINE void paired_dots(const uint8_t* const (&quants)[kPanels], const 
     using D = Dot<4>;
     unrolled<kUnit / 4>([&](auto s) {
         constexpr int step = decltype(s)::value;
-        Words weight[kPanels];
+        Words weight[kPanels][1];
         for (int j = 0; j < kPanels; ++j)
-            weight[j] = step_words<Encoding::affine4, step, 0>(quants[j]);
+            weight[j][0] = step_words<Encoding::affine4, step, 0>(quants[j]);
         unrolled<kRows>([&](auto m) {
             const QuantizedUnit& in = rows[m.value].units[unit];
-            const Words values = broadcast_word(in.value + 4 * step);
+            const Words values[] = {broadcast_word(in.value + 4 * step)};
             for (int j = 0; j < kPanels; ++j) {
                 I32& sum = dot[m.value][j];
                 if (step == 0)

@@ -28,7 +28,7 @@ struct UnpackedDot {
     using D = Dot<kBits>;
     static constexpr int kVectors = D::kVectors;
     static constexpr int kWordValues = 4;
-    static constexpr int kStepWords = 1;
+    static constexpr int kStepWords = D::kStepWords;
     static constexpr bool kCentred = false;
     using Row = QuantizedUnit;
     using Sum = typename D::Sum;
@@ -38,38 +38,13 @@ struct UnpackedDot {
         return D::prepare(w);
     }
     template <int step>
-    PENSTOCK_INLINE void mac(Sum& sum, const Words (&w)[1], const Words (&x)[1]) {
-        D::template mac<step>(sum, w[0], x[0]);
+    PENSTOCK_INLINE void mac(Sum& sum, const Words (&w)[kStepWords], const Words (&x)[kStepWords]) {
+        D::template mac<step>(sum, w, x);
     }
     PENSTOCK_INLINE I32 finish(const Sum& sum) { return D::finish(sum); }
 };
 
 #if defined(PENSTOCK_SIMD_AVX2) && !defined(PENSTOCK_AVX_VNNI)
-
-// Two steps of Dot<6> at once, which leaves one sum, so that activations that are read serve two
-// vectors.
-template <>
-struct UnpackedDot<6> {
-    static constexpr int kVectors = 2;
-    static constexpr int kWordValues = 4;
-    static constexpr int kStepWords = 2;
-    static constexpr bool kCentred = false;
-    using Row = QuantizedUnit;
-    using Sum = I32;
-
-    template <int i>
-    PENSTOCK_INLINE Words unpack(Words w, int32_t) {
-        return w;
-    }
-    template <int step>
-    PENSTOCK_INLINE void mac(Sum& sum, const Words (&w)[2], const Words (&x)[2]) {
-        const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(w[0].v, x[0].v),
-                                               _mm256_maddubs_epi16(w[1].v, x[1].v));
-        const __m256i wide = widen_pairs(pairs);
-        sum.v = in_order(step == 0 ? wide : _mm256_add_epi32(sum.v, wide));
-    }
-    PENSTOCK_INLINE I32 finish(Sum sum) { return sum; }
-};
 
 // Products of two int16, gathered in int32: as many multiplications and additions as Dot<8>, but
 // half the sums, no zero point, and nothing to add up at the end of a group.
