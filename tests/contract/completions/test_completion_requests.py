@@ -48,6 +48,12 @@ request = Decoding(decode, HELLO).request
         ({"dry_base": 2}, "sampling.dry_base", 2.0),
         ({"dry_allowed_length": 3}, "sampling.dry_allowed_length", 3),
         ({"dry_sequence_breakers": ["x"]}, "sampling.dry_sequence_breakers", ("x",)),
+        # As SillyTavern has it in a text box.
+        (
+            {"dry_sequence_breakers": r'["\n", ":", "\"", "*"]'},
+            "sampling.dry_sequence_breakers",
+            ("\n", ":", '"', "*"),
+        ),
         ({"seed": 7}, "sampling.seed", 7),
         ({"grammar": {"type": "regex", "value": "a"}}, "constraint", Constraint("regex", "a")),
     ],

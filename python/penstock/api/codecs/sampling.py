@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import orjson
+
 from penstock.api.codecs.fields import Fields, kind_of
 from penstock.dialog import AdapterGeneration, Limits, Sampling
 
@@ -33,7 +35,7 @@ def decode_sampling(fields: Fields) -> Sampling:
         dry_multiplier=fields.number("dry_multiplier", 0),
         dry_base=fields.number("dry_base", 1),
         dry_allowed_length=fields.integer("dry_allowed_length", 0),
-        dry_sequence_breakers=fields.strings("dry_sequence_breakers", MAX_BREAKERS),
+        dry_sequence_breakers=_breakers(fields),
     )
 
 
@@ -107,6 +109,18 @@ def _top_k(fields: Fields) -> int | None:
     """0 and -1 switch it off, as null does."""
     value = fields.integer("top_k", -1)
     return value if value is not None and value > 0 else None
+
+
+def _breakers(fields: Fields) -> tuple[str, ...] | None:
+    """An array, or the JSON text of one, which is what clients send that have a text box for it."""
+    key = "dry_sequence_breakers"
+    text = fields.get(key)
+    if type(text) is str and text.lstrip().startswith("["):
+        try:
+            fields = Fields(fields.values | {key: orjson.loads(text)}, fields.path)
+        except orjson.JSONDecodeError:
+            fields.refuse(key, "is not the JSON text of an array of strings")
+    return fields.strings(key, MAX_BREAKERS)
 
 
 def _seed(fields: Fields) -> int | None:

@@ -32,7 +32,10 @@ DryMultiplier = Annotated[float, Meta(ge=0, description="Strength of DRY; 0 is o
 DryBase = Annotated[float, Meta(ge=1)]
 DryAllowedLength = Annotated[int, Meta(ge=0)]
 NonEmpty = Annotated[str, Meta(min_length=1)]
-DryBreakers = Annotated[list[NonEmpty], Meta(max_length=64)]
+DryBreakers = Annotated[
+    Annotated[list[NonEmpty], Meta(max_length=64)] | str,
+    Meta(description="Where no repetition is looked for: an array, or the JSON text of one."),
+]
 Stop = Annotated[
     NonEmpty | Annotated[list[NonEmpty], Meta(max_length=64)],
     Meta(description="Ends the answer, and is not part of it."),
