@@ -51,7 +51,7 @@ from penstock.api.services import Services
 
 CORS_METHODS: Final = ("GET", "POST", "PUT", "DELETE")
 # The specification's; the second vendor's under both of their spellings; and what the official
-# clients say of themselves, which a browser must be allowed to send.
+# clients say of themselves and of their accounts, which a browser must be allowed to send.
 CORS_HEADERS: Final = (
     "Content-Type",
     "Authorization",
@@ -61,12 +61,16 @@ CORS_HEADERS: Final = (
     "anthropic-version",
     "anthropic-beta",
     "anthropic-dangerous-direct-browser-access",
+    "openai-organization",
+    "openai-project",
+    "User-Agent",  # Chromium keeps its own; Firefox sends what the clients set, and asks for it
     "x-request-id",
     *(
         f"x-stainless-{what}"
         for what in (
             "arch",
             "async",
+            "helper",
             "helper-method",
             "lang",
             "os",

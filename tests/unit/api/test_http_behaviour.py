@@ -183,7 +183,8 @@ async def test_preflight_allows_what_the_specification_lists():
             "origin": "https://example.org",
             "access-control-request-method": "POST",
             "access-control-request-headers": "authorization, content-type, compat-version,"
-            " x-stainless-lang, x-stainless-retry-count",  # as the official clients send
+            " x-stainless-lang, x-stainless-retry-count, x-stainless-helper, user-agent,"
+            " openai-organization, openai-project",  # as the official clients send, in Firefox too
         }
         answer = await server.http.options(CHAT, headers=headers)
         plain = await server.http.post(CHAT, json=HELLO, headers={"origin": "https://x.org"})
