@@ -30,13 +30,15 @@ class Constraints:
     async def prepare(self, constraint: Constraint) -> Grammar:
         """The grammar to send. Raises InvalidRequest naming the field and the place in it,
         Unavailable where this machine is too busy to try it."""
-        if self._compiler is None:
-            self._compiler = asyncio.create_task(self._start())
-        compiler = await asyncio.shield(self._compiler)
+        compiler = await asyncio.shield(self._starting())
         known = compiler.known(constraint)
         if known is None:
             await self._free.acquire()  # who leaves here has cost nothing
-            compiling = asyncio.wrap_future(_compiled(compiler, constraint))
+            try:
+                compiling = asyncio.wrap_future(_compiled(compiler, constraint))
+            except BaseException:  # such as no thread for it
+                self._free.release()
+                raise
             compiling.add_done_callback(lambda _: self._free.release())
             known = await asyncio.shield(compiling)
         return Grammar(known)
@@ -49,6 +51,14 @@ class Constraints:
         starting.cancel()  # harmless where it is there already
         if starting.done() and not starting.cancelled() and starting.exception() is None:
             starting.result().close()
+
+    def _starting(self) -> asyncio.Task[GrammarCompiler]:
+        """The start of the compiler, anew where the last one failed: what it lacked may be there
+        again. Closed is closed."""
+        task = self._compiler
+        if task is None or (task.done() and not task.cancelled() and task.exception()):
+            task = self._compiler = asyncio.create_task(self._start())
+        return task
 
     async def _start(self) -> GrammarCompiler:
         vocabulary = await asyncio.to_thread(vocabulary_of, self._tokenizer)
