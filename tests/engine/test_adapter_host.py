@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from scripted_engine import ScriptedEngine
 
 from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.registry import LoadedAdapter
+from penstock.adapters.shelf import Shelf
 from penstock.base.errors import EngineFault, Unavailable
 from penstock.config import LoraSettings
 from penstock.dialog import Sampling
@@ -252,6 +254,36 @@ async def test_same_content_again_revives_a_retired_generation(place: Place) -> 
     await running.aclose()
     await place.host.settle()
     assert await place.known() == {first.generation: False} and place.kept() == {first.generation}
+
+
+async def test_unload_goes_on_when_its_caller_leaves(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = [await place.load(alias, number) for number, alias in enumerate("ab")]
+    running = [place.engine.generate(asking(one.generation, one.alias)) for one in used]
+    for stream, one in zip(running, used, strict=True):
+        await anext(stream)
+        await place.host.unload(one.alias)
+    last = await place.load("last", 2)
+    for stream in running:
+        await stream.aclose()
+    assert place.kept() == {last.generation, *(one.generation for one in used)}
+    began, may_end = threading.Event(), threading.Event()
+    drop = Shelf.drop
+
+    def held(shelf: Shelf, generation: str) -> None:
+        began.set()
+        may_end.wait()
+        drop(shelf, generation)
+
+    monkeypatch.setattr(Shelf, "drop", held)
+    unloading = asyncio.create_task(place.host.unload("last"))
+    await asyncio.to_thread(began.wait)
+    unloading.cancel()
+    await asyncio.wait([unloading])
+    may_end.set()
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+    assert unloading.cancelled() and place.kept() == set()
 
 
 async def test_home_that_cannot_be_written_refuses_loads_until_it_can(tmp_path: Path) -> None:

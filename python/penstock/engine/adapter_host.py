@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -28,6 +28,8 @@ from penstock.engine.types import AdapterSource, AdapterState
 from penstock.models.hub_access import HubAccess, hub_of
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 class LoadOrder(msgspec.Struct, frozen=True):
@@ -82,7 +84,7 @@ class AdapterHost:
         self._engine: AdapterEngine | None = None
         self._shelf: asyncio.Future[Shelf] | None = None
         self._filing = asyncio.Lock()  # nothing is put on the shelf while something is taken off
-        self._loads: set[asyncio.Task[LoadedAdapter]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def adapters(self) -> tuple[LoadedAdapter, ...]:
@@ -110,10 +112,7 @@ class AdapterHost:
         """Load an adapter and switch its alias to it; the load goes on if the caller leaves. A load
         that fails leaves all as it was. Raises AdapterRefused."""
         load = self._registry.begin(order.alias, replace=order.replace, expected=order.expected)
-        task = asyncio.create_task(self._load(load, order))
-        self._loads.add(task)
-        task.add_done_callback(self._forget)
-        return await asyncio.shield(task)
+        return await self._to_its_end(self._load(load, order))
 
     async def preload(self) -> None:
         """Load what is to be loaded at the start, and is not yet. Raises ModelError naming the
@@ -129,24 +128,24 @@ class AdapterHost:
                 raise ModelError(f"lora {source.alias}: {error.message}") from None
 
     async def unload(self, alias: str, expected: str | None = None) -> LoadedAdapter:
-        """Forget an alias at once. Raises AdapterRefused."""
+        """Forget an alias at once; what follows of it goes on if the caller leaves. Raises
+        AdapterRefused."""
         removed = self._registry.remove(alias, expected=expected)
         self._changed()
         await self.settle()
         return removed
 
     async def settle(self) -> None:
-        """Tell the engine what nothing names or pins any more, and delete what it has freed. Done
-        with every change; once more when an engine was restarted."""
-        await self._retire()
-        await self._repin()
-        await self._sweep()
+        """Tell the engine what nothing names or pins any more, and delete what it has freed; it
+        goes on if the caller leaves. Done with every change; once more when an engine was
+        restarted."""
+        await self._to_its_end(self._settle())
 
     async def close(self) -> None:
         """End loads, delete all copies."""
-        for task in self._loads:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._loads, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._shelf is not None:
             with contextlib.suppress(AdapterRefused):
                 shelf = await self._shelf
@@ -154,6 +153,19 @@ class AdapterHost:
                     await asyncio.to_thread(shelf.close)
                 except RuntimeError:  # the interpreter ends, and starts no more threads
                     shelf.close()
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """What `work` returns, which only `close` ends early."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()  # its caller may have left
+        if error is not None and not isinstance(error, ServiceError):
+            log.error("work on adapters failed", exc_info=error)
 
     async def _load(self, load: Load, order: LoadOrder) -> LoadedAdapter:
         try:
@@ -196,6 +208,11 @@ class AdapterHost:
 
     def _find(self, source: str) -> str:
         return find_adapter(source, self._home, self._hub)
+
+    async def _settle(self) -> None:
+        await self._retire()
+        await self._repin()
+        await self._sweep()
 
     async def _retire(self) -> None:
         if self._engine is None:
@@ -254,12 +271,6 @@ class AdapterHost:
         except AdapterRefused:
             self._shelf = None  # the home may be there next time
             raise
-
-    def _forget(self, task: asyncio.Task[LoadedAdapter]) -> None:
-        self._loads.discard(task)
-        error = None if task.cancelled() else task.exception()  # its caller may have left
-        if error is not None and not isinstance(error, ServiceError):
-            log.error("the load of an adapter failed", exc_info=error)
 
 
 def host_adapters(

@@ -31,7 +31,7 @@ class ModelAdapters:
         )
         self._preloaded = False
         self._client: EngineClient | None = None
-        self._settling: asyncio.Task[None] | None = None
+        self._settling: set[asyncio.Task[None]] = set()
 
     async def open(self, socket_path: str) -> None:
         """Connect to an engine that serves, and load what is to be loaded at the start, the first
@@ -49,13 +49,16 @@ class ModelAdapters:
 
     def settle_soon(self) -> None:
         """The engine was restarted: tell it what has changed while it was away."""
-        self._settling = asyncio.create_task(self._settle())
+        task = asyncio.create_task(self._settle())
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
 
     async def close(self) -> None:
         """Let go of the engine, which may end."""
         self.host.detach()
-        if self._settling is not None:
-            self._settling.cancel()
+        for task in self._settling:
+            task.cancel()
+        await asyncio.gather(*self._settling, return_exceptions=True)
         if self._client is not None:
             await self._client.close()
             self._client = None

@@ -1,0 +1,31 @@
+"""The connection on which an engine hears of its adapters, while the engine comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from penstock.config import LoraSettings, read_environment
+from penstock.engine.model_adapters import ModelAdapters
+from penstock.engine.types import EngineInfo
+from penstock.engine.wire import Hello, frame
+
+HELLO = frame(Hello(EngineInfo("hello", 1000, 1000, 4, 10, 16, 0, "test")))
+
+
+async def test_nothing_goes_on_behind_an_engine_that_did_not_come_back(tmp_path: Path) -> None:
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HELLO)
+
+    before = asyncio.all_tasks()
+    adapters = ModelAdapters(LoraSettings(), read_environment(), lambda: None)
+    async with await asyncio.start_unix_server(greet, tmp_path / "engine.sock") as server:
+        await adapters.open(str(tmp_path / "engine.sock"))
+        server.close()
+    assert adapters._client is not None
+    await adapters._client.close()  # as where it never connects again
+    for _ in range(2):  # it was restarted, died before it was heard of, and was restarted again
+        adapters.settle_soon()
+        await asyncio.sleep(0)
+    await adapters.close()
+    assert asyncio.all_tasks() == before
