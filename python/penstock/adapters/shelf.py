@@ -32,10 +32,7 @@ class Shelf:
         try:
             above.mkdir(parents=True, exist_ok=True)
             _clear_abandoned(above)
-            made = Path(tempfile.mkdtemp(prefix="made-", dir=above))
-            self._lock = os.open(made / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            self.folder = made.rename(made.with_name(PREFIX + made.name))  # locked when it is seen
+            self.folder, self._lock = _locked_folder(above)
         except OSError:
             raise AdapterRefused(
                 "lora_storage_unavailable", "adapters cannot be kept: their folder is not writable"
@@ -76,6 +73,20 @@ class Shelf:
         """Delete all."""
         shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
+
+
+def _locked_folder(above: Path) -> tuple[Path, int]:
+    """A new folder and the descriptor of its lock, which is held when the others see it. Raises
+    OSError; then nothing is left."""
+    made = Path(tempfile.mkdtemp(prefix="made-", dir=above))
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, made, ignore_errors=True)
+        lock = os.open(made / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+        undo.callback(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = made.rename(made.with_name(PREFIX + made.name))
+        undo.pop_all()
+    return folder, lock
 
 
 def _clear_abandoned(above: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from lora_folders import write_adapter
 
 from penstock.adapters import places, snapshot
+from penstock.adapters import shelf as shelf_module
 from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.shelf import Shelf
 from penstock.adapters.snapshot import Snapshot, take_snapshot
@@ -294,3 +296,16 @@ def test_home_that_cannot_be_written_is_told(tmp_path):
     with pytest.raises(AdapterRefused) as refused:
         Shelf(tmp_path / "file")
     assert refused.value.code == "lora_storage_unavailable"
+
+
+def test_home_whose_folder_cannot_be_locked_is_told_and_left_as_it_was(tmp_path, monkeypatch):
+    def unlocked(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(shelf_module.fcntl, "flock", unlocked)
+    open_before = os.listdir("/proc/self/fd")
+    with pytest.raises(AdapterRefused) as refused:
+        Shelf(tmp_path / "home")
+    assert refused.value.code == "lora_storage_unavailable"
+    assert list((tmp_path / "home" / "adapters").iterdir()) == []
+    assert os.listdir("/proc/self/fd") == open_before
