@@ -113,6 +113,14 @@ def test_an_aborted_request_gives_nothing_more(folder: Path) -> None:
     assert core.gauges().sequences_waiting == 0
 
 
+def test_what_was_counted_once_stays_as_it_was(folder: Path) -> None:
+    core = core_of(folder)
+    before = core.gauges()
+    run(core, EmbedRequest("a", (SHORT,)))
+    assert (before.completed_stop, before.tokens_processed) == (0, 0)
+    assert (core.gauges().completed_stop, core.gauges().tokens_processed) == (1, len(SHORT))
+
+
 def test_a_full_queue_refuses_and_takes_again_once_it_is_shorter(folder: Path) -> None:
     core = core_of(folder, max_queue=4)
     core.embed(EmbedRequest("a", (LONG,) * 5))  # admitted: nothing was waiting

@@ -127,3 +127,20 @@ async def test_an_engine_that_nobody_watches_any_more_is_stopped_all_the_same(
     assert watcher is not None
     await asyncio.wait([watcher])
     await kept.stop()
+
+
+async def test_an_engine_that_ends_as_it_is_killed_is_stopped_all_the_same(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await kept.start()
+    process = kept.supervisor._process
+    assert process is not None and process.stdin is not None
+    monkeypatch.setattr(module, "STOP_TIMEOUT_S", 0)
+    kill = process.kill
+
+    def too_late() -> None:
+        kill()
+        raise ProcessLookupError
+
+    monkeypatch.setattr(process, "kill", too_late)
+    await kept.stop()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from penstock.adapters.errors import AdapterRefused
@@ -166,8 +167,7 @@ class EmbeddingCore:
         return failures + [self._chunk(by_id[id], vectors[own]) for id, own in rows.items()]
 
     def gauges(self) -> EngineGauges:
-        self._gauges.sequences_waiting = self._waiting
-        return self._gauges
+        return msgspec.structs.replace(self._gauges, sequences_waiting=self._waiting)
 
     def prepare(self) -> bool:
         """See `Core.prepare`: there is none."""

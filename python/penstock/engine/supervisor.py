@@ -117,7 +117,8 @@ class EngineSupervisor:
             try:
                 await asyncio.wait_for(self._process.wait(), STOP_TIMEOUT_S)
             except asyncio.TimeoutError:
-                self._process.kill()
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    self._process.kill()
                 await self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
