@@ -11,7 +11,7 @@ import numpy as np
 from penstock.dialog import Sampling
 from penstock.kernels.table import StepInputs
 from penstock.runtime import CpuRuntime
-from penstock.scheduler import NO_ADAPTER, Scheduler
+from penstock.scheduler import NO_ADAPTER, NewSequence, Scheduler
 
 Token = tuple[int, float, tuple[tuple[int, float], ...]]
 
@@ -107,7 +107,7 @@ def generate(
     outcome = Outcome([[] for _ in requests], [0] * len(requests), 0)
     slots = adapter_slots or [NO_ADAPTER] * len(requests)
     for index, (request, slot) in enumerate(zip(requests, slots, strict=True)):
-        scheduler.submit(
+        new = NewSequence(
             str(index),
             token_ids=request.prompt,
             sampling=request.sampling,
@@ -115,8 +115,8 @@ def generate(
             max_tokens=request.max_tokens,
             top_logprobs=2,
             adapter="" if slot == NO_ADAPTER else f"generation-{slot}",
-            adapter_slot=slot,
         )
+        scheduler.submit(new, adapter_slot=slot)
     finished = 0
     while (plan := scheduler.plan()) is not None:
         for progress in scheduler.commit(runtime.execute(plan)):

@@ -39,7 +39,7 @@ from penstock.runtime.gpu import GpuRuntime  # noqa: E402
 from penstock.runtime.gpu_graphs import sizes_up_to  # noqa: E402
 from penstock.runtime.gpu_load import place  # noqa: E402
 from penstock.runtime.gpu_memory import plan_device_memory  # noqa: E402
-from penstock.scheduler import NO_ADAPTER, Scheduler  # noqa: E402
+from penstock.scheduler import NO_ADAPTER, NewSequence, Scheduler  # noqa: E402
 
 Products: TypeAlias = Literal["measured", "invariant"]
 Dense: TypeAlias = Literal["stored", "float8"]
@@ -108,15 +108,15 @@ def run(runtime: GpuRuntime, adapter_slot: int | None) -> None:
     ]:
         tokens = tuple(index % VOCAB for index in range(length))
         own = NO_ADAPTER if adapter_slot is None or name != "long" else adapter_slot
-        scheduler.submit(
+        new = NewSequence(
             name,
             token_ids=tokens,
             sampling=sampling,
             seed=1,
             max_tokens=4,
             adapter="" if own == NO_ADAPTER else "generation",
-            adapter_slot=own,
         )
+        scheduler.submit(new, adapter_slot=own)
     for _ in range(100):
         plan = scheduler.plan()
         if plan is None:

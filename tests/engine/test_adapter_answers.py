@@ -26,7 +26,7 @@ from small_llama import CONTEXT, VOCAB, write_small_llama
 from penstock.dialog import Sampling
 from penstock.runtime import CpuRuntime
 from penstock.runtime.rows import RowTable
-from penstock.scheduler import NO_ADAPTER, Scheduler
+from penstock.scheduler import NO_ADAPTER, NewSequence, Scheduler
 
 PROMPT = tuple(np.random.default_rng(7).integers(0, VOCAB, 24).tolist())
 # slot of each of the nine requests: base and four adapters, neighbours that share a prefix differ
@@ -153,7 +153,7 @@ def scores(runtime: CpuRuntime, slots: list[int], **options: Any) -> list[list[f
     """The log-probabilities of one prompt by each of the adapters in `slots`."""
     one = scheduler(runtime, **options)
     for index, slot in enumerate(slots):
-        one.submit(
+        new = NewSequence(
             str(index),
             token_ids=PROMPT,
             sampling=Sampling(),
@@ -161,8 +161,8 @@ def scores(runtime: CpuRuntime, slots: list[int], **options: Any) -> list[list[f
             max_tokens=0,
             prompt_logprobs=0,
             adapter=str(slot),
-            adapter_slot=slot,
         )
+        one.submit(new, adapter_slot=slot)
     found: list[list[float]] = [[] for _ in slots]
     while (plan := one.plan()) is not None:
         for progress in one.commit(runtime.execute(plan)):

@@ -33,7 +33,7 @@ from penstock.runtime.gpu import GpuRuntime
 from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_load import place
 from penstock.runtime.gpu_memory import plan_device_memory
-from penstock.scheduler import Scheduler
+from penstock.scheduler import NewSequence, Scheduler
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
@@ -121,7 +121,7 @@ def execute(runtime: GpuRuntime, lengths: tuple[int, ...]) -> None:
     for length in lengths:
         tokens = tuple(index % VOCAB for index in range(length))
         greedy = Sampling(temperature=0.0)
-        scheduler.submit(str(length), token_ids=tokens, sampling=greedy, seed=1, max_tokens=3)
+        scheduler.submit(NewSequence(str(length), tokens, greedy, seed=1, max_tokens=3))
     plan = scheduler.plan()
     assert plan is not None
     runtime.execute(plan)

@@ -18,7 +18,7 @@ from penstock.engine.adapter_pool import UNKNOWN, AdapterPool
 from penstock.engine.grammars import Grammars, guide_of
 from penstock.engine.guide import MinTokensGuide
 from penstock.engine.types import TokenChunk, TokenRequest
-from penstock.scheduler import NO_ADAPTER, Guide, Progress, Scheduler
+from penstock.scheduler import NO_ADAPTER, Guide, NewSequence, Progress, Scheduler
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -79,30 +79,31 @@ class Admissions:
         self._take_lease(request)
         ready = compiled is None or (compiled.done() and compiled.exception() is None)
         slot = self._enter(request.id) if ready else None
-        held = slot is None
         guide = _floor(request) if compiled is None else None
+        stops = request.stop_token_ids | (stop_token_ids if compiled else frozenset())
+        new = NewSequence(
+            id=request.id,
+            token_ids=request.token_ids,
+            sampling=request.sampling,
+            seed=request.seed,
+            max_tokens=request.max_tokens,
+            stop_token_ids=stops,
+            top_logprobs=request.top_logprobs,
+            prompt_logprobs=request.prompt_logprobs,
+            cache_salt=request.cache_salt,
+            adapter=request.adapter,
+            group=request.group,
+        )
         try:
-            self._scheduler.submit(
-                request.id,
-                token_ids=request.token_ids,
-                sampling=request.sampling,
-                seed=request.seed,
-                max_tokens=request.max_tokens,
-                stop_token_ids=request.stop_token_ids | (stop_token_ids if compiled else set()),
-                top_logprobs=request.top_logprobs,
-                prompt_logprobs=request.prompt_logprobs,
-                cache_salt=request.cache_salt,
-                guide=guide if held or compiled is None else guide_of(compiled),
-                adapter=request.adapter,
-                adapter_slot=NO_ADAPTER if slot is None else slot,
-                held=held,
-                group=request.group,
-            )
+            if slot is None:
+                self._scheduler.hold(new)
+                self._arrivals[request.id] = _Arrival(compiled, guide, request.adapter)
+            else:
+                own = guide if compiled is None else guide_of(compiled)
+                self._scheduler.submit(new, own, slot)
         except ServiceError:
             self._end(request.id)
             raise
-        if held:
-            self._arrivals[request.id] = _Arrival(compiled, guide, request.adapter)
         if not ready and compiled is not None:
             compiled.add_done_callback(lambda _: self._on_compiled(request.id))
 

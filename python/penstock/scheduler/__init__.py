@@ -8,7 +8,7 @@ from penstock.scheduler.gauges import SchedulerGauges
 from penstock.scheduler.guide import Guide
 from penstock.scheduler.host_tier import HostTier
 from penstock.scheduler.scheduler import Scheduler, step_token_budget
-from penstock.scheduler.sequence import FinishReason, Progress
+from penstock.scheduler.sequence import FinishReason, NewSequence, Progress
 from penstock.scheduler.speculation import INDEX_BYTES, MAX_DRAFT
 from penstock.scheduler.types import (
     NO_ADAPTER,
@@ -36,6 +36,7 @@ __all__ = [
     "FinishReason",
     "Guide",
     "HostTier",
+    "NewSequence",
     "Progress",
     "Scheduler",
     "SchedulerGauges",

@@ -17,7 +17,6 @@ from itertools import groupby
 from operator import attrgetter
 
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest
-from penstock.dialog import Sampling
 from penstock.scheduler.ahead import draft_ahead
 from penstock.scheduler.cache import BlockCache
 from penstock.scheduler.draft import Draft
@@ -27,7 +26,7 @@ from penstock.scheduler.harvest import Harvest
 from penstock.scheduler.host_tier import HostTier
 from penstock.scheduler.pace import StepPace
 from penstock.scheduler.queue_bound import QueueBound
-from penstock.scheduler.sequence import FinishReason, Progress, Sequence
+from penstock.scheduler.sequence import FinishReason, NewSequence, Progress, Sequence
 from penstock.scheduler.speculation import INDEXED_A_ROW, MAX_DRAFT, Speculation
 from penstock.scheduler.types import NO_ADAPTER, Admit, AppendBlocks, StepPlan, StepResult
 
@@ -40,9 +39,9 @@ def step_token_budget(token_budget: int, context_tokens: int, *, no_kv_cache: bo
 
 class Scheduler:
     """One engine's queue, rows and blocks. One step is in flight at a time: `plan`, execution,
-    `commit`. `submit` and `abort` may come between any of these. A runtime that computes on while
-    the host looks at what it drew may have a second one: `plan_ahead`, before the `commit` of the
-    first.
+    `commit`. `submit`, `hold`, `release` and `abort` may come between any of these. A runtime that
+    computes on while the host looks at what it drew may have a second one: `plan_ahead`, before the
+    `commit` of the first.
 
     `num_blocks` blocks of `block_tokens` tokens; `max_seqs` rows; a request is taken while fewer
     than `max_queue` wait for which there is no row; no sequence has more than `context_tokens`
@@ -101,55 +100,39 @@ class Scheduler:
         return bool(self._running or self._waiting)
 
     def submit(
-        self,
-        id: str,
-        *,
-        token_ids: tuple[int, ...],
-        sampling: Sampling,
-        seed: int,
-        max_tokens: int,
-        stop_token_ids: frozenset[int] = frozenset(),
-        top_logprobs: int | None = None,
-        prompt_logprobs: int | None = None,
-        cache_salt: bytes = b"",
-        guide: Guide | None = None,
-        adapter: str = "",
-        adapter_slot: int = NO_ADAPTER,
-        held: bool = False,
-        group: str = "",
+        self, new: NewSequence, guide: Guide | None = None, adapter_slot: int = NO_ADAPTER
     ) -> None:
-        """Queue a request under an `id` that is not in use. A `guide` that is not made yet, and the
-        slot of an `adapter` (a generation, "" for none) that is not in memory yet, are given to
-        `release`; until then the request is `held` and others pass it. While one of a `group` is
-        unfinished, the queue is never too full for the others of it.
+        """Queue a request for which all is there: what steers it, and its adapter in this slot.
+        Raises as `hold`."""
+        self.hold(new)
+        self.release(new.id, guide, adapter_slot)
 
-        With a `max_tokens` of 0 the prompt is computed and nothing drawn. Raises InvalidRequest for
-        an empty prompt or max_tokens < 0, ContextLengthExceeded for a sequence that could never
-        fit, Overloaded when the queue is full.
+    def hold(self, new: NewSequence) -> None:
+        """Take in a request, under an id that is not in use, whose guide is not made yet, or whose
+        adapter is not in memory: it waits for `release`, and others pass it.
+
+        Raises InvalidRequest for an empty prompt or max_tokens < 0, ContextLengthExceeded for a
+        sequence that could never fit, Overloaded when the queue is full.
         """
-        assert id not in self._sequences, f"request {id} is already here"
-        known_limit = self._checked_limit(len(token_ids), max_tokens)
+        assert new.id not in self._sequences, f"request {new.id} is already here"
+        known_limit = self._checked_limit(len(new.token_ids), new.max_tokens)
         queued = len(self._waiting) + len(self._held)
-        self._bound.check(group, queued, len(self._free_rows))
+        self._bound.check(new.group, queued, len(self._free_rows))
         sequence = Sequence(
-            id=id,
-            tokens=array("i", token_ids),
-            sampling=sampling,
-            seed=seed,
+            id=new.id,
+            tokens=array("i", new.token_ids),
+            sampling=new.sampling,
+            seed=new.seed,
             known_limit=known_limit,
-            stop_token_ids=stop_token_ids,
-            top_logprobs=top_logprobs,
-            prompt_logprobs=prompt_logprobs,
-            salt=cache_salt,
-            adapter=adapter,
-            group=group,
+            stop_token_ids=new.stop_token_ids,
+            top_logprobs=new.top_logprobs,
+            prompt_logprobs=new.prompt_logprobs,
+            salt=new.cache_salt,
+            adapter=new.adapter,
+            group=new.group,
         )
-        self._sequences[id] = sequence
-        self._bound.enter(group)
-        if held:
-            self._held[id] = sequence
-        else:
-            self._queue(sequence, guide, adapter_slot)
+        self._sequences[new.id] = self._held[new.id] = sequence
+        self._bound.enter(new.group)
 
     def release(self, id: str, guide: Guide | None, adapter_slot: int = NO_ADAPTER) -> bool:
         """What a held request waited for is there. False if the request is not (any more)."""

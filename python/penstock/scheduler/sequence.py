@@ -1,4 +1,4 @@
-"""The state of one request inside the scheduler, and what a step made of it."""
+"""One request: as the scheduler is told of it, its state inside, and what a step made of it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,24 @@ from penstock.scheduler.speculation import Speculation
 from penstock.scheduler.types import NO_ADAPTER, Scored
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class NewSequence(msgspec.Struct, frozen=True):
+    """One sequence to generate. With a `max_tokens` of 0 the prompt is computed and nothing drawn.
+    `adapter`: a generation, "" for none. While one of a `group` is unfinished, the queue is never
+    too full for the others of it."""
+
+    id: str
+    token_ids: tuple[int, ...]
+    sampling: Sampling
+    seed: int
+    max_tokens: int
+    stop_token_ids: frozenset[int] = frozenset()
+    top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    cache_salt: bytes = b""
+    adapter: str = ""
+    group: str = ""
 
 
 class Progress(msgspec.Struct, frozen=True):

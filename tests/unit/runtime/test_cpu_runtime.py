@@ -17,6 +17,7 @@ from penstock.scheduler import (
     AppendBlocks,
     AppendTokens,
     Chunk,
+    NewSequence,
     Progress,
     Scheduler,
     StepPlan,
@@ -41,7 +42,7 @@ class Setup:
         self.progress: list[Progress] = []
 
     def submit(self, id: str, prompt: list[int], max_tokens: int, **options: object) -> None:
-        self.scheduler.submit(
+        new = NewSequence(
             id,
             token_ids=tuple(prompt),
             sampling=Sampling(temperature=0.0),
@@ -49,6 +50,7 @@ class Setup:
             max_tokens=max_tokens,
             **options,  # type: ignore[arg-type]
         )
+        self.scheduler.submit(new)
 
     def run(self) -> None:
         while (plan := self.scheduler.plan()) is not None:

@@ -20,7 +20,7 @@ from penstock.runtime.gpu_link import Link
 from penstock.runtime.gpu_rows import DeviceRows
 from penstock.runtime.gpu_upload import StepPacker
 from penstock.runtime.rows import RowTable
-from penstock.scheduler import Scheduler
+from penstock.scheduler import NewSequence, Scheduler
 from penstock.scheduler.types import Drawn, Scored, StepPlan, StepResult
 
 CONTEXT, BLOCK, ROWS, BLOCKS, SLOTS = 64, 4, 4, 40, 3
@@ -188,7 +188,7 @@ def test_a_step_on_the_device_has_the_bits_of_numpys(
     )
     random = np.random.default_rng(len(requests))
     for index, (prompt, new, temperature, seed, scores, slot) in enumerate(requests):
-        scheduler.submit(
+        new = NewSequence(
             str(index),
             token_ids=tuple((7 * index + random.integers(0, 3, prompt)).tolist()),
             sampling=Sampling(temperature=temperature, top_k=prompt, top_p=0.5, min_p=0.25),
@@ -196,8 +196,8 @@ def test_a_step_on_the_device_has_the_bits_of_numpys(
             max_tokens=new,
             prompt_logprobs=scores,
             adapter=str(slot),
-            adapter_slot=slot,
         )
+        scheduler.submit(new, adapter_slot=slot)
     pair = Pair(fill_up)
     while (plan := scheduler.plan()) is not None:
         scheduler.commit(pair.step(plan, random), 0.01 + 0.001 * plan.num_tokens)
@@ -210,15 +210,15 @@ def test_a_steady_decode_sends_nothing(slots: tuple[int, int]) -> None:
     )
     for index in range(2):
         prompt, sampling = (5, 6, 7), Sampling()
-        scheduler.submit(
+        new = NewSequence(
             str(index),
             token_ids=prompt,
             sampling=sampling,
             seed=1,
             max_tokens=13,
             adapter=str(slots[index]),
-            adapter_slot=slots[index],
         )
+        scheduler.submit(new, adapter_slot=slots[index])
     pair, random = Pair(8), np.random.default_rng(0)
     while (plan := scheduler.plan()) is not None:
         scheduler.commit(pair.step(plan, random))

@@ -18,6 +18,7 @@ from penstock.scheduler import (
     Chunk,
     Drawn,
     HostTier,
+    NewSequence,
     Scheduler,
     Scored,
     StepPlan,
@@ -298,7 +299,7 @@ class Harness:
         prompt_logprobs: int | None = None,
         group: str = "",
     ) -> None:
-        self.scheduler.submit(
+        new = NewSequence(
             id,
             token_ids=tuple(prompt),
             sampling=Sampling(temperature=0.0),
@@ -306,11 +307,13 @@ class Harness:
             max_tokens=max_tokens,
             stop_token_ids=stops,
             cache_salt=salt,
-            guide=guide,
-            held=held,
             prompt_logprobs=prompt_logprobs,
             group=group,
         )
+        if held:
+            self.scheduler.hold(new)
+        else:
+            self.scheduler.submit(new, guide)
         self.answers[id] = []
         self.scores[id] = []
 

@@ -7,6 +7,7 @@ from scheduler_fakes import Harness, ScriptedGuide, answer_alone
 
 from penstock.base.errors import Overloaded
 from penstock.dialog import Sampling
+from penstock.scheduler import NewSequence
 
 PROMPT = [1, 2, 3, 4, 5]
 
@@ -69,15 +70,15 @@ def test_an_opening_longer_than_the_answer_is_cut() -> None:
 
 def test_nothing_is_forced_where_log_probabilities_are_wanted() -> None:
     harness = Harness()
-    harness.scheduler.submit(
+    new = NewSequence(
         "a",
         token_ids=(1,),
         sampling=Sampling(),
         seed=0,
         max_tokens=4,
         top_logprobs=0,
-        guide=ScriptedGuide((10, 11)),
     )
+    harness.scheduler.submit(new, guide=ScriptedGuide((10, 11)))
     plan = harness.scheduler.plan()
     assert plan is not None and plan.admissions[0].token_ids == (1,)
 

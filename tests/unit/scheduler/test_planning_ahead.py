@@ -6,7 +6,7 @@ import pytest
 from scheduler_fakes import Harness, answer_alone
 
 from penstock.dialog import Sampling
-from penstock.scheduler import StepPlan, StepResult
+from penstock.scheduler import NewSequence, StepPlan, StepResult
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -90,7 +90,7 @@ def test_an_unfinished_prompt_is_waited_for() -> None:
 def test_draws_that_depend_on_the_last_token_are_waited_for(penalty: str) -> None:
     harness = Harness()
     sampling = Sampling(**{penalty: 1.5})
-    harness.scheduler.submit("a", token_ids=tuple(PROMPT), sampling=sampling, seed=0, max_tokens=4)
+    harness.scheduler.submit(NewSequence("a", tuple(PROMPT), sampling, seed=0, max_tokens=4))
     start(harness)
     assert harness.scheduler.plan_ahead() is None
 
