@@ -49,7 +49,7 @@ class Harvest:
         if chunk.draft:
             self._learn(sequence, len(chunk.draft), len(drawn) - 1)
         for token_id in sequence.unreported:
-            self._report(sequence, token_id, None, None, progress)
+            self._tell_forced(sequence, progress, token_id)
         sequence.unreported.clear()
         for index, one in enumerate(drawn):
             assert one.row == sequence.row, "tokens drawn out of the plan's order"
@@ -72,38 +72,37 @@ class Harvest:
     ) -> bool:
         """A drawn token joins, and after the last one what it leaves no choice about."""
         if drawn.token_id in sequence.stop_token_ids:
-            return self._report(sequence, None, drawn, "stop", progress)
+            return self._tell(sequence, progress, finish="stop")
         guide = sequence.guide
         if guide is not None and not guide.accept(drawn.token_id):
-            return self._report(sequence, None, drawn, "error", progress)
+            return self._tell(sequence, progress, finish="error")
         sequence.tokens.append(drawn.token_id)
         finish = _finish(sequence)
         forced = sequence.force() if finish is None and last else ()
+        ended = self._tell(
+            sequence, progress, drawn.token_id, drawn.logprob, drawn.top, finish=finish
+        )
         if not forced:
-            return self._report(sequence, drawn.token_id, drawn, finish, progress)
+            return ended
         sequence.unsent += len(forced)
-        self._report(sequence, drawn.token_id, drawn, None, progress)
         for token_id in forced[:-1]:
-            self._report(sequence, token_id, None, None, progress)
-        return self._report(sequence, forced[-1], None, _finish(sequence), progress)
+            self._tell_forced(sequence, progress, token_id)
+        return self._tell_forced(sequence, progress, forced[-1], _finish(sequence))
 
     def _fail(self, sequence: Sequence, progress: list[Progress]) -> bool:
         self._cache.withdraw(sequence)
         return self._tell(sequence, progress, finish="error")
 
-    def _report(
+    def _tell_forced(
         self,
         sequence: Sequence,
-        token_id: int | None,
-        drawn: Drawn | None,
-        finish: FinishReason | None,
         progress: list[Progress],
+        token_id: int,
+        finish: FinishReason | None = None,
     ) -> bool:
-        """`drawn` None: the token was forced. True: the sequence is finished."""
-        self.forced_tokens += drawn is None
-        if token_id is None or drawn is None:
-            return self._tell(sequence, progress, token_id, finish=finish)
-        return self._tell(sequence, progress, token_id, drawn.logprob, drawn.top, finish=finish)
+        """One Progress of a token that nobody drew. True: the sequence is finished."""
+        self.forced_tokens += 1
+        return self._tell(sequence, progress, token_id, finish=finish)
 
     def _tell(
         self,
