@@ -24,10 +24,12 @@ from penstock.generation.checks import check_bias, check_request
 from penstock.generation.choice import Choice
 from penstock.generation.constraints import Constraints
 from penstock.generation.echo import Echo
+from penstock.generation.fit import Prompt
 from penstock.generation.form import AnswerForm, AnswerForms
 from penstock.generation.media import without_media
 from penstock.generation.merge import best, merge, stream, total_usage
-from penstock.generation.prompt import Prompt, PromptBuilder, prompt_chars
+from penstock.generation.prompt import PromptBuilder
+from penstock.generation.prompt_texts import prompt_chars
 from penstock.generation.sampling import resolve_sampling, seeds, uses_dry
 from penstock.models.tokenizer_data import TextParts
 from penstock.text import ChatTemplate, Tokenizer, load_tokenizer

@@ -2,44 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
-from penstock.base.errors import ContextLengthExceeded, InvalidRequest
-from penstock.dialog import (
-    FunctionTool,
-    GenerateRequest,
-    Message,
-    Reasoning,
-    Text,
-    ToolCall,
-    ToolResult,
-)
+from penstock.base.errors import InvalidRequest
+from penstock.dialog import GenerateRequest, Message, Text
+from penstock.generation.fit import Fit, Prompt
+from penstock.generation.prompt_texts import shown_tools, texts_of
 from penstock.text import ChatTemplate, Tokenizer
 from penstock.text.fill_in import fill_in_of
 from penstock.text.outgrowing import end_that_fills, is_suspicious, outgrows
 
 SYSTEM_ROLES: Final = ("system", "developer")
-LONGEST_TOKEN_CHARS: Final = 512
-"""No token of a model covers more, so a text that is longer than so many a token cannot fit."""
-MARKUP_CHARS: Final = 8
-"""What a template writes around a message, at least."""
-DEFAULT_ROOM_TOKENS: Final = 512
-"""What truncation leaves for the answer where the request has no `max_tokens`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """`max_tokens`: what the context leaves for the answer, or less where the request says so.
-    `stop_ids`: tokens that end this answer beside those that end any. `echo`: the text of a prompt
-    that the answers repeat; `echoed_control`: control tokens that it spells out."""
-
-    token_ids: tuple[int, ...]
-    max_tokens: int
-    stop_ids: frozenset[int] = frozenset()
-    echo: str = ""
-    echoed_control: frozenset[int] = frozenset()
 
 
 class PromptBuilder:
@@ -55,39 +30,30 @@ class PromptBuilder:
     ) -> tuple[Prompt, ...]:
         """One for each prompt of the request. Raises ContextLengthExceeded, and InvalidRequest for
         what cannot be rendered."""
-        fit = _Fit(request, context_tokens)
+        fit = Fit(request, context_tokens)
         if request.messages is not None:
-            return (_prompt(request, fit, self._of_messages(request, request.messages, fit)),)
-        given = request.prompts
-        if request.prompt is not None:
-            given = (request.prompt,)
-        return tuple(self._completion(request, fit, prompt, vocab_size) for prompt in given)
+            return (fit.prompt(self._of_messages(request, request.messages, fit)),)
+        given = request.prompts if request.prompt is None else (request.prompt,)
+        for prompt in given:
+            if not isinstance(prompt, str):
+                _check_ids(prompt, vocab_size)
+        return tuple(self._completion(request, prompt, fit) for prompt in given)
 
     def _completion(
-        self, request: GenerateRequest, fit: _Fit, given: str | tuple[int, ...], vocab_size: int
+        self, request: GenerateRequest, given: str | tuple[int, ...], fit: Fit
     ) -> Prompt:
         echo = ""
         if request.echo:
-            echo = given if isinstance(given, str) else self._decoded(given, vocab_size)
+            echo = given if isinstance(given, str) else self._tokenizer.decode(given)
         if request.suffix:
-            return self._around_gap(request, fit, given, vocab_size, echo)
+            return replace(self._around_gap(given, request.suffix, fit), echo=echo)
         if isinstance(given, str):
             ids, spelled = self._of_text(given, fit), self._tokenizer.control_ids
         else:
-            ids, spelled = fit.cut(_checked_ids(given, vocab_size)), frozenset[int]()
-        return _prompt(request, fit, ids, echo=echo, echoed_control=spelled)
+            ids, spelled = fit.cut(list(given)), frozenset[int]()
+        return replace(fit.prompt(ids), echo=echo, echoed_control=spelled)
 
-    def _decoded(self, ids: tuple[int, ...], vocab_size: int) -> str:
-        return self._tokenizer.decode(_checked_ids(ids, vocab_size))
-
-    def _around_gap(
-        self,
-        request: GenerateRequest,
-        fit: _Fit,
-        given: str | tuple[int, ...],
-        vocab_size: int,
-        echo: str,
-    ) -> Prompt:
+    def _around_gap(self, given: str | tuple[int, ...], suffix: str, fit: Fit) -> Prompt:
         """Text before and after a gap, after what stands before any text. Of what is too long, the
         start of the first is dropped."""
         marks = self._fill_in
@@ -97,15 +63,11 @@ class PromptBuilder:
                 field="suffix",
                 code="unsupported_value",
             )
-        suffix = request.suffix or ""
         texts = [suffix, given] if isinstance(given, str) else [suffix]
         if self._hopeless(texts, fit):
             raise fit.exceeded(None)
         after = self._tokenizer.encode(suffix)
-        if isinstance(given, str):
-            before = self._tokenizer.encode(given)
-        else:
-            before = _checked_ids(given, vocab_size)
+        before = self._tokenizer.encode(given) if isinstance(given, str) else list(given)
         start = self._tokenizer.before
         ids = [*start, *marks.tokens(before, after)]
         if not fit.fits(ids):
@@ -113,9 +75,9 @@ class PromptBuilder:
             if not fit.truncate or excess > len(before):
                 raise fit.exceeded(ids)
             ids = [*start, *marks.tokens(before[excess:], after)]
-        return _prompt(request, fit, ids, marks.stop_ids, echo)
+        return replace(fit.prompt(ids), stop_ids=marks.stop_ids)
 
-    def _of_text(self, text: str, fit: _Fit) -> list[int]:
+    def _of_text(self, text: str, fit: Fit) -> list[int]:
         if fit.truncate:
             text = self._end(text, fit)
         elif self._hopeless((text,), fit):
@@ -128,27 +90,25 @@ class PromptBuilder:
             raise InvalidRequest("the prompt must not be empty", field="prompt")
         return fit.cut(ids)
 
-    def _hopeless(self, texts: Sequence[str], fit: _Fit) -> bool:
+    def _hopeless(self, texts: Sequence[str], fit: Fit) -> bool:
         """Whether texts cannot fit, as far as that can be told without tokenizing all of them."""
         chars = sum(map(len, texts))
         if fit.hopeless(chars):
             return True
         return is_suspicious(chars, fit.room) and outgrows(self._count, texts, fit.room)
 
-    def _end(self, text: str, fit: _Fit) -> str:
+    def _end(self, text: str, fit: Fit) -> str:
         """The end of a text that may be truncated, more than there is room for."""
         text = text[-fit.most_chars :]
-        return (
-            end_that_fills(self._count, text, fit.room)
-            if is_suspicious(len(text), fit.room)
-            else text
-        )
+        if is_suspicious(len(text), fit.room):
+            return end_that_fills(self._count, text, fit.room)
+        return text
 
     def _count(self, text: str) -> int:
         return len(self._tokenizer.encode(text))
 
     def _of_messages(
-        self, request: GenerateRequest, messages: Sequence[Message], fit: _Fit
+        self, request: GenerateRequest, messages: Sequence[Message], fit: Fit
     ) -> list[int]:
         if self._template is None:
             raise InvalidRequest(
@@ -164,15 +124,13 @@ class PromptBuilder:
         return self._of_newest(request, messages, fit)
 
     def _render(
-        self, request: GenerateRequest, messages: Sequence[Message], fit: _Fit
+        self, request: GenerateRequest, messages: Sequence[Message], fit: Fit
     ) -> list[int] | None:
         """Token ids; None where the text is so long that it cannot fit."""
         assert self._template is not None
-        tools = _shown_tools(request)
-        said = [text for message in messages for text in _said(message)]
-        said.extend(text for tool in tools for text in _tool_texts(tool))
-        all_chars = sum(map(_chars, messages)) + len(request.begun)
-        if fit.hopeless(all_chars) or self._hopeless(said, fit):
+        tools = shown_tools(request)
+        texts = texts_of(messages, tools)
+        if fit.hopeless(texts.chars + len(request.begun)) or self._hopeless(texts.shown, fit):
             return None
         return self._template.encode(
             self._tokenizer,
@@ -183,7 +141,7 @@ class PromptBuilder:
         )
 
     def _of_newest(
-        self, request: GenerateRequest, messages: Sequence[Message], fit: _Fit
+        self, request: GenerateRequest, messages: Sequence[Message], fit: Fit
     ) -> list[int]:
         """Drop the oldest turns until the rest fits: whole ones, each from a user's message on,
         never a system message. Of a last turn that is too long itself the end is kept."""
@@ -200,7 +158,7 @@ class PromptBuilder:
         return best or self._of_last_end(request, messages, starts[-1], fit)
 
     def _of_last_end(
-        self, request: GenerateRequest, messages: Sequence[Message], start: int, fit: _Fit
+        self, request: GenerateRequest, messages: Sequence[Message], start: int, fit: Fit
     ) -> list[int]:
         if messages[start].role in SYSTEM_ROLES:
             raise fit.exceeded(None)
@@ -222,62 +180,6 @@ class PromptBuilder:
         raise fit.exceeded(None)
 
 
-class _Fit:
-    """How much of the context the prompt of one request may take."""
-
-    def __init__(self, request: GenerateRequest, context_tokens: int) -> None:
-        self.truncate = request.limits.truncate
-        self.most_chars = context_tokens * LONGEST_TOKEN_CHARS
-        self.field = "messages" if request.messages is not None else "prompt"
-        self.context_tokens = context_tokens
-        wanted = request.limits.max_tokens
-        self.least = 1 if wanted is None else min(wanted, 1)
-        if self.truncate:
-            most = DEFAULT_ROOM_TOKENS if wanted is None else wanted
-            self.room = context_tokens - min(most, context_tokens // 2)
-        else:
-            self.room = context_tokens - self.least
-
-    def hopeless(self, chars: int) -> bool:
-        return chars > self.most_chars
-
-    def fits(self, ids: Sequence[int]) -> bool:
-        return len(ids) <= self.room
-
-    def cut(self, ids: list[int]) -> list[int]:
-        """The end of a prompt that may be truncated; raises ContextLengthExceeded otherwise."""
-        if self.fits(ids):
-            return ids
-        if not self.truncate:
-            raise self.exceeded(ids)
-        return ids[-self.room :]
-
-    def exceeded(self, ids: Sequence[int] | None) -> ContextLengthExceeded:
-        """In the words by which the vendors' own agents know that they must shorten it."""
-        most = self.context_tokens - self.least
-        tokens = str(len(ids)) if ids is not None else f"over {self.context_tokens}"
-        return ContextLengthExceeded(
-            f"prompt is too long: {tokens} tokens > {most} maximum; shorten `{self.field}`: this"
-            f" model's maximum context length is {self.context_tokens} tokens, with an answer of at"
-            f" least {self.least}",
-            field=self.field,
-        )
-
-
-def _prompt(
-    request: GenerateRequest,
-    fit: _Fit,
-    ids: Sequence[int],
-    stop_ids: frozenset[int] = frozenset(),
-    echo: str = "",
-    echoed_control: frozenset[int] = frozenset(),
-) -> Prompt:
-    wanted = request.limits.max_tokens
-    left = fit.context_tokens - len(ids)
-    most = left if wanted is None else min(wanted, left)
-    return Prompt(tuple(ids), most, stop_ids, echo, echoed_control)
-
-
 def _since(messages: Sequence[Message], start: int) -> list[Message]:
     """The system messages, and all others from `start` on."""
     return [
@@ -287,58 +189,10 @@ def _since(messages: Sequence[Message], start: int) -> list[Message]:
     ]
 
 
-def _checked_ids(ids: Sequence[int], vocab_size: int) -> list[int]:
+def _check_ids(ids: Sequence[int], vocab_size: int) -> None:
     if not ids:
         raise InvalidRequest("the prompt must not be empty", field="prompt")
     if min(ids) < 0 or max(ids) >= vocab_size:
         raise InvalidRequest(
             f"prompt holds token ids outside 0 to {vocab_size - 1}", field="prompt"
         )
-    return list(ids)
-
-
-def _shown_tools(request: GenerateRequest) -> tuple[FunctionTool, ...]:
-    return request.tools if request.tool_policy.mode != "none" else ()
-
-
-def _said(message: Message) -> Iterator[str]:
-    """The texts that any template shows; reasoning is often left out."""
-    for part in message.parts:
-        match part:
-            case Text() | ToolResult():
-                yield part.text
-            case ToolCall():
-                yield from (part.name, part.arguments)
-
-
-def _tool_texts(tool: FunctionTool) -> Iterator[str]:
-    open_values: list[Any] = [tool.name, tool.description, tool.parameters]
-    while open_values:
-        item = open_values.pop()
-        if isinstance(item, str):
-            yield item
-        elif isinstance(item, dict):
-            open_values.extend(item)
-            open_values.extend(item.values())
-        elif isinstance(item, list):
-            open_values.extend(item)
-
-
-def _chars(message: Message) -> int:
-    total = MARKUP_CHARS + len(message.parts)
-    for part in message.parts:
-        match part:
-            case Text() | Reasoning() | ToolResult():
-                total += len(part.text)
-            case ToolCall():
-                total += len(part.name) + len(part.arguments)
-    return total
-
-
-def prompt_chars(request: GenerateRequest) -> int:
-    """About how much text there is to render and tokenize."""
-    if request.messages is not None:
-        tools = sum(len(text) for tool in _shown_tools(request) for text in _tool_texts(tool))
-        return sum(map(_chars, request.messages)) + len(request.begun) + tools
-    given = (*(request.prompts or (request.prompt,)), request.suffix)
-    return sum(len(prompt) for prompt in given if isinstance(prompt, str))

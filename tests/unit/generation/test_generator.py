@@ -33,7 +33,8 @@ from penstock.dialog.fold import Answer, fold
 from penstock.engine.guide import TOO_COMPLEX
 from penstock.engine.types import EngineInfo, TokenDelta
 from penstock.generation import Generator
-from penstock.generation.prompt import Prompt, PromptBuilder
+from penstock.generation.fit import Prompt
+from penstock.generation.prompt import PromptBuilder
 from penstock.models.tokenizer_data import TextParts
 from penstock.text import ChatTemplate, Tokenizer
 
