@@ -1,20 +1,18 @@
+"""One call from request to events: prompts, ends, stops, choices, log-probabilities."""
+
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
-from typing import Any
 
 import pytest
-from scripted_engine import INFO, RowError, ScriptedEngine
-from tiny_text import CHATML, END_OF_TEXT, IM_END, tiny_data, tiny_template, tiny_tokenizer
+from generating import HI, TOKENIZER, answer_of, events_of, generator, ids, info, text
+from scripted_engine import RowError, ScriptedEngine
+from tiny_text import CHATML, END_OF_TEXT, IM_END
 
 from penstock import __version__
-from penstock.base.errors import ContextLengthExceeded, EngineFault, InvalidRequest, Overloaded
+from penstock.base.errors import EngineFault, InvalidRequest, Overloaded
 from penstock.dialog import (
-    Constraint,
     Event,
-    FunctionTool,
     GenerateRequest,
     Limits,
     Message,
@@ -24,66 +22,12 @@ from penstock.dialog import (
     Sampling,
     Text,
     TextDelta,
-    ToolCall,
-    ToolPolicy,
-    ToolResult,
     TurnEnded,
 )
-from penstock.dialog.fold import Answer, fold
+from penstock.dialog.fold import fold
 from penstock.engine.guide import TOO_COMPLEX
-from penstock.engine.types import EngineInfo, TokenDelta
-from penstock.generation import Generator
-from penstock.generation.fit import Prompt
-from penstock.generation.prompt import PromptBuilder
-from penstock.models.tokenizer_data import TextParts
-from penstock.text import ChatTemplate, Tokenizer
-
-TOKENIZER = tiny_tokenizer()
-TOOLS = (FunctionTool("f"),)
-HI = (Message("user", (Text("hi"),)),)
-CALL = Message("assistant", (ToolCall("c", "f", "{}"),))
-RESULT = Message("tool", (ToolResult("c", "done"),))
-LONG = "b" * 400_000
-
-
-def ids(text: str) -> list[int]:
-    return list(text.encode())
-
-
-def info(context_tokens: int) -> EngineInfo:
-    return EngineInfo("scripted", context_tokens, 264, 8, 128, 16, 0, "fp")
-
-
-def generator(engine: ScriptedEngine, defaults: Sampling | None = None) -> Generator:
-    return Generator(engine, TOKENIZER, tiny_template(), defaults)
-
-
-async def events_of(engine: ScriptedEngine, **fields: Any) -> list[Event]:
-    fields.setdefault("messages", HI if "prompt" not in fields else None)
-    return [event async for event in generator(engine).run(GenerateRequest(**fields))]
-
-
-async def answer_of(engine: ScriptedEngine, **fields: Any) -> Answer:
-    return fold(await events_of(engine, **fields))
-
-
-def text(answer: Answer, choice: int = 0) -> str:
-    (part,) = answer.choices[choice].parts
-    assert isinstance(part, Text)
-    return part.text
-
-
-@pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The lengths of the texts that were tokenized since."""
-    encode, lengths = Tokenizer.encode, []
-
-    def counted(self: Tokenizer, text: str, *, add_special: bool = False) -> list[int]:
-        lengths.append(len(text))
-        return encode(self, text, add_special=add_special)
-
-    monkeypatch.setattr(Tokenizer, "encode", counted)
-    return lengths
+from penstock.engine.types import TokenDelta
+from penstock.text import ChatTemplate
 
 
 async def test_a_chat_is_rendered_sent_and_streamed() -> None:
@@ -296,140 +240,6 @@ async def test_several_tokens_of_one_chunk_make_one_delta() -> None:
     assert [e.text for e in events if isinstance(e, TextDelta)] == ["ab", "éc"]
 
 
-class TestContext:
-    async def test_a_long_prompt_is_refused_with_the_numbers(self) -> None:
-        for prompt in ("b" * 40, tuple([5] * 40)):
-            with pytest.raises(ContextLengthExceeded, match=r"too long: 40 tokens > 39 maximum"):
-                await events_of(ScriptedEngine([], info=info(40)), prompt=prompt)
-
-    async def test_a_prompt_that_leaves_one_token_is_served(self) -> None:
-        engine = ScriptedEngine(ids("ab"), info=info(40))
-        assert text(await answer_of(engine, prompt="b" * 39)) == "a"
-
-    async def test_a_hopeless_text_is_refused_without_tokenizing_it(self) -> None:
-        engine = ScriptedEngine([], info=info(40))
-        with pytest.raises(ContextLengthExceeded, match="over 40 tokens > 39 maximum"):
-            await events_of(engine, prompt="b" * 10_000_000)
-        with pytest.raises(ContextLengthExceeded, match="over 40 tokens > 39 maximum"):
-            await events_of(engine, messages=(Message("user", (Text("b" * 10_000_000),)),))
-
-    @pytest.mark.parametrize("truncate", [False, True])
-    async def test_of_a_far_too_long_text_only_a_part_is_tokenized(
-        self, truncate: bool, taken: list[int]
-    ) -> None:
-        engine = ScriptedEngine([], info=info(4000))
-        long, limits = "b" * 1_900_000 + "z", Limits(max_tokens=4, truncate=truncate)
-        asked: list[dict[str, object]] = [
-            {"prompt": long},
-            {"messages": (Message("user", (Text(long),)),)},
-            {"messages": tuple(Message("user", (Text(long[-1000:]),)) for _ in range(1900))},
-        ]
-        for fields in asked:
-            taken.clear()
-            refused = contextlib.nullcontext() if truncate else pytest.raises(ContextLengthExceeded)
-            with refused:
-                await events_of(engine, limits=limits, **fields)
-            assert 0 < sum(taken) < 600_000
-        sent = [TOKENIZER.decode(request.token_ids) for request in engine.requests]
-        assert len(sent) == len(asked) * truncate and all("bz" in told for told in sent)
-
-    @pytest.mark.parametrize(
-        "fields",
-        [
-            {"tools": (FunctionTool("f", LONG),)},
-            {"tools": (FunctionTool("f", parameters={"anyOf": [{"description": LONG}]}),)},
-            {"messages": (*HI, Message("assistant", (ToolCall("c", LONG, "{}"),)), RESULT)},
-            {"messages": (*HI, CALL, Message("tool", (ToolResult("c", LONG),)))},
-            {"messages": (Message("user", ()),) * 200_000},
-        ],
-    )
-    async def test_whatever_else_is_far_too_long_is_not_tokenized_either(
-        self, fields: dict[str, Any], taken: list[int]
-    ) -> None:
-        with pytest.raises(ContextLengthExceeded):
-            await events_of(ScriptedEngine([], info=info(1000)), **fields)
-        assert max(taken, default=0) < 100_000
-
-    @pytest.mark.parametrize(
-        "fields",
-        [
-            {"prompt": LONG},
-            {"prompt": "a", "suffix": LONG},
-            {"begun": LONG},
-            {"tools": (FunctionTool("f", LONG),)},
-            {"tools": (FunctionTool("f", parameters={"description": LONG}),)},
-            {"messages": (*HI, Message("assistant", (ToolCall("c", LONG, "{}"),)), RESULT)},
-            {"messages": (*HI, CALL, Message("tool", (ToolResult("c", LONG),)))},
-            {"messages": (Message("user", ()),) * 20_000},
-            {"messages": (Message("user", (Text(""),) * 20_000),)},
-        ],
-    )
-    async def test_whatever_is_long_is_rendered_and_tokenized_in_a_thread(
-        self, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        threads = []
-
-        def build(*_: object) -> tuple[Prompt, ...]:
-            threads.append(threading.current_thread())
-            raise InvalidRequest("enough")
-
-        monkeypatch.setattr(PromptBuilder, "build", build)
-        with pytest.raises(InvalidRequest, match="enough"):
-            await events_of(ScriptedEngine([]), **fields)
-        assert threads and threading.current_thread() not in threads
-
-    async def test_truncation_keeps_the_end_of_a_text(self) -> None:
-        engine = ScriptedEngine([], info=info(40))
-        fields = {"limits": Limits(max_tokens=4, truncate=True)}
-        await events_of(engine, prompt="a" * 100 + "z" * 30, **fields)
-        await events_of(engine, prompt="a" * 10_000_000 + "z", **fields)
-        assert bytes(engine.requests[0].token_ids) == b"a" * 6 + b"z" * 30
-        assert len(engine.requests[1].token_ids) == 36
-        assert engine.requests[1].token_ids[-1] == ord("z")
-
-    async def sent(self, messages: list[Message], context: int) -> str:
-        engine = ScriptedEngine([], info=info(context))
-        limits = Limits(max_tokens=8, truncate=True)
-        await events_of(engine, messages=tuple(messages), limits=limits)
-        sent = engine.requests[0].token_ids
-        assert len(sent) <= context - 8
-        return b"".join(map(TOKENIZER.token_bytes, sent)).decode()
-
-    async def test_truncation_drops_the_oldest_turns_and_never_the_system_message(self) -> None:
-        turns = [Message("system", (Text("S"),))]
-        for number in range(20):
-            turns.append(Message("user", (Text(f"q{number:02}"),)))
-            turns.append(Message("assistant", (Text(f"a{number:02}"),)))
-        turns.append(Message("user", (Text("last"),)))
-        expected = ChatTemplate(CHATML).render([turns[0], *turns[-5:]])
-        fitting = len(TOKENIZER.encode(expected)) + 8
-        assert await self.sent(turns, fitting) == expected
-        assert await self.sent(turns, fitting + 1) == expected
-        shorter = ChatTemplate(CHATML).render([turns[0], *turns[-3:]])
-        assert await self.sent(turns, fitting - 1) == shorter
-
-    async def test_truncation_keeps_the_end_of_a_last_message_that_is_too_long(self) -> None:
-        talk = [Message("system", (Text("S"),)), Message("user", (Text("é" * 500 + "end"),))]
-        sent = await self.sent(talk, 100)
-        assert "system\nS<|im_end|>" in sent and "éend<|im_end|>" in sent and "�" not in sent
-        assert sent.count("é") >= 10
-
-    async def test_a_system_message_that_is_too_long_is_refused(self) -> None:
-        for roles in (("system",), ("system", "user")):
-            talk = [Message(role, (Text("b" * 200),)) for role in roles]  # type: ignore[arg-type]
-            with pytest.raises(ContextLengthExceeded):
-                await self.sent(talk, 100)
-
-    async def test_counting_stops_where_no_context_reaches(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("penstock.generation.generator.MOST_COUNTED_TOKENS", 300)
-        counting = generator(ScriptedEngine([], info=info(200)))
-        assert await counting.count(GenerateRequest(prompt="b" * 250)) == 250
-        with pytest.raises(ContextLengthExceeded, match="more than 300 tokens, the most"):
-            await counting.count(GenerateRequest(prompt="b" * 301))
-
-
 class TestEnds:
     async def test_a_grammar_that_grows_too_complex_is_the_clients_fault(self) -> None:
         engine = ScriptedEngine([RowError(TOO_COMPLEX)])
@@ -479,120 +289,3 @@ class TestEnds:
         with pytest.raises(EngineFault, match="failed this request"):
             await events_of(engine, n=2)
         assert not engine.active and len(engine.aborted) == 1
-
-
-@pytest.mark.parametrize(
-    ("field", "fields"),
-    [
-        ("messages", {"messages": None}),
-        ("messages", {"messages": HI, "prompt": "x"}),
-        ("messages", {"messages": ()}),
-        ("prompt", {"prompt": ()}),
-        ("prompt", {"prompt": (INFO.vocab_size,)}),
-        ("prompt", {"prompt": (-1,)}),
-        ("n", {"n": 0}),
-        ("n", {"n": 129}),
-        ("max_tokens", {"limits": Limits(max_tokens=0)}),
-        ("top_logprobs", {"top_logprobs": 21}),
-        ("top_logprobs", {"top_logprobs": -1}),
-        ("stop", {"stop": ("x",) * 65}),
-        ("stop[1]", {"stop": ("x", "")}),
-        ("stop[0]", {"stop": ("x" * 5000,)}),
-        ("temperature", {"sampling": Sampling(temperature=-0.1)}),
-        ("temperature", {"sampling": Sampling(temperature=float("nan"))}),
-        ("temperature", {"sampling": Sampling(temperature=2.1)}),
-        ("top_k", {"sampling": Sampling(top_k=-2)}),
-        ("top_p", {"sampling": Sampling(top_p=1.1)}),
-        ("min_p", {"sampling": Sampling(min_p=-1.0)}),
-        ("presence_penalty", {"sampling": Sampling(presence_penalty=2.5)}),
-        ("frequency_penalty", {"sampling": Sampling(frequency_penalty=-3.0)}),
-        ("repetition_penalty", {"sampling": Sampling(repetition_penalty=float("inf"))}),
-        ("repetition_penalty", {"sampling": Sampling(repetition_penalty=0.0)}),
-        ("dry_multiplier", {"sampling": Sampling(dry_multiplier=-0.5)}),
-        ("dry_base", {"sampling": Sampling(dry_base=0.9)}),
-        ("dry_allowed_length", {"sampling": Sampling(dry_allowed_length=-1)}),
-        ("dry_sequence_breakers", {"sampling": Sampling(dry_sequence_breakers=("x",) * 65)}),
-        ("dry_sequence_breakers[1]", {"sampling": Sampling(dry_sequence_breakers=("x", ""))}),
-        ("dry_sequence_breakers[0]", {"sampling": Sampling(dry_sequence_breakers=("x" * 41,))}),
-        ("logit_bias", {"sampling": Sampling(logit_bias={49152: 1.0})}),
-        ("logit_bias", {"sampling": Sampling(logit_bias={-1: 1.0})}),
-        ("logit_bias", {"sampling": Sampling(logit_bias={1: 100.5})}),
-        ("adapter", {"adapter": "mine"}),
-        ("tools", {"tool_policy": ToolPolicy("required")}),
-        ("tool_choice", {"tools": TOOLS, "tool_policy": ToolPolicy("auto", ("g",))}),
-        ("best_of", {"n": 3, "best_of": 2}),
-        ("suffix", {"suffix": "x"}),
-        ("suffix", {"prompt": "x", "suffix": "y"}),
-        ("response_format", {"constraint": Constraint("json_schema", '{"not": {}}')}),
-        ("grammar", {"constraint": Constraint("regex", "(")}),
-        ("echo", {"echo": True}),
-        ("max_tokens", {"prompt": "x", "limits": Limits(max_tokens=0)}),
-    ],
-)
-async def test_what_is_out_of_range_or_not_served_is_refused_by_name(
-    field: str, fields: dict[str, Any]
-) -> None:
-    engine = ScriptedEngine(ids("a"))
-    with pytest.raises(InvalidRequest) as caught:
-        await events_of(engine, **fields)
-    assert caught.value.field == field
-    assert not engine.requests
-
-
-async def test_neutral_values_ask_the_engine_for_nothing() -> None:
-    neutral = Sampling(
-        presence_penalty=0.0,
-        frequency_penalty=0,
-        repetition_penalty=1.0,
-        dry_multiplier=0.0,
-        logit_bias={},
-    )
-    engine = ScriptedEngine(ids("a"))
-    assert text(await answer_of(engine, sampling=neutral)) == "a"
-    assert engine.requests[0].sampling == Sampling(temperature=1.0)
-
-
-async def test_bias_and_penalties_reach_the_engine_resolved() -> None:
-    engine = ScriptedEngine([])
-    asked = Sampling(
-        presence_penalty=0.5,
-        frequency_penalty=-2.0,
-        repetition_penalty=1.25,
-        logit_bias={104: -100.0},
-        dry_multiplier=0.8,
-        dry_sequence_breakers=("the",),
-    )
-    await events_of(engine, sampling=asked)
-    sent = engine.requests[0].sampling
-    assert (sent.presence_penalty, sent.frequency_penalty) == (0.5, -2.0)
-    assert (sent.repetition_penalty, sent.logit_bias) == (1.25, {104: -100.0})
-    assert (sent.dry_multiplier, sent.dry_base, sent.dry_allowed_length) == (0.8, 1.75, 2)
-    assert (260,) in sent.dry_breakers and sent.dry_sequence_breakers is None
-
-
-def parts(chat_template: str | None, mark: str = "<|im_start|>") -> TextParts:
-    tokens = [mark if token == "<|im_start|>" else token for token in tiny_data().tokens]
-    data = tiny_data(tokens=tokens)
-    return TextParts("m", "f", data, chat_template, None, None, (), Sampling(), 128, 264)
-
-
-@pytest.mark.parametrize("template", [None, "{% for %}", "{{ raise_exception('no') }}", "shows it"])
-async def test_a_template_that_fits_the_tokens_stands_in_for_one_that_does_not_work(
-    template: str | None,
-) -> None:
-    engine = ScriptedEngine([])
-    loaded = Generator.load(engine, parts(template))
-    _ = [event async for event in loaded.run(GenerateRequest(messages=HI))]
-    expected = TOKENIZER.encode(ChatTemplate(CHATML).render(HI))
-    assert engine.requests[0].token_ids == tuple(expected)
-
-
-@pytest.mark.parametrize("template", [None, "{% for %}"])
-async def test_without_a_usable_template_completions_still_work(template: str | None) -> None:
-    engine = ScriptedEngine(ids("a"))
-    loaded = Generator.load(engine, parts(template, mark="<|other|>"))
-    with pytest.raises(InvalidRequest, match="no chat template") as caught:
-        _ = [event async for event in loaded.run(GenerateRequest(messages=HI))]
-    assert caught.value.code == "no_chat_template"
-    request = GenerateRequest(prompt="x")
-    assert text(fold([event async for event in loaded.run(request)])) == "a"

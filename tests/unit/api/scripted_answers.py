@@ -1,0 +1,34 @@
+"""Scripts of answers that fail, or wait for the test."""
+
+from __future__ import annotations
+
+from http_serving import CREATED, MODEL, spoken
+
+from penstock.dialog import PartStarted, RunStarted, TextDelta
+
+CHAT = "/v1/chat/completions"
+HELLO = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+def raising(error, *, after_text=False):
+    def script(request):
+        yield RunStarted(MODEL, CREATED, 1)
+        if after_text:
+            yield PartStarted(0, 0, "text")
+            yield TextDelta(0, 0, "He")
+        yield error
+
+    return script
+
+
+def waiting(gate, *, after_text=True):
+    def script(request):
+        steps = iter(spoken("Hel", "lo")(request))
+        yield next(steps)
+        if after_text:
+            yield next(steps)
+            yield next(steps)
+        yield gate
+        yield from steps
+
+    return script
