@@ -13,7 +13,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final
 
 from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.files import read_adapter
@@ -26,7 +25,12 @@ from penstock.scheduler import NO_ADAPTER
 
 log = logging.getLogger(__name__)
 
-UNKNOWN: Final = "the engine has no adapter of that generation"
+
+def unknown_generation() -> InvalidRequest:
+    """A request names a generation that the engine does not have."""
+    return InvalidRequest(
+        "the engine has no adapter of that generation", field="adapter", code="adapter_not_found"
+    )
 
 
 @dataclass(slots=True)
@@ -147,7 +151,7 @@ class AdapterPool:
         here."""
         one = self._generations.get(generation)
         if one is None or (one.retired and not one.leases):
-            raise InvalidRequest(UNKNOWN, field="adapter", code="adapter_not_found")
+            raise unknown_generation()
         one.leases += 1
 
     def release(self, generation: str, *, entered: bool) -> None:

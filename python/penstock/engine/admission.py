@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from penstock.base.errors import InvalidRequest, ModelError, ServiceError
-from penstock.engine.adapter_pool import UNKNOWN, AdapterPool
+from penstock.base.errors import ModelError, ServiceError
 from penstock.engine.grammars import Grammars, guide_of
 from penstock.engine.guide import MinTokensGuide
+from penstock.engine.no_adapters import Adapters
 from penstock.engine.types import TokenChunk, TokenRequest
 from penstock.scheduler import NO_ADAPTER, Guide, NewSequence, Progress, Scheduler
 
@@ -46,14 +46,14 @@ class _Lease:
 
 
 class Admissions:
-    """Not thread-safe: one thread calls all of it. `adapters` None: the engine has none. `wake` is
-    called, by another thread, when `release_ready` has something to do."""
+    """Not thread-safe: one thread calls all of it. `wake` is called, by another thread, when
+    `release_ready` has something to do."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         grammars: Grammars,
-        adapters: AdapterPool | None,
+        adapters: Adapters,
         wake: Callable[[], None],
     ) -> None:
         self._scheduler = scheduler
@@ -67,8 +67,7 @@ class Admissions:
     @property
     def has_news(self) -> bool:
         """Whether something came that requests wait for."""
-        adapters = self._adapters
-        return not self._compiled.empty() or (adapters is not None and adapters.has_news)
+        return not self._compiled.empty() or self._adapters.has_news
 
     def submit(self, request: TokenRequest, stop_token_ids: frozenset[int]) -> None:
         """Queue a request, or hold it until all is there that it needs. `stop_token_ids`: those of
@@ -125,7 +124,7 @@ class Admissions:
         failures: list[TokenChunk] = []
         while not self._compiled.empty():
             self._join(self._compiled.get(), failures)
-        news = self._adapters.collect() if self._adapters is not None else {}
+        news = self._adapters.collect()
         for request_id, arrival in list(self._arrivals.items()) if news else ():
             if arrival.adapter in news:
                 error = news[arrival.adapter]
@@ -161,17 +160,14 @@ class Admissions:
         )
 
     def _take_lease(self, request: TokenRequest) -> None:
-        if not request.adapter:
-            return
-        if self._adapters is None:
-            raise InvalidRequest(UNKNOWN, field="adapter", code="adapter_not_found")
-        self._adapters.lease(request.adapter)
-        self._leases[request.id] = _Lease(request.adapter)
+        if request.adapter:
+            self._adapters.lease(request.adapter)
+            self._leases[request.id] = _Lease(request.adapter)
 
     def _enter(self, request_id: str) -> int | None:
         """The slot for a request whose grammar is there; None where it must wait for one."""
         lease = self._leases.get(request_id)
-        if lease is None or self._adapters is None:
+        if lease is None:
             return NO_ADAPTER
         slot = self._adapters.enter(lease.adapter)
         lease.entered = slot is not None
@@ -179,7 +175,7 @@ class Admissions:
 
     def _end(self, request_id: str) -> None:
         lease = self._leases.pop(request_id, None)
-        if lease is not None and self._adapters is not None:
+        if lease is not None:
             self._adapters.release(lease.adapter, entered=lease.entered)
 
     def _on_compiled(self, request_id: str) -> None:

@@ -10,14 +10,13 @@ from operator import attrgetter
 
 import msgspec
 
-from penstock.adapters.errors import AdapterRefused
 from penstock.base.errors import InvalidRequest
 from penstock.base.host import available_cores
 from penstock.config import EngineSettings, LoraSettings
-from penstock.engine.adapter_pool import AdapterPool
 from penstock.engine.admission import Admissions
 from penstock.engine.grammars import Grammars
 from penstock.engine.masks import MaskFiller
+from penstock.engine.no_adapters import adapters_of
 from penstock.engine.types import (
     NO_ADAPTERS,
     NO_EMBEDDINGS,
@@ -56,9 +55,7 @@ class EngineCore:
         self._masks = MaskFiller(info.vocab_size, threads)
         self._stop_ids: frozenset[int] = frozenset()
         self._wake: Callable[[], None] = lambda: None
-        self._adapters: AdapterPool | None = None
-        if lora is not None and runtime.adapters is not None:
-            self._adapters = AdapterPool(runtime.adapters, lora, lambda: self._wake())
+        self._adapters = adapters_of(runtime.adapters, lora, lambda: self._wake(), NO_ADAPTERS)
         self._admissions = Admissions(
             scheduler, self._grammars, self._adapters, lambda: self._wake()
         )
@@ -133,20 +130,15 @@ class EngineCore:
     def add_adapter(self, source: AdapterSource) -> Future[AdapterState]:
         """Load a generation beside the steps; the future is done within a `step`. It fails with
         AdapterRefused."""
-        if self._adapters is not None:
-            return self._adapters.add(source)
-        refused: Future[AdapterState] = Future()
-        refused.set_exception(AdapterRefused("lora_runtime_unavailable", NO_ADAPTERS))
-        return refused
+        return self._adapters.add(source)
 
     def retire_adapter(self, generation: str) -> None:
         """Free a generation with its last request. Harmless for one that is not here."""
-        if self._adapters is not None:
-            self._adapters.retire(generation)
+        self._adapters.retire(generation)
 
     def adapters(self) -> tuple[AdapterState, ...]:
         """The generations that are loaded, in memory or not."""
-        return () if self._adapters is None else self._adapters.states()
+        return self._adapters.states()
 
     def step(self) -> list[TokenChunk]:
         """Compute one step. Empty when there was nothing to do or no token came of it.
@@ -187,8 +179,7 @@ class EngineCore:
         """Free the model's memory and threads."""
         self._grammars.close()
         self._masks.close()
-        if self._adapters is not None:
-            self._adapters.close()
+        self._adapters.close()
         self._runtime.close()
 
     def _launch(self) -> bool:

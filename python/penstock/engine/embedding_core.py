@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from penstock.adapters.errors import AdapterRefused
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest, Overloaded
 from penstock.config import EngineSettings, LoraSettings
-from penstock.engine.adapter_pool import UNKNOWN, AdapterPool
+from penstock.engine.no_adapters import adapters_of
 from penstock.engine.types import (
     ENCODER_ADAPTERS,
     NO_ADAPTERS,
@@ -62,10 +61,8 @@ class EmbeddingCore:
         self._jobs: deque[_Job] = deque()
         self._held: dict[str, _Job] = {}
         self._wake: Callable[[], None] = lambda: None
-        self._adapters: AdapterPool | None = None
-        if lora is not None and runtime.adapters is not None:
-            self._adapters = AdapterPool(runtime.adapters, lora, lambda: self._wake())
-        self._no_adapters = NO_ADAPTERS if lora is None else ENCODER_ADAPTERS
+        reason = NO_ADAPTERS if lora is None else ENCODER_ADAPTERS
+        self._adapters = adapters_of(runtime.adapters, lora, lambda: self._wake(), reason)
         self._waiting = 0
         self._gauges = EngineGauges(sequences_capacity=facts.max_rows)
         self.info = EngineInfo(
@@ -93,7 +90,7 @@ class EmbeddingCore:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._jobs) or (self._adapters is not None and self._adapters.has_news)
+        return bool(self._jobs) or self._adapters.has_news
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """`wake` is called, by another thread, when there is work again without an `embed`."""
@@ -118,7 +115,8 @@ class EmbeddingCore:
                 f"{self._waiting} inputs are waiting already; try again later", retry_after_s=1
             )
         job = _Job(request.id, deque(request.sequences), request.adapter)
-        self._take_lease(job)
+        if job.adapter:
+            self._adapters.lease(job.adapter)
         self._waiting += len(job.waiting)
         if self._enter(job):
             self._jobs.append(job)
@@ -136,20 +134,15 @@ class EmbeddingCore:
     def add_adapter(self, source: AdapterSource) -> Future[AdapterState]:
         """Load a generation beside the steps; the future is done within a `step`. It fails with
         AdapterRefused."""
-        if self._adapters is not None:
-            return self._adapters.add(source)
-        refused: Future[AdapterState] = Future()
-        refused.set_exception(AdapterRefused("lora_runtime_unavailable", self._no_adapters))
-        return refused
+        return self._adapters.add(source)
 
     def retire_adapter(self, generation: str) -> None:
         """Free a generation with its last request. Harmless for one that is not here."""
-        if self._adapters is not None:
-            self._adapters.retire(generation)
+        self._adapters.retire(generation)
 
     def adapters(self) -> tuple[AdapterState, ...]:
         """The generations that are loaded, in memory or not."""
-        return () if self._adapters is None else self._adapters.states()
+        return self._adapters.states()
 
     def step(self) -> list[EmbedChunk]:
         """Compute one step: a chunk for each request that had sequences in it, and the last one of
@@ -175,8 +168,7 @@ class EmbeddingCore:
 
     def close(self) -> None:
         """Free the model's memory and threads."""
-        if self._adapters is not None:
-            self._adapters.close()
+        self._adapters.close()
         self._runtime.close()
 
     def _check(self, sequence: tuple[int, ...]) -> None:
@@ -235,16 +227,9 @@ class EmbeddingCore:
         self._waiting -= len(job.waiting)
         self._release(job)
 
-    def _take_lease(self, job: _Job) -> None:
-        if not job.adapter:
-            return
-        if self._adapters is None:
-            raise InvalidRequest(UNKNOWN, field="adapter", code="adapter_not_found")
-        self._adapters.lease(job.adapter)
-
     def _enter(self, job: _Job) -> bool:
         """Whether the job may take its turns: it needs no adapter, or that is in memory."""
-        if not job.adapter or self._adapters is None:
+        if not job.adapter:
             return True
         slot = self._adapters.enter(job.adapter)
         if slot is not None:
@@ -252,12 +237,12 @@ class EmbeddingCore:
         return slot is not None
 
     def _release(self, job: _Job) -> None:
-        if job.adapter and self._adapters is not None:
+        if job.adapter:
             self._adapters.release(job.adapter, entered=job.slot != NO_ADAPTER)
 
     def _release_ready(self) -> list[EmbedChunk]:
         """Let the requests join whose adapters came; the last chunks of those that cannot."""
-        news = self._adapters.collect() if self._adapters is not None else {}
+        news = self._adapters.collect()
         failures: list[EmbedChunk] = []
         for job in [job for job in self._held.values() if job.adapter in news]:
             error = news[job.adapter]
