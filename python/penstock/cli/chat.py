@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -11,53 +11,47 @@ from penstock.cli.options import Chosen, with_settings
 PANEL = "Answers"
 
 
+def _option(*flags: str, help: str, **details: Any) -> Any:
+    return typer.Option(*flags, help=help, rich_help_panel=PANEL, **details)
+
+
 @with_settings(server=False)
 def run(
     chosen: Chosen,
     text: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("-i", "--input", help="Answer this once, and leave.", rich_help_panel=PANEL),
+        _option("-i", "--input", help="Answer this once, and leave."),
     ] = None,
     system: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option("--system", help="System message.", rich_help_panel=PANEL),
+        _option("--system", help="System message."),
     ] = None,
     temperature: Annotated[
         Optional[float],  # noqa: UP045
-        typer.Option(
+        _option(
             "--temperature",
+            help="0 (always the likeliest token) to 2.",
             min=0,
             max=2,
             metavar="X",
-            help="0 (always the likeliest token) to 2.",
             show_default="the model's",
-            rich_help_panel=PANEL,
         ),
     ] = None,
     max_tokens: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option(
-            "--max-tokens",
-            min=1,
-            metavar="N",
-            help="Longest answer, in tokens.",
-            rich_help_panel=PANEL,
-        ),
+        _option("--max-tokens", help="Longest answer, in tokens.", min=1, metavar="N"),
     ] = None,
     thinking: Annotated[
         Optional[bool],  # noqa: UP045
-        typer.Option(
+        _option(
             "--thinking/--no-thinking",
             help="Let the model think before it answers.",
             show_default="the template's",
-            rich_help_panel=PANEL,
         ),
     ] = None,
     adapter: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(
-            "--adapter", help="Answer with this adapter; --lora loads it.", rich_help_panel=PANEL
-        ),
+        _option("--adapter", help="Answer with this adapter; --lora loads it."),
     ] = None,
 ) -> None:
     """Chat with a model in the terminal. /help lists the commands."""
