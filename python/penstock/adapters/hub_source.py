@@ -10,6 +10,7 @@ from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.peft_config import CONFIG_NAME, WEIGHTS_NAME
 from penstock.base.errors import ModelError
 from penstock.models.cache import fetch_into_cache
+from penstock.models.files import path_at
 from penstock.models.hub_access import HubAccess, cached_snapshot
 
 HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -20,9 +21,14 @@ def find_adapter(source: str, home: Path, hub: HubAccess) -> str:
     """The folder that `source` means. One of the hub is fetched into `home/models`, once: what is
     there, or in the hub's own cache, is found again without the network.
 
-    Raises AdapterRefused `adapter_path_not_found` where neither disk nor hub has it."""
-    if Path(source).expanduser().exists():
-        return str(Path(source).expanduser())
+    Raises AdapterRefused `adapter_path_not_found` where neither disk nor hub has it, or nothing can
+    have such a name."""
+    try:
+        folder = path_at(source)
+    except ModelError as error:
+        raise _not_found(str(error)) from None
+    if folder is not None:
+        return str(folder)
     if HUB_ID.fullmatch(source) is None or ".." in source:
         raise _not_found(f"{source!r} is no folder, and no hub id (owner/name)")
     snapshot = cached_snapshot(hub, source)

@@ -1,4 +1,5 @@
-"""Where the files of a model lie, and a name for their content."""
+"""Where the files of a model lie, how a path that a user names is looked for, and a name for the
+content of files."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from penstock.quant.gguf_names import set_names
 HEAD_BYTES = 1 << 16
 SAMPLE_BYTES = 4096
 SAMPLES = 64
+SHOWN_CHARS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,18 @@ class ModelFiles:
     model_id: str
     kind: Literal["gguf", "folder"]
     path: Path
+
+
+def path_at(name: str) -> Path | None:
+    """What is there on disk under a name that a user gave, if anything. Raises ModelError for a
+    name that cannot be looked for."""
+    try:
+        path = Path(name).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError) as error:  # too long, not to be looked into, no such user's home
+        cause = error.strerror if isinstance(error, OSError) else error
+        shown = name if len(name) <= SHOWN_CHARS else f"{name[:SHOWN_CHARS]}..."
+        raise ModelError(f"{shown} cannot be looked for: {cause}") from None
 
 
 def fingerprint(files: ModelFiles) -> str:

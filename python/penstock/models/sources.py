@@ -13,12 +13,11 @@ from pathlib import Path
 from penstock.base.errors import ModelError
 from penstock.models.cache import cached_folder, fetch_into_cache
 from penstock.models.catalogue import CATALOGUE, CatalogueEntry
-from penstock.models.files import ModelFiles
+from penstock.models.files import ModelFiles, path_at
 from penstock.models.hub_access import HubAccess, cached_snapshot
 from penstock.models.progress import DownloadProgress, no_progress
 from penstock.quant.gguf_names import follows_another, set_names, title
 
-SHOWN_CHARS = 80
 PATH_LIKE = re.compile(r"(/|~|\.\.?/)")
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:/([A-Za-z0-9][\w.-]*\.gguf))?")
 
@@ -37,7 +36,7 @@ def resolve_model(
     hub = hub or HubAccess()
     if not name:  # as a path it would be the folder that the process runs in
         raise ModelError("the name of a model is empty; `penstock models` lists the known names")
-    path = _path_at(name)
+    path = path_at(name)
     if path is not None:
         return files_at(path, title(path) if path.is_file() else path.resolve().name)
     entry = CATALOGUE.get(name.lower())
@@ -51,17 +50,6 @@ def resolve_model(
             f"{name!r} is no file, no folder and no hub id (owner/name); {_hint(name)}"
         )
     return _resolve_hub(name, match[1], match[2], home, hub, progress)
-
-
-def _path_at(name: str) -> Path | None:
-    """What is there under this name, if anything."""
-    try:
-        path = Path(name).expanduser()
-        return path if path.exists() else None
-    except (OSError, RuntimeError) as error:  # too long, not to be looked into, no such user's home
-        cause = error.strerror if isinstance(error, OSError) else error
-        shown = name if len(name) <= SHOWN_CHARS else f"{name[:SHOWN_CHARS]}..."
-        raise ModelError(f"{shown} cannot be looked for: {cause}") from None
 
 
 def _hint(name: str) -> str:

@@ -163,3 +163,11 @@ def test_a_client_cannot_have_something_fetched(
         asyncio.run(load())
     assert refused.value.code == "adapter_path_not_found"
     assert hub.requests == []
+
+
+@pytest.mark.parametrize("source", ["~no-such-user/style", "x" * 5000, f"{'a' * 300}/style"])
+def test_name_that_no_path_can_have_is_not_found(source: str, tmp_path: Path) -> None:
+    with pytest.raises(AdapterRefused) as refused:
+        find_adapter(source, tmp_path, HubAccess(offline=True))
+    assert refused.value.code == "adapter_path_not_found"
+    assert len(refused.value.message) < 400
