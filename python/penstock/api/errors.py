@@ -13,7 +13,7 @@ from penstock.agent.loop import failure
 from penstock.api.codecs.envelope import error_body
 from penstock.api.codecs.messages.encode import error_body as message_error_body
 from penstock.api.codecs.names import FieldNames
-from penstock.api.record import CLIENT_CLOSED_STATUS, RequestRecord, current_record
+from penstock.api.record import CLIENT_CLOSED_STATUS, RequestRecord, record_of_request
 from penstock.base.errors import NotFound, ServiceError, Unavailable
 from penstock.dialog.fold import FailedRun
 
@@ -54,8 +54,7 @@ class Errors:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        record = current_record.get()
-        assert record is not None, "RequestContext is outside"
+        record = record_of_request()
         try:
             await self._app(scope, receive, send)
         except ClientGone:

@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from starlette.types import Scope
+
 from penstock.api.codecs.dialect import Around, StreamEncoder
 from penstock.api.codecs.names import FieldNames
 
@@ -95,3 +97,17 @@ class RequestRecord:
 
 # The request that the running task works for; tasks that it starts inherit it.
 current_record: ContextVar[RequestRecord | None] = ContextVar("current_record", default=None)
+
+
+def record_of_request() -> RequestRecord:
+    """The record of the request that is being answered; `RequestContext` has made it."""
+    record = current_record.get()
+    assert record is not None, "RequestContext is outside"
+    return record
+
+
+def record_of_route(scope: Scope) -> RequestRecord:
+    """The same where the request names a model, which is not known before its body is read."""
+    record = record_of_request()
+    record.route, record.model = scope["route"].path_format, UNKNOWN_MODEL
+    return record

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.registry import LoadedAdapter
 from penstock.api.codecs.adapters import decode_load, decode_unload
-from penstock.api.record import UNKNOWN_MODEL, RequestRecord, current_record
+from penstock.api.record import RequestRecord, record_of_route
 from penstock.api.routes.answers import query_of, send_value
 from penstock.api.routes.reading import decoded_by
 from penstock.api.served_model import ServedModel
@@ -30,7 +30,7 @@ class ListAdapters:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        record = _record(scope)
+        record = record_of_route(scope)
         record.model = self._services.resolve(query_of(scope).get("model") or None)
         model = _with_runtime(self._services, record.model)
         await send_value(
@@ -46,7 +46,7 @@ class LoadAdapter:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        services, record = self._services, _record(scope)
+        services, record = self._services, record_of_route(scope)
         decode = partial(decode_load, content_type=_content_type(scope))
         asked = await decoded_by(decode, await _body(services, record, receive))
         _enter(services, record, asked.model)
@@ -62,7 +62,7 @@ class UnloadAdapter:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        services, record = self._services, _record(scope)
+        services, record = self._services, record_of_route(scope)
         decode = partial(decode_unload, content_type=_content_type(scope))
         asked = await decoded_by(decode, await _body(services, record, receive))
         _enter(services, record, asked.model)
@@ -114,13 +114,6 @@ def _generation(state: AdapterState, adapters: tuple[LoadedAdapter, ...]) -> dic
         "active_leases": state.active_leases,
         "resident": state.resident,
     }
-
-
-def _record(scope: Scope) -> RequestRecord:
-    record = current_record.get()
-    assert record is not None
-    record.route, record.model = scope["route"].path_format, UNKNOWN_MODEL
-    return record
 
 
 async def _body(services: Services, record: RequestRecord, receive: Receive) -> bytes:

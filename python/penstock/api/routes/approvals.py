@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.approvals import decode_decision
-from penstock.api.record import current_record
+from penstock.api.record import record_of_request
 from penstock.api.routes.answers import send_value
 from penstock.api.routes.reading import decoded_by
 from penstock.api.services import Services
@@ -18,8 +18,7 @@ class DecideApproval:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        record = current_record.get()
-        assert record is not None
+        record = record_of_request()
         body = await self._services.bodies.read(record, receive)
         decided = await decoded_by(decode_decision, body)
         id: str = scope["path_params"]["approval_id"]

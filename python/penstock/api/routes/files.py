@@ -10,7 +10,7 @@ from urllib.parse import quote
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.multipart import PartHead, read_multipart
-from penstock.api.record import current_record
+from penstock.api.record import record_of_request
 from penstock.api.routes.answers import query_of, send_value, values_of, within_stall
 from penstock.api.routes.paging import envelope, in_order, page_of
 from penstock.api.routes.vendor import is_vendor, rfc3339
@@ -61,8 +61,7 @@ class UploadFile:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        record = current_record.get()
-        assert record is not None
+        record = record_of_request()
         upload = await self._services.store.files.begin()
         head: PartHead | None = None
         current: PartHead | None = None

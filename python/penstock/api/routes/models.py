@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.fields import decode_object
-from penstock.api.record import UNKNOWN_MODEL, current_record
+from penstock.api.record import record_of_route
 from penstock.api.registry import DEFAULT_MODEL
 from penstock.api.routes.answers import query_of, send_value
 from penstock.api.routes.paging import envelope, page_of
@@ -59,9 +59,7 @@ class ModelOperation:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services
-        record = current_record.get()
-        assert record is not None
-        record.route, record.model = scope["route"].path_format, UNKNOWN_MODEL
+        record = record_of_route(scope)
         body = await services.bodies.read(record, receive)
         fields = await decoded_by(decode_object, body)
         name = fields.required_string("model_id")
@@ -84,9 +82,7 @@ class TuneModel:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services
-        record = current_record.get()
-        assert record is not None
-        record.route, record.model = scope["route"].path_format, UNKNOWN_MODEL
+        record = record_of_route(scope)
         body = await services.bodies.read(record, receive)
         fields = await decoded_by(decode_object, body)
         name = fields.required_string("model_id")

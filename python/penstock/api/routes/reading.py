@@ -13,7 +13,7 @@ from penstock.api.codecs.dialect import Decoded
 from penstock.api.codecs.embeddings import DecodedEmbedding
 from penstock.api.codecs.fields import model_of
 from penstock.api.codecs.responses import ResponsesRequest
-from penstock.api.record import UNKNOWN_MODEL, RequestRecord, current_record
+from penstock.api.record import UNKNOWN_MODEL, RequestRecord, record_of_route
 from penstock.api.services import Services
 from penstock.base.errors import InvalidRequest, ServiceError
 from penstock.dialog import EmbeddingRequest, GenerateRequest
@@ -46,9 +46,7 @@ class RequestReader(Generic[Asked]):
         names as its model. Raises what `BodyReader.read` does, InvalidRequest, and NotFound for an
         unknown model."""
         services = self._services
-        record = current_record.get()
-        assert record is not None
-        record.route, record.model = scope["route"].path_format, UNKNOWN_MODEL
+        record = record_of_route(scope)
         body = await services.bodies.read(record, receive)
         decoded = await self._decode(body, record)
         if not isinstance(decoded, DecodedEmbedding):

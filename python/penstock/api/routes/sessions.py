@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.sessions import ImportedFile, decode_session, encode_message
-from penstock.api.record import current_record
+from penstock.api.record import record_of_request
 from penstock.api.routes.answers import send_empty, send_value
 from penstock.api.routes.reading import decoded_by
 from penstock.api.services import Services
@@ -61,8 +61,7 @@ class ImportSession:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        record = current_record.get()
-        assert record is not None
+        record = record_of_request()
         id = check_session_id(scope["path_params"]["session_id"])
         body = await self._services.bodies.read(record, receive)
         session = await decoded_by(decode_session, body)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.multipart import MultipartEvent, PartHead, read_multipart
-from penstock.api.record import current_record
+from penstock.api.record import record_of_request
 from penstock.api.routes.answers import query_of, send_value
 from penstock.api.routes.paging import in_order, page_of
 from penstock.api.routes.vendor import is_vendor, rfc3339
@@ -91,8 +91,7 @@ class AddSkillVersion:
 
 
 async def _read_bundle(services: Services, scope: Scope, receive: Receive) -> SkillBundle:
-    record = current_record.get()
-    assert record is not None
+    record = record_of_request()
     async with aclosing(services.bodies.kept(record, receive)) as body:
         uploads = await _uploads(read_multipart(scope, body))
     return await asyncio.to_thread(_bundle_of, uploads)
