@@ -166,7 +166,8 @@ class _LazyFetcher:
 
     async def fetch(self, url: str, *, field: str) -> Fetched:
         if self._fetcher is None:
-            self._fetcher = await asyncio.to_thread(_make_fetcher, self._allowed)
+            made = await asyncio.to_thread(_make_fetcher, self._allowed)
+            self._fetcher = self._fetcher or made  # another fetch may have been as early
         return await self._fetcher.fetch(url, field=field)
 
 
