@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 
 from penstock._native import Lane, TokenTexts
@@ -13,13 +14,13 @@ from penstock.dialog.outlet import Delta, Outlet
 from penstock.engine.guide import TOO_COMPLEX
 from penstock.engine.types import TokenChunk, TokenDelta
 from penstock.generation.echo import Echo
+from penstock.generation.form import AnswerForm
 from penstock.generation.parts import Parts
 from penstock.text import IncrementalDetokenizer, StopStrings, Tokenizer
 from penstock.text.channels import (
     ArgumentsPiece,
     CallEnd,
     CallStart,
-    ChannelParser,
     Piece,
     ReasoningPiece,
     TextPiece,
@@ -29,15 +30,15 @@ log = logging.getLogger(__name__)
 
 
 class Choice:
-    """The events of one of a request's answers, in order; `ended` after its TurnEnded.
+    """The events of one of a request's answers, in order; `ended` after its TurnEnded. It is made
+    when its sequence is about to be submitted.
 
     Text is shown as soon as it is whole: not while a code point is unfinished, nor while it may be
-    the start of a stop string or, with a `parser`, of a call. Stop strings are looked for in the
-    text of the answer, not in reasoning and calls. A token's logprob goes with the delta that shows
-    its first character; tokens of reasoning and calls, and those cut off by a stop string, have
-    none. `shown_control`: control tokens that the parser must see. `logprob_sum`: of all tokens.
-    `max_calls`: the answer ends with so many calls, None where it may make any number. `texts`: of
-    the tokenizer (`plain_texts`).
+    the start of a stop string or, where the `form` has channels, of a call. Stop strings are looked
+    for in the text of the answer, not in reasoning and calls. A token's logprob goes with the delta
+    that shows its first character; tokens of reasoning and calls, and those cut off by a stop
+    string, have none. `logprob_sum`: of all tokens. `max_calls`: the answer ends with so many
+    calls, None where it may make any number. `texts`: of the tokenizer (`plain_texts`).
     """
 
     def __init__(
@@ -45,24 +46,22 @@ class Choice:
         index: int,
         tokenizer: Tokenizer,
         texts: TokenTexts,
+        form: AnswerForm,
         *,
-        prompt_tokens: int,
-        submitted_s: float,
-        after: int | None = None,
-        stops: tuple[str, ...] = (),
-        echo: Echo | None = None,
-        parser: ChannelParser | None = None,
-        shown_control: frozenset[int] = frozenset(),
-        with_logprobs: bool = True,
-        max_calls: int | None = None,
+        prompt_ids: tuple[int, ...],
+        stops: tuple[str, ...],
+        echo: Echo | None,
+        with_logprobs: bool,
+        max_calls: int | None,
     ) -> None:
+        parser = form.parser()
         self.index = index
         self.ended = False
-        self.usage = Usage(prompt_tokens=prompt_tokens)
+        self.usage = Usage(prompt_tokens=len(prompt_ids))
         self.finish: Finish = "stop"
         self.logprob_sum = 0.0
         self._tokenizer = tokenizer
-        self._detokenizer = IncrementalDetokenizer(tokenizer, after, shown_control)
+        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt_ids[-1], form.shown_control)
         self._texts = texts
         self._lane: Lane | None = None
         self._parser = parser
@@ -70,7 +69,7 @@ class Choice:
         # All that is told of a token is its text, which is shown at once.
         self._plain = parser is None and not stops and not with_logprobs
         self._shown = _ShownText(self._parts, stops, keeps_all=parser is None)
-        self._submitted_s = submitted_s
+        self._submitted_s = time.monotonic()
         self._first_s: float | None = None
         self._echo = echo
         self._echo_chars = len(echo.text) if echo is not None else 0
