@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.base.errors import ContextLengthExceeded
+from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.dialog import GenerateRequest
 
 LONGEST_TOKEN_CHARS: Final = 512
@@ -61,7 +61,10 @@ class Fit:
         return ids[-self.room :]
 
     def prompt(self, ids: Sequence[int]) -> Prompt:
-        """The prompt of `ids`, which fit."""
+        """The prompt of `ids`, which fit. Raises InvalidRequest where there are none: messages may
+        come to no text, and an answer goes on from something."""
+        if not ids:
+            raise InvalidRequest("the prompt must not be empty", field=self._field)
         left = self._context_tokens - len(ids)
         most = left if self._max_tokens is None else min(self._max_tokens, left)
         return Prompt(tuple(ids), most)

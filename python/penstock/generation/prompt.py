@@ -86,8 +86,6 @@ class PromptBuilder:
         if not ids:  # an empty prompt of a model that wants no BOS: still something to go on from
             start = self._tokenizer.bos_id
             ids = [start] if start is not None else []
-        if not ids:
-            raise InvalidRequest("the prompt must not be empty", field="prompt")
         return fit.cut(ids)
 
     def _hopeless(self, texts: Sequence[str], fit: Fit) -> bool:

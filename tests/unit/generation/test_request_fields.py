@@ -15,7 +15,9 @@ from penstock.dialog import (
     FunctionTool,
     GenerateRequest,
     Limits,
+    Message,
     Sampling,
+    Text,
     ToolPolicy,
 )
 from penstock.dialog.fold import fold
@@ -141,3 +143,12 @@ async def test_without_a_usable_template_completions_still_work(template: str | 
     assert caught.value.code == "no_chat_template"
     request = GenerateRequest(prompt="x")
     assert text(fold([event async for event in loaded.run(request)])) == "a"
+
+
+async def test_messages_that_come_to_no_text_are_refused() -> None:
+    plain = ChatTemplate("{% for message in messages %}{{ message.content }}{% endfor %}")
+    engine = ScriptedEngine(ids("a"))
+    silent = GenerateRequest(messages=(Message("user", (Text(""),)),))
+    with pytest.raises(InvalidRequest) as refused:
+        await anext(Generator(engine, TOKENIZER, plain).run(silent))
+    assert refused.value.field == "messages" and engine.requests == []
