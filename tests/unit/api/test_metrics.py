@@ -16,6 +16,7 @@ import pytest
 from http_serving import CREATED, MODEL, ScriptedLoop, serving, spoken
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from scripted_answers import CHAT, HELLO
 from scripted_engine import ScriptedEngine
 
 from penstock.api.latency import MeasuredEngine
@@ -34,9 +35,6 @@ from penstock.dialog import (
 )
 from penstock.engine.protocol import Tap
 from penstock.engine.types import TokenChunk, TokenDelta, TokenRequest
-
-CHAT = "/v1/chat/completions"
-HELLO = {"messages": [{"role": "user", "content": "hi"}]}
 
 
 async def samples(server):

@@ -7,13 +7,11 @@ import json
 
 import pytest
 from http_serving import MODEL, ScriptedLoop, serving, spoken
+from scripted_answers import CHAT, HELLO
 from scripted_engine import ScriptedEngine
 
 from penstock.config import ServerSettings
 from penstock.engine.fleet import ModelState
-
-CHAT = "/v1/chat/completions"
-HELLO = {"messages": [{"role": "user", "content": "hi"}]}
 
 
 def loops(*names):

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from described import validator_of_type
 from http_serving import MODEL, frames_of, serving, spoken
+from scripted_answers import HELLO
 
 from penstock.api.codecs import fields as fields_module
 from penstock.api.codecs.chat import decode as chat
@@ -24,7 +25,6 @@ from penstock.api.wire.responses import OpenResponsesCreateRequest
 from penstock.api.wire.sessions import ImportedSession
 from penstock.base.errors import InvalidRequest
 
-HELLO = {"messages": [{"role": "user", "content": "hi"}]}
 FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 NESTED_CHOICE = {"type": "function", "function": {"name": "f"}}
 FLAT_CHOICE = {"type": "function", "name": "g"}

@@ -17,6 +17,7 @@ import uvloop
 from echo_engine import EchoCore, serving_echo
 from held_processes import hold
 from http_serving import frames_of
+from scripted_answers import CHAT
 from small_disks import mounted_disk
 from stores import sqlite_settings
 from tiny_model import write_tiny_model
@@ -30,8 +31,6 @@ from penstock.config import EngineSettings, ModelSettings, ServerSettings
 from penstock.engine.fleet import ModelState
 
 pytestmark = pytest.mark.slow
-
-CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture
