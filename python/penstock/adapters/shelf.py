@@ -39,8 +39,9 @@ class Shelf:
             ) from None
 
     def put(self, snapshot: Snapshot) -> Path:
-        """Keep a snapshot that was taken in `folder`; where its content is kept already, the copy
-        goes. Returns where it is. Raises AdapterRefused `lora_storage_unavailable`."""
+        """Keep a snapshot that was taken in `folder`; where its content is kept already, or it
+        cannot be kept, the copy goes. Returns where it is. Raises AdapterRefused
+        `lora_storage_unavailable`."""
         place = self.place(snapshot.generation)
         if place.exists():
             self.discard(snapshot)
@@ -48,6 +49,7 @@ class Shelf:
         try:
             snapshot.folder.rename(place)
         except OSError:
+            self.discard(snapshot)
             raise AdapterRefused(
                 "lora_storage_unavailable", "the adapter's files cannot be kept"
             ) from None

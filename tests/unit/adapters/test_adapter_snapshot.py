@@ -277,6 +277,21 @@ def test_shelf_keeps_one_copy_of_the_same_content(tmp_path, source):
     assert list((tmp_path / "home" / "adapters").iterdir()) == []
 
 
+def test_shelf_that_cannot_keep_a_copy_leaves_none(tmp_path, source, monkeypatch):
+    shelf = Shelf(tmp_path / "home")
+    copy = take(source, shelf.folder)
+
+    def full(*_):
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(AdapterRefused) as refused:
+        shelf.put(copy)
+    assert refused.value.code == "lora_storage_unavailable"
+    assert [path.name for path in shelf.folder.iterdir()] == ["lock"]
+    shelf.close()
+
+
 def test_shelf_clears_away_what_dead_processes_left_and_nothing_else(tmp_path, source):
     home = tmp_path / "home"
     living = Shelf(home)
