@@ -6,19 +6,24 @@ there. It knows nothing of requests and steps.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from penstock.base.errors import InvalidRequest
+from penstock.base.errors import InvalidRequest, Unavailable
 from penstock.engine.guide import GrammarGuide
 from penstock.engine.types import Grammar
 from penstock.models.vocabulary import GrammarError, Vocabulary, compile_grammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
+
+_T = TypeVar("_T")
 
 CACHE_BYTES: Final = 64 * 1024 * 1024
 _THREADS: Final = 2
@@ -36,6 +41,7 @@ class Grammars:
         self._vocab_size = vocab_size
         self._cache_bytes = cache_bytes
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-grammars")
+        self._vocabulary: Vocabulary | None = None
         self._tokenizer: Future[LLTokenizer] | None = None
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
         self._held_bytes = 0
@@ -46,18 +52,19 @@ class Grammars:
         self.compile_s = 0.0
 
     def teach(self, vocabulary: Vocabulary) -> None:
-        """Start to build the tokenizer, if there is none."""
-        if self._tokenizer is None:
-            build = vocabulary.grammar_tokenizer
-            self._tokenizer = self._pool.submit(build, self._vocab_size)
+        """Start to build the tokenizer, if none was taught."""
+        if self._vocabulary is None:
+            self._vocabulary = vocabulary
+            with contextlib.suppress(Unavailable):  # the first grammar tries again
+                self._built(vocabulary)
 
     def compile(self, grammar: Grammar) -> Future[LLMatcher]:
         """The compiled grammar, at its start. `guide_of` makes of it what a sequence needs.
 
         The future fails with InvalidRequest or ModelError. Raises InvalidRequest where the
-        vocabulary is not known.
+        vocabulary is not known, Unavailable where this machine gives no thread.
         """
-        if self._tokenizer is None:
+        if self._vocabulary is None:
             raise InvalidRequest(
                 "a constraint needs the model's vocabulary, which the engine was not taught",
                 field="grammar",
@@ -67,7 +74,8 @@ class Grammars:
             self._compiled.move_to_end(grammar.value)
             self.reused += 1
             return known
-        future = self._pool.submit(self._compile, self._tokenizer, grammar.value)
+        tokenizer = self._built(self._vocabulary)
+        future = self._begun(partial(self._compile, tokenizer, grammar.value))
         self._compiled[grammar.value] = future
         self._held_bytes += _weight(grammar.value)
         while self._held_bytes > self._cache_bytes and len(self._compiled) > 1:
@@ -78,6 +86,17 @@ class Grammars:
     def close(self) -> None:
         """End the threads after what they are at."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _built(self, vocabulary: Vocabulary) -> Future[LLTokenizer]:
+        if self._tokenizer is None:
+            self._tokenizer = self._begun(partial(vocabulary.grammar_tokenizer, self._vocab_size))
+        return self._tokenizer
+
+    def _begun(self, work: Callable[[], _T]) -> Future[_T]:
+        try:
+            return self._pool.submit(work)
+        except RuntimeError as error:  # what it costs one request must not end the engine
+            raise Unavailable("there is no thread for a grammar now", retry_after_s=1) from error
 
     def _compile(self, tokenizer: Future[LLTokenizer], value: str) -> LLMatcher:
         with_tokens = tokenizer.result()
