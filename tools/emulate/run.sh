@@ -22,7 +22,7 @@ if [ -n "${PYTHON:-}" ]; then
     "$PYTHON" tools/emulate/python_files.py "$tests" > "$work/python-files"
     tar -C / -c -h --hard-dereference -T "$work/python-files" | tar -C "$guest" -x
     mkdir -p "$guest/lib64" && cp -L /lib64/ld-linux-x86-64.so.2 "$guest/lib64/"
-    echo "cd $PWD; python=$(realpath -s "$PYTHON"); tests=$tests; which='${WHICH:-avx512 or amx}'" > "$guest/python-tests"
+    echo "cd $PWD; python=$(realpath -s "$PYTHON"); tests=$tests; which='${WHICH:-avx_vnni or avx512 or amx}'" > "$guest/python-tests"
 fi
 
 (cd "$guest" && find . | "$guest/bin/busybox" cpio -o -H newc 2>/dev/null) > "$iso/initrd"
@@ -35,5 +35,5 @@ cp tools/emulate/isolinux.cfg "$iso/isolinux/"
 
 rm -f "$work/serial.log"
 (cd "$work" && bochs/bochs-3.0/bochs -q -f "$OLDPWD/tools/emulate/bochsrc" >/dev/null 2>&1) || true
-grep -a -E '^(avx512|amx)|^PASS|^FAIL|failed|passed|^ENDED' "$work/serial.log"
+grep -a -E '^(avx_vnni|avx512|amx)|^PASS|^FAIL|failed|passed|^ENDED' "$work/serial.log"
 grep -a -q '^ENDED' "$work/serial.log" && ! grep -a -q '^FAIL' "$work/serial.log"
