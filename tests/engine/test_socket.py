@@ -8,6 +8,7 @@ import socket
 import stat
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -19,13 +20,23 @@ from penstock.engine import server as server_module
 from penstock.engine.client import EngineClient
 from penstock.engine.server import EngineServer
 from penstock.engine.types import (
+    AdapterSource,
+    AdapterState,
     EngineGauges,
     EngineInfo,
     TokenChunk,
     TokenDelta,
     TokenRequest,
 )
-from penstock.engine.wire import MAX_FRAME_BYTES, Abort, AskGauges, FrameReader, Submit, frame
+from penstock.engine.wire import (
+    MAX_FRAME_BYTES,
+    Abort,
+    AddAdapter,
+    AskGauges,
+    FrameReader,
+    Submit,
+    frame,
+)
 from penstock.models.vocabulary import Vocabulary
 
 INFO = EngineInfo("counting", 1000, 1000, 4, 10, 16, 0, "test")
@@ -131,6 +142,22 @@ def accepted(path: Path) -> Iterator[tuple[CountingTokenSource, EngineServer, so
             server.run()
 
 
+class LoadingTokenSource(CountingTokenSource):
+    """Its load of an adapter ends when a request is aborted, as one does that waited for room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.load: Future[AdapterState] = Future()
+
+    def add_adapter(self, source: AdapterSource) -> Future[AdapterState]:
+        return self.load
+
+    def abort(self, request_id: str) -> None:
+        super().abort(request_id)
+        if not self.load.done():
+            self.load.set_exception(Unavailable("there is no room", retry_after_s=1))
+
+
 async def until(condition: object) -> None:
     while not condition():  # type: ignore[operator]
         await asyncio.sleep(0.001)
@@ -203,6 +230,26 @@ async def test_requests_of_a_vanished_api_process_are_aborted(tmp_path: Path) ->
         await until(lambda: len(source.aborted) == 3)
         assert not source.active
         await client.close()
+
+
+def test_a_connection_that_ends_with_another_takes_no_more(tmp_path: Path) -> None:
+    source = LoadingTokenSource()
+    server = EngineServer(source, str(tmp_path / "s"))
+    with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
+        for sock in (first, second):
+            sock.connect(str(tmp_path / "s"))
+            server._handle_sockets(None)
+            sock.sendall(frame(Submit(request("a"))))
+            server._handle_sockets(None)
+        second.sendall(frame(AddAdapter("ticket", AdapterSource("generation", "folder"))))
+        server._handle_sockets(None)
+        assert len(source.active) == 2
+    # Both have left. Telling the first one so aborts its request, which ends the load that the
+    # second is told of, before what the step made for it.
+    server._deliver(source.step())
+    assert source.load.done() and not source.active and not server._connections
+    server.stop()
+    server.run()
 
 
 def test_frames_behind_one_whose_answer_could_not_be_sent_are_dropped(tmp_path: Path) -> None:

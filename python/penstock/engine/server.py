@@ -247,8 +247,9 @@ class EngineServer:
         self._joiner.forget(engine_id)
 
     def _deliver(self, chunks: Sequence[TokenChunk | EmbedChunk]) -> None:
-        """One frame for each connection that the step made something for."""
-        by_connection: defaultdict[int, list[TokenChunk | EmbedChunk]] = defaultdict(list)
+        """One frame for each connection that the step made something for. To drop one may end
+        another, which takes nothing more then."""
+        made: defaultdict[Connection, list[TokenChunk | EmbedChunk]] = defaultdict(list)
         for chunk in chunks:
             owner = self._owners.get(chunk.id)
             if owner is None:
@@ -258,9 +259,9 @@ class EngineServer:
                 del self._owners[chunk.id], connection.open_ids[request_id]
             if chunk.id != request_id:
                 chunk = msgspec.structs.replace(chunk, id=request_id)
-            by_connection[connection.number].append(chunk)
-        for key, items in by_connection.items():
-            self._send(self._connections[key], _chunks_message(items))
+            made[connection].append(chunk)
+        for connection, items in made.items():
+            self._send(connection, _chunks_message(items))
 
     def _send(self, connection: Connection, message: FromEngine) -> None:
         connection.unsent += frame(message)
