@@ -263,6 +263,21 @@ def test_files_that_are_wrong_leave_nothing(folder: Path, tmp_path: Path) -> Non
     one.have("a")
 
 
+def test_a_load_without_a_thread_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    one = Pool(folder)
+    with monkeypatch.context() as crowded:
+        crowded.setattr(threading.Thread, "start", no_thread)
+        future = one.add("a")
+        one.step()
+    assert refusal(future) == "lora_load_task_failed"
+    assert one.pool.states() == ()
+    one.have("a")
+    assert one.resident == {"a"}
+
+
 def test_files_that_went_away_fail_the_requests_that_need_them(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -33,6 +33,10 @@ def unknown_generation() -> InvalidRequest:
     )
 
 
+def _one_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="penstock-adapters")
+
+
 @dataclass(slots=True)
 class _Generation:
     """`size_bytes` 0: it was not read yet. `leases`: requests that are for it; `users`: those of
@@ -104,7 +108,7 @@ class AdapterPool:
         self._wanted: deque[str] = deque()
         self._reading: str | None = None
         self._read: SimpleQueue[_Read] = SimpleQueue()
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="penstock-adapters")
+        self._reader = _one_thread()
         self._news: dict[str, ServiceError | None] = {}
         self._clock = 0
 
@@ -219,8 +223,17 @@ class AdapterPool:
             elif not one.size_bytes or self._make_room(one):
                 self._wanted.remove(generation)
                 self._reading = generation
-                self._reader.submit(self._read_files, one.source)
+                self._begin_reading(one.source)
                 return
+
+    def _begin_reading(self, source: AdapterSource) -> None:
+        try:
+            self._reader.submit(self._read_files, source)
+        except RuntimeError:  # no thread: what it costs one load must not end the engine
+            self._reader = _one_thread()  # the other one would do it later
+            refused = AdapterRefused("lora_load_task_failed", "there is no thread to read it now")
+            self._read.put(_Read(source.generation, error=refused))
+            self._wake()
 
     def _reopen_drained(self) -> None:
         """Who was to make room for requests that are gone by now may have users again."""
