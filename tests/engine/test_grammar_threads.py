@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 
+import llguidance
 import pytest
+from constrained import core_of, regex, request, run, start_model, tokenizer_and_vocabulary
 from tiny_text import tiny_tokenizer
 
 from penstock.base.errors import Unavailable
 from penstock.dialog import Constraint
 from penstock.engine.grammars import Grammars, guide_of
 from penstock.engine.types import Grammar
+from penstock.runtime import CpuRuntime
 from penstock.text.grammar import serialize, vocabulary_of
 
 DIGITS = Grammar(serialize(Constraint("regex", "[0-9]+")))
@@ -35,3 +39,42 @@ def test_grammars_are_refused_until_there_is_a_thread_for_them(
     compiled.result(timeout=60)
     assert guide_of(compiled).accept(ord("7"))
     grammars.close()
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuRuntime]:
+    started = start_model(tmp_path_factory.mktemp("model") / "small")
+    yield started
+    started.close()
+
+
+def no_starter(crowded: pytest.MonkeyPatch) -> None:
+    crowded.setattr(threading.Thread, "start", no_thread)
+
+
+def no_fillers(crowded: pytest.MonkeyPatch) -> None:
+    def no_executor(_: int) -> None:
+        raise ValueError("Resource temporarily unavailable (os error 11)")
+
+    crowded.setattr(llguidance, "LLExecutor", no_executor)
+
+
+@pytest.mark.parametrize("crowd", [no_starter, no_fillers])
+def test_requests_are_refused_until_there_are_threads_for_their_masks(
+    runtime: CpuRuntime,
+    crowd: Callable[[pytest.MonkeyPatch], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = core_of(runtime)
+    tokenizer, vocabulary = tokenizer_and_vocabulary()
+    core.teach(vocabulary)
+    core._grammars.compile(regex("[0-9]{3}")).result(timeout=60)
+    wanted = request("a", regex("[0-9]{3}"))
+    with monkeypatch.context() as crowded:
+        crowd(crowded)
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                core.submit(wanted)
+            assert not core.has_work
+    (answer,) = run(core, [wanted]).values()
+    assert tokenizer.decode(answer.tokens).isdigit()

@@ -112,11 +112,14 @@ class EngineCore:
 
     def submit(self, request: TokenRequest) -> None:
         """Queue a request. Raises InvalidRequest (`adapter_not_found` for a generation that is not
-        here), ContextLengthExceeded or Overloaded."""
+        here), ContextLengthExceeded, Overloaded, or Unavailable where there is no thread for its
+        grammar."""
         if not all(0 <= token < self.info.vocab_size for token in request.token_ids):
             raise InvalidRequest(
                 f"token ids must be at least 0 and below {self.info.vocab_size}", field="prompt"
             )
+        if request.constraint is not None:
+            self._masks.start()
         self._admissions.submit(request, self._stop_ids)
 
     def embed(self, request: EmbedRequest) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from penstock.base.errors import Unavailable
 from penstock.engine.guide import GrammarGuide, MinTokensGuide
 from penstock.scheduler import Guide
 
@@ -31,6 +32,23 @@ class MaskFiller:
         self._masks: Words = np.empty((0, self._words), np.uint32)
         self.fill_s = 0.0
         self.wait_s = 0.0
+
+    def start(self) -> None:
+        """Have the threads that fill masks of grammars: to be called before the first grammar
+        guides anything. Raises Unavailable where this machine gives none, which must cost one
+        request only."""
+        if self._executor is not None:
+            return
+        from llguidance import LLExecutor
+
+        starter = ThreadPoolExecutor(1, thread_name_prefix="penstock-masks")
+        try:
+            starter.submit(int)  # starts its thread
+            self._executor = LLExecutor(self._threads)
+        except (RuntimeError, ValueError) as error:  # the executor's is a ValueError
+            starter.shutdown(wait=False)
+            raise Unavailable("there is no thread for a grammar now", retry_after_s=1) from error
+        self._starter = starter
 
     def begin(self, sampled: Sequence[tuple[Guide | None, Sequence[int]]]) -> StepMasks | None:
         """Start to fill the masks of those sampled rows of a step that have a guide: one for the
@@ -60,22 +78,15 @@ class MaskFiller:
         masks = self._masks[:count]
         for floor, index in floors:
             floor.fill(masks[index])
-        filling = self._start(matchers, masks) if matchers else None
+        filling = None
+        if matchers:
+            assert self._starter is not None, "not started"
+            filling = self._starter.submit(self._fill, matchers, masks)
         return StepMasks(self, filling, masks, np.array(mask_of, np.int32))
 
     def close(self) -> None:
         if self._starter is not None:
             self._starter.shutdown(wait=True)
-
-    def _start(
-        self, matchers: list[tuple[LLMatcher, int, list[int]]], masks: Words
-    ) -> Future[None]:
-        if self._starter is None:
-            from llguidance import LLExecutor
-
-            self._starter = ThreadPoolExecutor(1, thread_name_prefix="penstock-masks")
-            self._executor = LLExecutor(self._threads)
-        return self._starter.submit(self._fill, matchers, masks)
 
     def _fill(self, matchers: list[tuple[LLMatcher, int, list[int]]], masks: Words) -> None:
         from llguidance.numpy import (
