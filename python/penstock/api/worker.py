@@ -152,9 +152,13 @@ class _Parent:
         return True
 
     async def follow(self) -> None:
-        """Take in all messages, then stop."""
-        while await self.hear():
-            pass
+        """Take in all messages, then stop: a worker that hears nothing more knows neither what is
+        served nor when to end."""
+        try:
+            while await self.hear():
+                pass
+        except Exception:  # the outermost loop: nobody else would hear of it
+            log.exception("what the parent says cannot be taken in")
         self._stop()
 
     def _stop(self) -> None:
