@@ -200,3 +200,12 @@ def test_no_file_outgrows_one_subject() -> None:
         if (lines := path.read_text().count("\n")) > 500
     ]
     assert not long, "\n".join(long)
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """Their folders are no packages: pytest imports each by its name alone, and fails at the second."""
+    places = defaultdict(list)
+    for path in (ROOT / "tests").rglob("*.py"):
+        if path.name != "conftest.py":
+            places[path.name].append(str(path.relative_to(ROOT)))
+    assert [paths for paths in places.values() if len(paths) > 1] == []
