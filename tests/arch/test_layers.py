@@ -203,7 +203,7 @@ def test_no_file_outgrows_one_subject() -> None:
 
 
 def test_test_files_have_names_of_their_own() -> None:
-    """Their folders are no packages: pytest imports each by its name alone, and fails at the second."""
+    """Their folders are no packages: pytest imports each by its name, and fails at the second."""
     places = defaultdict(list)
     for path in (ROOT / "tests").rglob("*.py"):
         if path.name != "conftest.py":
