@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from crowded import give_no_thread
 from lora_folders import SMALL, write_adapter
 
 from penstock.adapters.adapter import Adapter
@@ -264,12 +265,9 @@ def test_files_that_are_wrong_leave_nothing(folder: Path, tmp_path: Path) -> Non
 
 
 def test_a_load_without_a_thread_fails_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_thread(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     one = Pool(folder)
     with monkeypatch.context() as crowded:
-        crowded.setattr(threading.Thread, "start", no_thread)
+        give_no_thread(crowded)
         future = one.add("a")
         one.step()
     assert refusal(future) == "lora_load_task_failed"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 
 import llguidance
 import pytest
 from constrained import core_of, regex, request, run, start_model, tokenizer_and_vocabulary
+from crowded import give_no_thread
 from tiny_text import tiny_tokenizer
 
 from penstock.base.errors import Unavailable
@@ -20,17 +20,13 @@ from penstock.text.grammar import serialize, vocabulary_of
 DIGITS = Grammar(serialize(Constraint("regex", "[0-9]+")))
 
 
-def no_thread(_: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")
-
-
 def test_grammars_are_refused_until_there_is_a_thread_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tokenizer = tiny_tokenizer()
     grammars = Grammars(tokenizer.vocab_size)
     with monkeypatch.context() as crowded:
-        crowded.setattr(threading.Thread, "start", no_thread)
+        give_no_thread(crowded)
         grammars.teach(vocabulary_of(tokenizer))
         for _ in range(2):
             with pytest.raises(Unavailable):
@@ -48,10 +44,6 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuRuntime]:
     started.close()
 
 
-def no_starter(crowded: pytest.MonkeyPatch) -> None:
-    crowded.setattr(threading.Thread, "start", no_thread)
-
-
 def no_fillers(crowded: pytest.MonkeyPatch) -> None:
     def no_executor(_: int) -> None:
         raise ValueError("Resource temporarily unavailable (os error 11)")
@@ -59,7 +51,7 @@ def no_fillers(crowded: pytest.MonkeyPatch) -> None:
     crowded.setattr(llguidance, "LLExecutor", no_executor)
 
 
-@pytest.mark.parametrize("crowd", [no_starter, no_fillers])
+@pytest.mark.parametrize("crowd", [give_no_thread, no_fillers])
 def test_requests_are_refused_until_there_are_threads_for_their_masks(
     runtime: CpuRuntime,
     crowd: Callable[[pytest.MonkeyPatch], None],

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 import pytest
+from crowded import give_no_thread, no_thread
 from scripted_engine import ScriptedEngine
 from tiny_text import tiny_tokenizer
 
@@ -14,10 +14,6 @@ from penstock.generation import constraints as module
 from penstock.generation.constraints import Constraints
 
 DIGITS = Constraint("regex", "[0-9]+")
-
-
-def no_thread(*_: object) -> None:
-    raise RuntimeError("can't start new thread")
 
 
 async def test_compiler_that_could_not_be_started_is_started_by_the_next_request(
@@ -38,7 +34,7 @@ async def test_threads_that_could_not_be_started_hold_no_place(
     constraints = Constraints(ScriptedEngine([1]), tiny_tokenizer())
     await constraints.prepare(Constraint("regex", "[a-z]+"))
     with monkeypatch.context() as crowded:
-        crowded.setattr(threading.Thread, "start", no_thread)
+        give_no_thread(crowded)
         for _ in range(3):
             with pytest.raises(RuntimeError, match="thread"):
                 await asyncio.wait_for(constraints.prepare(DIGITS), 10)
