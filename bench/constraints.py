@@ -75,6 +75,7 @@ def first_masks(parts: Parts) -> dict[str, Any]:
     """From a schema nobody saw before to the mask of the first token, in ms: tried in the child,
     compiled by the engine, filled for a row."""
     grammars, masks = Grammars(parts.vocab_size), MaskFiller(parts.vocab_size, 2)
+    masks.start()
     grammars.teach(parts.vocabulary)
     grammars.compile(Grammar(parts.compiler.compile(Constraint("regex", "warm")))).result()
     times, refusals, refused_s = [], Counter[str](), 0.0
