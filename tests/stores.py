@@ -40,6 +40,12 @@ def sqlite_settings(folder: Path, **changes: Any) -> StoreSettings:
     return msgspec.structs.replace(StoreSettings().located(folder), **changes)
 
 
+def bodies(settings: StoreSettings) -> list[Path]:
+    """The bodies of files and skills that a store keeps on this disk."""
+    assert settings.blobs is not None
+    return [path for path in Path(settings.blobs).rglob("*") if path.is_file()]
+
+
 @asynccontextmanager
 async def opened(
     settings: StoreSettings, clock: MovableClock | None = None

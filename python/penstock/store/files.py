@@ -32,6 +32,7 @@ WRITE_BYTES: Final = 1024 * 1024
 READ_BYTES: Final = 256 * 1024
 BINARY_TYPE: Final = "application/octet-stream"
 BINARY_FORMAT: Final = "bin"
+NO_BODY: Final = ""
 
 _TABLE: Final = files.c
 
@@ -52,20 +53,20 @@ class Files:
         is not kept: that file is returned. Raises StorageFull, StorageUnavailable."""
         if new.id is not None:
             return await self._create_as(new.id, new)
-        stored = self.record(new, new_id("file-"))
+        stored, body = self.record(new, new_id("file-")), NO_BODY
         if new.data is not None:
-            await asyncio.to_thread(self._write, stored.id, new.data)
-        return await self.insert(stored)
+            body = _new_body()
+            await asyncio.to_thread(self._write, body, new.data)
+        return await self.insert(stored, body)
 
     async def begin(self) -> Upload:
         """A file whose body comes in pieces."""
-        id = new_id("file-")
-        return Upload(self, id, await asyncio.to_thread(self._begin, id))
+        body = _new_body()
+        return Upload(self, body, await asyncio.to_thread(self._begin, body))
 
     async def get(self, id: str) -> StoredFile | None:
         """What is known of a file; None: unknown, deleted or expired."""
-        wanted = select(files).where(_TABLE.id == id, self._alive())
-        row = await self._database.read(lambda c: c.execute(wanted).one_or_none())
+        row = await self._row(id)
         return None if row is None else _stored(row)
 
     async def read(self, id: str) -> bytes:
@@ -74,12 +75,12 @@ class Files:
 
     async def open(self, id: str) -> AsyncGenerator[bytes, None]:
         """The body of a file in pieces. Raises as `read`, and StorageUnavailable in the midst."""
-        stored = await self.get(id)
-        if stored is None:
+        row = await self._row(id)
+        if row is None:
             raise file_not_found(id)
-        if stored.code is not None:
-            raise FileFailed(stored.message or "the file was not made", code=stored.code)
-        body = None if stored.elided else await asyncio.to_thread(self._open, id)
+        if row.code is not None:
+            raise FileFailed(row.message or "the file was not made", code=row.code)
+        body = None if row.elided else await asyncio.to_thread(self._open, row.body)
         if body is None:
             raise FileElided(f"the body of file '{id}' is not kept")
         return _pieces(body)
@@ -99,18 +100,19 @@ class Files:
 
     async def delete(self, id: str) -> bool:
         """Whether there was one to delete."""
-        change = delete(files).where(_TABLE.id == id, self._alive())
-        if not await self._database.write(lambda c: c.execute(change).rowcount > 0):
+        change = delete(files).where(_TABLE.id == id, self._alive()).returning(_TABLE.body)
+        body = await self._database.write(lambda c: c.execute(change).scalar_one_or_none())
+        if body is None:
             return False
-        await asyncio.to_thread(self._forget, [id])
+        await asyncio.to_thread(self._forget, [body])
         return True
 
-    async def insert(self, stored: StoredFile) -> StoredFile:
+    async def insert(self, stored: StoredFile, body: str) -> StoredFile:
         """Keep the row of a file whose body is in place."""
         try:
-            dropped = await self._database.write(partial(self._insert, stored=stored))
+            dropped = await self._database.write(partial(self._insert, stored=stored, body=body))
         except ServiceError:
-            await asyncio.to_thread(self._forget, [stored.id])
+            await asyncio.to_thread(self._forget, [body])
             raise
         if dropped:
             await asyncio.to_thread(self._forget, dropped)
@@ -118,15 +120,16 @@ class Files:
 
     async def _create_as(self, id: str, new: NewFile) -> StoredFile:
         """Keep a file under a given id. The row comes before the body: of several at once only one
-        gets the row, and no other one touches the body."""
+        gets the row."""
         stored = self.record(new, id)
+        body = NO_BODY if new.data is None else _new_body()
         expired = delete(files).where(_TABLE.id == id, _TABLE.expires_at <= stored.created_at)
         wanted = select(files).where(_TABLE.id == id)
 
         def work(connection: Connection) -> StoredFile | Sequence[str]:
             connection.execute(expired)  # no sweep has been there yet
             row = connection.execute(wanted).one_or_none()
-            return self._insert(connection, stored) if row is None else _stored(row)
+            return self._insert(connection, stored, body) if row is None else _stored(row)
 
         result = await self._database.write(work)
         if isinstance(result, StoredFile):
@@ -134,15 +137,19 @@ class Files:
         await asyncio.to_thread(self._forget, result)
         if new.data is not None:
             try:
-                await asyncio.to_thread(self._write, id, new.data)
+                await asyncio.to_thread(self._write, body, new.data)
             except ServiceError:
                 await self.delete(id)
                 raise
         return stored
 
-    def _insert(self, connection: Connection, stored: StoredFile) -> Sequence[str]:
-        """The ids of the files that went in its place."""
-        connection.execute(insert(files).values(_values(stored)))
+    async def _row(self, id: str) -> Row[Any] | None:
+        wanted = select(files).where(_TABLE.id == id, self._alive())
+        return await self._database.read(lambda c: c.execute(wanted).one_or_none())
+
+    def _insert(self, connection: Connection, stored: StoredFile, body: str) -> Sequence[str]:
+        """The bodies of the files that went in its place."""
+        connection.execute(insert(files).values(_values(stored) | {"body": body}))
         return drop_oldest(connection, self._retention)
 
     def record(self, new: NewFile, id: str) -> StoredFile:
@@ -166,26 +173,26 @@ class Files:
             message=new.message,
         )
 
-    def _begin(self, id: str) -> BlobWriter:
+    def _begin(self, body: str) -> BlobWriter:
         with translated_faults():
-            return self._blobs.begin(blob_name(id))
+            return self._blobs.begin(body)
 
-    def _write(self, id: str, body: bytes) -> None:
+    def _write(self, body: str, data: bytes) -> None:
         with translated_faults():
-            self._blobs.write(blob_name(id), body)
+            self._blobs.write(body, data)
 
-    def _open(self, id: str) -> BinaryIO | None:
+    def _open(self, body: str) -> BinaryIO | None:
         with translated_faults():
             try:
-                return self._blobs.open(blob_name(id))
+                return self._blobs.open(body)
             except FileNotFoundError:
                 return None
 
-    def _forget(self, ids: Iterable[str]) -> None:
+    def _forget(self, bodies: Iterable[str]) -> None:
         """Delete bodies whose rows are gone. What cannot be deleted now, a sweep will."""
-        for id in ids:
+        for body in filter(None, bodies):
             try:
-                self._blobs.delete(blob_name(id))
+                self._blobs.delete(body)
             except OSError as error:
                 log.warning("blobs: %s", error)
 
@@ -196,9 +203,9 @@ class Files:
 class Upload:
     """A file that arrives in pieces. Ends with `finish` or with `abort`."""
 
-    def __init__(self, owner: Files, id: str, writer: BlobWriter) -> None:
+    def __init__(self, owner: Files, body: str, writer: BlobWriter) -> None:
         self._owner = owner
-        self._id = id
+        self._body = body
         self._writer = writer
         self._waiting = bytearray()
 
@@ -211,9 +218,9 @@ class Upload:
     async def finish(self, new: NewFile) -> StoredFile:
         """Keep the file, which `new` describes; its `data` is None."""
         await asyncio.to_thread(self._guarded, self._commit)
-        stored = self._owner.record(new, self._id)
+        stored = self._owner.record(new, new_id("file-"))
         whole = msgspec.structs.replace(stored, size_bytes=self._writer.size_bytes, elided=False)
-        return await self._owner.insert(whole)
+        return await self._owner.insert(whole, self._body)
 
     async def abort(self) -> None:
         """Leave nothing behind."""
@@ -252,8 +259,9 @@ def format_of(name: str) -> str:
     return suffix.lower() if stem and dot and suffix.isalnum() else BINARY_FORMAT
 
 
-def blob_name(id: str) -> str:
-    return f"{FOLDER}/{id}"
+def _new_body() -> str:
+    """Where the body of a new file will lie among the blobs."""
+    return f"{FOLDER}/{new_id('')}"
 
 
 def _values(stored: StoredFile) -> dict[str, Any]:
@@ -268,6 +276,6 @@ def _values(stored: StoredFile) -> dict[str, Any]:
 
 def _stored(row: Row[Any]) -> StoredFile:
     values = dict(row._mapping)
-    values.pop("sequence")
+    del values["sequence"], values["body"]
     tool, round, turn = (values.pop(f"source_{name}") for name in ("tool", "round", "turn"))
     return StoredFile(source=FileSource(tool, round, turn), **values)

@@ -41,8 +41,14 @@ def _add_sizes(connection: Connection) -> None:
     responses_by_age.create(connection)
 
 
+def _name_bodies(connection: Connection) -> None:
+    """Bodies lay under the ids of their files."""
+    connection.execute(text("ALTER TABLE files ADD COLUMN body VARCHAR(192) DEFAULT '' NOT NULL"))
+    connection.execute(text("UPDATE files SET body = 'files/' || id"))
+
+
 # STEPS[k] takes the tables of version k + 1 to those of version k + 2.
-STEPS: Final[tuple[Step, ...]] = (_add_response_events, _add_sizes)
+STEPS: Final[tuple[Step, ...]] = (_add_response_events, _add_sizes, _name_bodies)
 # Of PostgreSQL's advisory locks, ours.
 LOCK_KEY: Final = 0x70656E73746F636B
 

@@ -20,7 +20,8 @@ MOST_AT_ONCE: Final = 20 * CHUNK_ROWS
 class Retention(NamedTuple):
     """`expiry_s`: from the creation, or the last change, on; 0: for ever. `most`: beyond it those
     go that come first by the column `order`; 0: as many as fit. `most_bytes`: beyond it too, but
-    never the last one; 0: as much as fits. That counts `size`. Only what is `settled` goes then."""
+    never the last one; 0: as much as fits. That counts `size`. Only what is `settled` goes then. Of
+    what goes the column `told` is told."""
 
     table: Table
     expiry_s: int
@@ -29,6 +30,7 @@ class Retention(NamedTuple):
     most_bytes: int = 0
     size: ColumnElement[int] | None = None
     settled: ColumnElement[bool] = true()
+    told: str = "id"
 
 
 class Retentions(NamedTuple):
@@ -57,6 +59,7 @@ def retentions_of(settings: StoreSettings) -> Retentions:
             settings.max_files,
             most_bytes=settings.max_files_bytes,
             size=case((files.c.elided, 0), else_=files.c.size_bytes),
+            told="body",
         ),
         sessions=Retention(
             sessions,
@@ -71,8 +74,8 @@ def retentions_of(settings: StoreSettings) -> Retentions:
 
 
 def drop_oldest(connection: Connection, retention: Retention, written: str = "") -> list[str]:
-    """Delete what is beyond the quotas; the ids of it. If they are `MOST_AT_ONCE`, call again. What
-    is being `written` stays within the quota of bytes, whenever it began."""
+    """Delete what is beyond the quotas; what is told of it. If that is so many as `MOST_AT_ONCE`,
+    call again. What is being `written` stays within the quota of bytes, whenever it began."""
     dropped = _drop_surplus(connection, retention) if retention.most else []
     if retention.most_bytes and retention.size is not None:
         dropped += _drop_bytes(connection, retention, retention.size, written)
@@ -85,7 +88,7 @@ def _drop_surplus(connection: Connection, retention: Retention) -> list[str]:
     if count <= retention.most:
         return []
     oldest = select(table.c.id).order_by(table.c[retention.order]).limit(count - retention.most)
-    return _drop(connection, table, table.c.id.in_(oldest))
+    return _drop(connection, retention, table.c.id.in_(oldest))
 
 
 def _drop_bytes(
@@ -105,16 +108,18 @@ def _drop_bytes(
             surplus -= size_bytes
         else:
             gone = gone if written else gone[:-1]
+    told: list[str] = []
     for start in range(0, len(gone), CHUNK_ROWS):
-        _drop(connection, table, table.c.id.in_(gone[start : start + CHUNK_ROWS]))
-    return gone
+        told += _drop(connection, retention, table.c.id.in_(gone[start : start + CHUNK_ROWS]))
+    return told
 
 
-def drop_expired(connection: Connection, table: Table, now: int) -> list[str]:
-    """Delete what has expired; the ids of it."""
-    return _drop(connection, table, table.c.expires_at <= now)
+def drop_expired(connection: Connection, retention: Retention, now: int) -> list[str]:
+    """Delete what has expired; what is told of it."""
+    return _drop(connection, retention, retention.table.c.expires_at <= now)
 
 
-def _drop(connection: Connection, table: Table, which: ColumnElement[bool]) -> list[str]:
-    change = delete(table).where(which).returning(table.c.id)
+def _drop(connection: Connection, retention: Retention, which: ColumnElement[bool]) -> list[str]:
+    table = retention.table
+    change = delete(table).where(which).returning(table.c[retention.told])
     return list(connection.execute(change).scalars())

@@ -81,6 +81,8 @@ response_events: Final = Table(
     Column("frames", LargeBinary, nullable=False),
 )
 
+# `body`: where that lies among the blobs, under a name of its own: an id may come back while the
+# body of a deleted file of that id still goes.
 files: Final = Table(
     "files",
     metadata,
@@ -101,6 +103,7 @@ files: Final = Table(
     Column("elided", Boolean, nullable=False),
     Column("code", Text()),
     Column("message", Text()),
+    Column("body", Text(192), nullable=False, server_default=""),
     Index("files_by_expiry", "expires_at"),
     Index("files_by_container", "container_id"),
     Index("files_by_session", "session"),

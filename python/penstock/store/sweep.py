@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -45,11 +45,10 @@ class Sweep:
         """Delete what is due. Raises StorageUnavailable, StorageFull."""
         now = self._clock()
         for retention in self._retentions:
-            table = retention.table
-            gone = await self._database.write(partial(drop_expired, table=table, now=now))
-            if gone and table is schema.files:
-                bodies = [files.blob_name(id) for id in gone]
-                await asyncio.to_thread(_delete, self._blobs, bodies)
+            drop = partial(drop_expired, retention=retention, now=now)
+            gone = await self._database.write(drop)
+            if gone and retention.table is schema.files:
+                await asyncio.to_thread(_delete, self._blobs, filter(None, gone))
         await self._database.write(drop_lost_events)
         await self._delete_orphans(self._blobs, files.FOLDER, _known_files)
         await self._delete_orphans(self._skill_blobs, skills.FOLDER, _known_skills)
@@ -74,15 +73,14 @@ def _ages(blobs: Blobs, folder: str) -> dict[str, float]:
         return blobs.ages(folder)
 
 
-def _delete(blobs: Blobs, names: list[str]) -> None:
+def _delete(blobs: Blobs, names: Iterable[str]) -> None:
     with translated_faults():
         for name in names:
             blobs.delete(name)
 
 
 def _known_files(connection: Connection) -> set[str]:
-    ids = connection.execute(select(schema.files.c.id)).scalars()
-    return {files.blob_name(id) for id in ids}
+    return set(connection.execute(select(schema.files.c.body)).scalars())
 
 
 def _known_skills(connection: Connection) -> set[str]:

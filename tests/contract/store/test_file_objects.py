@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from http_serving import MODEL, Serving, serving
 from scripted_engine import ScriptedEngine
-from stores import MovableClock, opened, store_settings
+from stores import MovableClock, bodies, opened, store_settings
 from tiny_text import tiny_template, tiny_tokenizer
 
 from penstock.agent import AgentLoop
@@ -132,11 +132,12 @@ async def test_a_file_without_a_body_is_refused_as_described(
 ) -> None:
     body = {"model": "default", "max_tokens": 8, key: [{"role": "user", "content": [part]}]}
     generator = Generator(ScriptedEngine(list(b"hi")), tiny_tokenizer(), tiny_template())
-    async with opened(store_settings(tmp_path)) as store:
+    settings = store_settings(tmp_path)
+    async with opened(settings) as store:
         loop: Any = AgentLoop(generator, Attachments(store.files, Fetcher(AllowList(()))))
         async with serving(models={MODEL: loop}, store=store) as server:
             await exported(server, "a.txt", b"gone")
-            (gone,) = (path for path in tmp_path.rglob("file_run_r2_0"))
+            (gone,) = bodies(settings)
             gone.unlink()
             assert (await server.http.post(path, json=body)).status_code == 410
             await store.files.delete("file_run_r2_0")

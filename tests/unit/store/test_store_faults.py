@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from small_disks import mounted_disk
-from stores import MovableClock, opened, sqlite_settings
+from stores import MovableClock, bodies, opened, sqlite_settings
 
 from penstock.base.errors import ServiceError
 from penstock.config import StoreSettings
@@ -99,12 +99,12 @@ async def test_body_whose_row_a_kill_prevented_is_swept(
         upload = await store.files.begin()
         await upload.write(b"x" * 10)
         upload._commit()  # killed here: the body is in place, its row is not
-        (orphan,) = _bodies(settings)
+        (orphan,) = bodies(settings)
         await store.sweep.run()
-        assert _bodies(settings) == [orphan]
+        assert bodies(settings) == [orphan]
         os.utime(orphan, (clock.now - 2 * 3600,) * 2)
         await store.sweep.run()
-        assert _bodies(settings) == []
+        assert bodies(settings) == []
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ async def test_full_disk_refuses_what_it_cannot_keep_and_loses_nothing(small_dis
             assert await store.responses.get(id) is not None
         with pytest.raises(StorageFull):
             await store.files.create(NewFile(name="x", data=b"x" * TMPFS_BYTES, source=UPLOAD))
-        assert _bodies(sqlite_settings(small_disk)) == []
+        assert bodies(sqlite_settings(small_disk)) == []
         assert await store.files.list() == []
     async with opened(sqlite_settings(small_disk)) as store:
         for id in kept:
@@ -142,7 +142,7 @@ async def test_upload_that_fills_the_disk_leaves_nothing_behind(small_disk: Path
             for _ in range(10):
                 await upload.write(b"x" * 1024 * 1024)
         await upload.abort()
-        assert _bodies(settings) == []
+        assert bodies(settings) == []
         small = await store.files.create(NewFile(name="x", data=b"x", source=UPLOAD))
         assert await store.files.read(small.id) == b"x"
 
@@ -218,8 +218,3 @@ async def test_cancelled_request_leaves_the_store_usable(store: Store) -> None:
         await asyncio.gather(task, return_exceptions=True)
     await store.responses.create(response("resp_last"))
     assert await store.responses.get("resp_last") is not None
-
-
-def _bodies(settings: StoreSettings) -> list[Path]:
-    assert settings.blobs is not None
-    return [path for path in Path(settings.blobs).rglob("*") if path.is_file()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from sqlalchemy import Connection, inspect, text
-from stores import MovableClock, opened, sqlite_settings
+from stores import MovableClock, bodies, opened, sqlite_settings
 
 from penstock.config import SettingsError, StoreSettings
 from penstock.store import FileSource, NewFile, Store, StoredResponse
@@ -36,8 +37,14 @@ def add_column(connection: Connection) -> None:
     connection.execute(text("ALTER TABLE files ADD COLUMN extra TEXT"))
 
 
+def forget_bodies(connection: Connection) -> None:
+    """Back to the tables of version 3."""
+    connection.execute(text("ALTER TABLE files DROP COLUMN body"))
+
+
 def forget_sizes(connection: Connection) -> None:
     """Back to the tables of version 2."""
+    forget_bodies(connection)
     connection.execute(text("DROP INDEX responses_by_age"))
     for table in ("responses", "skill_versions"):
         connection.execute(text(f"ALTER TABLE {table} DROP COLUMN size_bytes"))
@@ -99,6 +106,23 @@ async def test_what_an_older_database_keeps_counts(
         await store.responses.create(later)
         kept = [id for id in "abc" if await store.responses.get(id) is not None]
         assert len(kept) == 2, "of 230 bytes"
+
+
+async def test_files_of_an_older_database_keep_their_bodies(
+    settings: StoreSettings, database: Database, clock: MovableClock
+) -> None:
+    new = NewFile(name="a.txt", data=b"hello", source=FileSource("user_upload"))
+    async with opened(settings, clock) as store:
+        kept = await store.files.create(new)
+    (body,) = bodies(settings)
+    body = body.rename(body.with_name(kept.id))
+    os.utime(body, (0, 0))  # long before any upload that goes on
+    with database.engine.begin() as connection:
+        forget_bodies(connection)
+        connection.execute(text("UPDATE penstock_store SET version = 3"))
+    async with opened(settings, clock) as store:
+        await store.sweep.run()
+        assert await store.files.read(kept.id) == new.data
 
 
 def test_step_that_fails_changes_nothing(database: Database) -> None:

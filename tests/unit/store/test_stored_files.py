@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from stores import MovableClock, opened
+from stores import MovableClock, bodies, opened
 
 from penstock.base.errors import NotFound, ServiceError
 from penstock.config import StoreSettings
@@ -22,11 +23,6 @@ UPLOAD = FileSource("user_upload")
 
 def new_file(name: str = "notes.txt", data: bytes | None = b"hello", **changes: Any) -> NewFile:
     return NewFile(name=name, data=data, source=UPLOAD, **changes)
-
-
-def bodies(settings: StoreSettings) -> list[Path]:
-    assert settings.blobs is not None
-    return [path for path in Path(settings.blobs).rglob("*") if path.is_file()]
 
 
 async def test_file_comes_back_as_it_was_stored(store: Store, clock: MovableClock) -> None:
@@ -78,6 +74,27 @@ async def test_deleted_file_leaves_no_body(store: Store, settings: StoreSettings
     assert await store.files.delete(stored.id)
     assert await store.files.get(stored.id) is None
     assert bodies(settings) == []
+
+
+async def test_id_comes_back_while_the_body_of_its_deleted_file_still_goes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = Blobs.delete
+    deleting, may_delete = threading.Event(), threading.Event()
+
+    def held(blobs: Blobs, name: str) -> None:
+        deleting.set()
+        assert may_delete.wait(30)
+        delete(blobs, name)
+
+    monkeypatch.setattr(Blobs, "delete", held)
+    await store.files.create(new_file(id="file-1", data=b"before"))
+    gone = asyncio.create_task(store.files.delete("file-1"))
+    assert await asyncio.to_thread(deleting.wait, 30)
+    await store.files.create(new_file(id="file-1", data=b"after"))
+    may_delete.set()
+    assert await gone
+    assert await store.files.read("file-1") == b"after"
 
 
 async def test_file_expires_and_the_sweep_takes_its_body(
@@ -217,14 +234,15 @@ async def test_aborted_upload_leaves_nothing(store: Store, settings: StoreSettin
 async def test_sweep_takes_old_bodies_without_a_row_and_no_others(
     store: Store, settings: StoreSettings, clock: MovableClock
 ) -> None:
-    kept = await store.files.create(new_file())
-    folder = bodies(settings)[0].parent
+    await store.files.create(new_file())
+    (kept,) = bodies(settings)
+    folder = kept.parent
     for name, age_s in (("file-orphan", 7200), ("file-x.ab.part", 7200), ("file-arriving", 60)):
         (folder / name).write_bytes(b"?")
         os.utime(folder / name, (clock.now - age_s,) * 2)
-    os.utime(folder / kept.id, (clock.now - 7200,) * 2)
+    os.utime(kept, (clock.now - 7200,) * 2)
     await store.sweep.run()
-    assert {path.name for path in bodies(settings)} == {kept.id, "file-arriving"}
+    assert {path.name for path in bodies(settings)} == {kept.name, "file-arriving"}
 
 
 async def test_stores_that_share_a_folder_do_not_sweep_each_other(
