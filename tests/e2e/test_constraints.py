@@ -80,6 +80,7 @@ def test_a_stream_accumulates_to_the_object(client: openai.OpenAI) -> None:
     [
         ("regex", r"(yes|no), [a-z]{3,9}\.", r"(yes|no), [a-z]{3,9}\."),
         ("lark", 'start: "<" WORD ">"\nWORD: /[a-z]{2,8}/', r"<[a-z]{2,8}>"),
+        ("gbnf", 'root ::= "(" root? ")" | [a-z]{2,8} "."', r"\(*([a-z]{2,8}\.)?\)*"),
         ("json_schema", {"enum": ["one", "two"]}, r'"(one|two)"'),
         ("llguidance", {"grammars": [{"lark_grammar": "start: /[0-9]{4}/"}]}, r"[0-9]{4}"),
     ],

@@ -101,7 +101,7 @@ class ToolPolicy(msgspec.Struct, frozen=True):
 class Constraint(msgspec.Struct, frozen=True):
     """A grammar the answer must match."""
 
-    kind: Literal["json_schema", "regex", "lark", "llguidance"]
+    kind: Literal["json_schema", "regex", "lark", "gbnf", "llguidance"]
     value: str
     strict: bool = True
 

@@ -19,6 +19,7 @@ import msgspec
 from penstock.base.errors import InvalidRequest, Unavailable
 from penstock.dialog import Constraint
 from penstock.models.vocabulary import Vocabulary
+from penstock.text.gbnf import GbnfError, gbnf_grammar
 from penstock.text.grammar_schema import schema_fault, schema_grammar, without_fault
 from penstock.text.grammar_trial import GrammarTrial, TrialFailed, TrialHindered
 from penstock.text.tokenizer import Tokenizer
@@ -39,6 +40,7 @@ _NAMES: Final = {
     "json_schema": "the JSON schema",
     "regex": "the regular expression",
     "lark": "the Lark grammar",
+    "gbnf": "the GBNF grammar",
     "llguidance": "the grammar",
 }
 
@@ -168,6 +170,11 @@ def serialize(constraint: Constraint) -> str:
             return LLMatcher.grammar_from_regex(constraint.value)
         case "lark":
             return json.dumps({"grammars": [{"lark_grammar": constraint.value}]})
+        case "gbnf":
+            try:
+                return gbnf_grammar(constraint.value)
+            except GbnfError as error:
+                raise _refusal(constraint, str(error)) from error
         case "llguidance":
             return _checked(constraint)
 

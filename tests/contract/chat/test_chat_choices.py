@@ -61,6 +61,12 @@ def test_strict_is_of_the_function_that_has_it() -> None:
         ),
         ({"grammar": {"type": "regex", "value": "a+"}}, Constraint("regex", "a+")),
         ({"grammar": {"type": "lark", "value": "start: /a/"}}, Constraint("lark", "start: /a/")),
+        (
+            {"grammar": {"type": "gbnf", "value": "root ::= [a]"}},
+            Constraint("gbnf", "root ::= [a]"),
+        ),
+        ({"grammar": "root ::= [a]"}, Constraint("gbnf", "root ::= [a]")),
+        ({"grammar": ""}, None),
     ],
 )
 def test_answers_are_bound_by_format_or_grammar(fields: Any, constraint: Any) -> None:

@@ -14,7 +14,8 @@ from penstock.dialog import Constraint
 
 MAX_SCHEMA_DEPTH: Final = 64
 SPECIAL: Final = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")
-GRAMMAR_KINDS: Final = ("regex", "json_schema", "lark", "llguidance")
+GRAMMAR_KINDS: Final = ("regex", "json_schema", "lark", "gbnf", "llguidance")
+GBNF_RULE: Final = re.compile(r"(?m)^[ \t]*[\w-]+[ \t]*::=")
 # Of `structured_outputs`, and with `guided_` before it in older requests of the same kind.
 STRUCTURES: Final = ("json", "regex", "choice", "grammar")
 UNSUPPORTED_STRUCTURES: Final = ("json_object", "structural_tag")
@@ -111,13 +112,16 @@ def _schema(owner: Fields) -> Constraint:
 
 
 def _grammar(fields: Fields) -> Constraint | None:
+    written = fields.get("grammar")  # a string of llama.cpp's clients, empty for none
+    if type(written) is str and (not written or GBNF_RULE.search(written)):
+        return Constraint("gbnf", written) if written else None
     grammar = fields.object("grammar")
     if grammar is None:
         return None
     grammar.required_string("type")
     kind = grammar.choice("type", GRAMMAR_KINDS)
     match kind:
-        case "regex" | "lark":
+        case "regex" | "lark" | "gbnf":
             return Constraint(kind, grammar.required_string("value"))
         case "json_schema":
             return Constraint("json_schema", schema_text(grammar, "value"))
@@ -157,10 +161,12 @@ def _structure(owner: Fields, key: str, kind: str) -> Constraint | None:
                 owner.refuse(key, "must hold at least one string")
             return Constraint("regex", "|".join(map(_literal, choices)))
         case _:
-            grammar = owner.required_string(key)
-            if "::=" in grammar:
-                owner.refuse(key, "must be a grammar in Lark's form, not in Backus and Naur's")
-            return Constraint("lark", grammar)
+            return _written(owner.required_string(key))
+
+
+def _written(grammar: str) -> Constraint:
+    """A grammar in either form that clients send without its name."""
+    return Constraint("gbnf" if GBNF_RULE.search(grammar) else "lark", grammar)
 
 
 def _schema_or_its_text(owner: Fields, key: str) -> str:

@@ -47,6 +47,12 @@ class LarkGrammar(Struct, tag="lark", tag_field="type"):
     value: str
 
 
+class GbnfGrammar(Struct, tag="gbnf", tag_field="type"):
+    """The answer matches a grammar in llama.cpp's form."""
+
+    value: str
+
+
 class SchemaGrammar(Struct, tag="json_schema", tag_field="type"):
     """The answer is JSON that matches a schema."""
 
@@ -74,9 +80,6 @@ class LlguidanceGrammar(Struct, tag="llguidance", tag_field="type"):
     value: GrammarParts
 
 
-Grammar = RegexGrammar | LarkGrammar | SchemaGrammar | LlguidanceGrammar
-
-
 SchemaOrItsText = Annotated[
     JsonSchema | str, Meta(description="A JSON Schema, or the JSON text of one.")
 ]
@@ -84,7 +87,9 @@ Alternatives = Annotated[
     list[Annotated[str, Meta(min_length=1)]],
     Meta(min_length=1, max_length=1024, description="The answer is one of these."),
 ]
-LarkText = Annotated[str, Meta(description="A grammar in Lark's form.")]
+GbnfText = Annotated[str, Meta(description="A grammar in llama.cpp's form.")]
+GrammarText = Annotated[str, Meta(description="A grammar in Lark's form or in llama.cpp's.")]
+Grammar = RegexGrammar | LarkGrammar | GbnfGrammar | SchemaGrammar | LlguidanceGrammar | GbnfText
 
 
 class StructuredOutputs(Struct):
@@ -93,7 +98,7 @@ class StructuredOutputs(Struct):
     json: SchemaOrItsText | None = None
     regex: str | None = None
     choice: Alternatives | None = None
-    grammar: LarkText | None = None
+    grammar: GrammarText | None = None
     json_object: f.Absent = None
     structural_tag: f.Absent = None
 

@@ -8,7 +8,7 @@ from penstock.api.wire import fields as f
 from penstock.api.wire.constraints import (
     Alternatives,
     Grammar,
-    LarkText,
+    GrammarText,
     ResponseFormat,
     SchemaOrItsText,
     StructuredOutputs,
@@ -46,4 +46,4 @@ class AnswerFields(SamplingFields, kw_only=True):
     guided_json: SchemaOrItsText | None = None
     guided_regex: str | None = None
     guided_choice: Alternatives | None = None
-    guided_grammar: LarkText | None = None
+    guided_grammar: GrammarText | None = None
