@@ -1,5 +1,5 @@
-// Which level this CPU and this kernel can run: CPUID for the instructions, XCR0 for the registers
-// that the operating system saves. Standard library only.
+// Which level this CPU and this kernel can run; features.h says what they have. Standard library
+// only.
 #pragma once
 
 #include <optional>
@@ -10,9 +10,9 @@
 namespace penstock::cpu {
 
 // The first CPU feature that `level` needs and this machine lacks ("avx512vnni"), as Linux spells
-// it in /proc/cpuinfo, or the build option; empty where the level can run. Asking for `amx`
-// obtains, once for the whole process, the permission to use tiles: ask before threads that use
-// them start.
+// it in /proc/cpuinfo, the architecture, or the build option; empty where the level can run. Asking
+// for `amx` obtains, once for the whole process, the permission to use tiles: ask before threads
+// that use them start.
 std::string_view missing_feature(Level level);
 
 // The widest level that can run here; never an emulated one.

@@ -28,6 +28,8 @@
 #include "cpu/int_dot_avx512.h"
 #elif defined(PENSTOCK_SIMD_AVX2)
 #include "cpu/int_dot_avx2.h"
+#elif defined(PENSTOCK_SIMD_NEON)
+#include "cpu/int_dot_neon.h"
 #else
 #include "cpu/int_dot_array.h"
 #endif

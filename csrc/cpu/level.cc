@@ -1,8 +1,5 @@
 #include "cpu/level.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <cassert>
 
 namespace penstock::cpu {
@@ -24,6 +21,9 @@ const KernelTable* table(Level level) {
     switch (level) {
 #ifdef PENSTOCK_HAS_SCALAR
     case Level::scalar: return &kernels_scalar();
+#endif
+#ifdef PENSTOCK_HAS_NEON
+    case Level::neon: return &kernels_neon();
 #endif
 #ifdef PENSTOCK_HAS_AVX2
     case Level::avx2: return &kernels_avx2();
@@ -67,6 +67,7 @@ const KernelTable& kernels(Level level) {
 std::string_view level_name(Level level) {
     switch (level) {
     case Level::scalar: return "scalar";
+    case Level::neon: return "neon";
     case Level::avx2: return "avx2";
     case Level::avx_vnni: return "avx_vnni";
     case Level::avx512: return "avx512";
@@ -77,12 +78,6 @@ std::string_view level_name(Level level) {
     case Level::emulated_amx: return "emulated_amx";
     }
     return "scalar";
-}
-
-bool request_amx_tiles() {
-    constexpr long kRequestPermission = 0x1023; // ARCH_REQ_XCOMP_PERM
-    constexpr long kTileData = 18;              // XFEATURE_XTILEDATA
-    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
 } // namespace penstock::cpu

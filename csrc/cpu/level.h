@@ -14,7 +14,7 @@
 // template function of the standard library that is not constexpr-trivial: such a function,
 // compiled here with wide instructions, could be linked in place of the baseline's copy.
 // level.inl.h includes the families; level_<level>.cc defines the level and includes
-// level.inl.h; levels.cmake holds each file's flags. Nothing else is compiled above x86-64-v2.
+// level.inl.h; levels.cmake holds each file's flags. Nothing else is compiled above the baseline.
 #pragma once
 
 #include <array>
@@ -27,6 +27,7 @@ namespace penstock::cpu {
 
 enum class Level : uint8_t {
     scalar,
+    neon,
     avx2,
     avx_vnni,
     avx512,
@@ -37,10 +38,16 @@ enum class Level : uint8_t {
     emulated_amx
 };
 
-constexpr std::array<Level, 9> kLevels{
-    Level::scalar,      Level::avx2, Level::avx_vnni,        Level::avx512,
-    Level::avx512_bf16, Level::amx,  Level::emulated_avx512, Level::emulated_avx512_bf16,
-    Level::emulated_amx};
+constexpr std::array<Level, 10> kLevels{Level::scalar,
+                                        Level::neon,
+                                        Level::avx2,
+                                        Level::avx_vnni,
+                                        Level::avx512,
+                                        Level::avx512_bf16,
+                                        Level::amx,
+                                        Level::emulated_avx512,
+                                        Level::emulated_avx512_bf16,
+                                        Level::emulated_amx};
 
 // The kernels of one level, by family; those that it does not have are those of `base`. Static
 // storage; never changes.
@@ -55,6 +62,7 @@ struct KernelTable {
 // What each level file exports. Calling a kernel of a level that the CPU lacks is undefined; the
 // emulated levels need AVX2, FMA and F16C.
 const KernelTable& kernels_scalar();
+const KernelTable& kernels_neon();
 const KernelTable& kernels_avx2();
 const KernelTable& kernels_avx_vnni();
 const KernelTable& kernels_avx512();
@@ -64,7 +72,8 @@ const KernelTable& kernels_emulated_avx512();
 const KernelTable& kernels_emulated_avx512_bf16();
 const KernelTable& kernels_emulated_amx();
 
-// False for a level that this build was told to leave out (PENSTOCK_LEVELS, PENSTOCK_EMULATED).
+// False for a level of another architecture, and for one that this build was told to leave out
+// (PENSTOCK_LEVELS, PENSTOCK_EMULATED).
 bool is_built(Level level);
 
 // Of a level that is built.
@@ -98,9 +107,5 @@ constexpr bool has_bf16_tiles(Level level) {
 constexpr int64_t rows_per_block(Level level) {
     return has_bf16_tiles(level) ? 96 : 64;
 }
-
-// Asks the kernel, once for the whole process and before threads start, to let it use the AMX
-// tile data registers. False where the kernel refuses: then the amx level must not be chosen.
-bool request_amx_tiles();
 
 } // namespace penstock::cpu

@@ -1,5 +1,5 @@
 # The sources of the CPU kernels and the flags of each level file. Include from CMakeLists.txt, add
-# PENSTOCK_CPU_LEVEL_SOURCES to the target; everything else there is compiled for x86-64-v2.
+# PENSTOCK_CPU_LEVEL_SOURCES to the target; everything else is compiled with PENSTOCK_BASELINE.
 
 set(PENSTOCK_CPU_DIR ${CMAKE_CURRENT_LIST_DIR})
 set(PENSTOCK_CPU_LEVEL_SOURCES ${PENSTOCK_CPU_DIR}/level.cc ${PENSTOCK_CPU_DIR}/pack.cc
@@ -14,14 +14,28 @@ set(PENSTOCK_AVX512_FLAGS
     ${PENSTOCK_V3_FLAGS} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
     -mprefer-vector-width=512)
 
-# `host` builds faster, for a machine that runs what it builds: AVX2, if this processor has it, and
-# the best level that it has.
+# What all else is compiled for, and the levels that there are.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  set(PENSTOCK_BASELINE -march=x86-64-v2)
+  set(PENSTOCK_CPU_LEVELS scalar avx2 avx_vnni avx512 avx512_bf16 amx)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set(PENSTOCK_BASELINE -march=armv8-a)
+  set(PENSTOCK_CPU_LEVELS scalar neon)
+else()
+  set(PENSTOCK_BASELINE "")
+  set(PENSTOCK_CPU_LEVELS scalar)
+endif()
+
+# `host` builds faster, for a machine that runs what it builds: the level that all levels above
+# need, if this processor has it, and the best one.
 set(PENSTOCK_LEVELS "all" CACHE STRING "Instruction-set levels to build: all or host")
-set(PENSTOCK_CPU_LEVELS scalar avx2 avx_vnni avx512 avx512_bf16 amx)
 if(PENSTOCK_LEVELS STREQUAL "host")
-  file(STRINGS /proc/cpuinfo flags REGEX "^flags" LIMIT_COUNT 1)
-  if(flags MATCHES " fma .*f16c .*bmi1 .*avx2 .*bmi2 ") # in the order that Linux lists them
+  file(STRINGS /proc/cpuinfo flags REGEX "^(flags|Features)" LIMIT_COUNT 1)
+  if(flags MATCHES " fma .*f16c .*bmi1 .*avx2 .*bmi2 " OR flags MATCHES " asimddp") # as Linux lists them
     list(REMOVE_ITEM PENSTOCK_CPU_LEVELS scalar)
+  endif()
+  if(NOT flags MATCHES " asimddp")
+    list(REMOVE_ITEM PENSTOCK_CPU_LEVELS neon)
   endif()
   if(NOT flags MATCHES " avx_vnni" OR flags MATCHES " avx512_vnni")
     list(REMOVE_ITEM PENSTOCK_CPU_LEVELS avx_vnni)
@@ -59,7 +73,8 @@ function(penstock_add_level name)
 endfunction()
 
 # Inlined array loops take minutes at -O3, for a speed that nobody needs.
-penstock_add_level(scalar -march=x86-64-v2 -O2)
+penstock_add_level(scalar ${PENSTOCK_BASELINE} -O2)
+penstock_add_level(neon -march=armv8.2-a+dotprod)
 penstock_add_level(avx2 ${PENSTOCK_V3_FLAGS})
 penstock_add_level(avx_vnni ${PENSTOCK_V3_FLAGS} -mavxvnni)
 penstock_add_level(avx512 ${PENSTOCK_AVX512_FLAGS})
@@ -68,7 +83,7 @@ penstock_add_level(amx ${PENSTOCK_AVX512_FLAGS} -mavx512bf16 -mamx-tile -mamx-in
 
 # For tests on machines without the wide instructions: slow to compile, and never chosen otherwise.
 option(PENSTOCK_EMULATED "Build the emulated levels" OFF)
-if(PENSTOCK_EMULATED)
+if(PENSTOCK_EMULATED AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   list(APPEND PENSTOCK_CPU_LEVELS emulated_avx512 emulated_avx512_bf16 emulated_amx)
   penstock_add_level(emulated_avx512 ${PENSTOCK_V3_FLAGS} -O1)
   penstock_add_level(emulated_avx512_bf16 ${PENSTOCK_V3_FLAGS} -O1)

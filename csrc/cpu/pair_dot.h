@@ -68,6 +68,36 @@ PENSTOCK_INLINE void store_i16(int16_t* p, I32 a, I32 b) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(halves, kInOrder));
 }
 
+#elif defined(PENSTOCK_SIMD_NEON)
+
+struct Pairs {
+    int16x8_t low, high;
+};
+
+PENSTOCK_INLINE Pairs load_i16_pairs(const int16_t* p) {
+    return {vld1q_s16(p), vld1q_s16(p + kLanes)};
+}
+PENSTOCK_INLINE Pairs load_i8_pairs(const int8_t* p) {
+    const int8x16_t bytes = vld1q_s8(p);
+    return {vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)};
+}
+PENSTOCK_INLINE Pairs broadcast_pair(const int16_t* p) {
+    int32_t pair;
+    std::memcpy(&pair, p, sizeof pair);
+    const int16x8_t everywhere = vreinterpretq_s16_s32(vdupq_n_s32(pair));
+    return {everywhere, everywhere};
+}
+PENSTOCK_INLINE int32x4_t pair_products(int16x8_t a, int16x8_t b) {
+    return vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b));
+}
+PENSTOCK_INLINE I32 add_pairs(I32 sum, Pairs a, Pairs b) {
+    return sum + I32{pair_products(a.low, b.low), pair_products(a.high, b.high)};
+}
+PENSTOCK_INLINE void store_i16(int16_t* p, I32 a, I32 b) {
+    vst1q_s16(p, vcombine_s16(vmovn_s32(a.low), vmovn_s32(a.high)));
+    vst1q_s16(p + kLanes, vcombine_s16(vmovn_s32(b.low), vmovn_s32(b.high)));
+}
+
 #else
 
 struct Pairs {

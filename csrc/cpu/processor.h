@@ -12,7 +12,7 @@ enum class Processor : uint8_t {
     zen5, // and its successors
 };
 
-// Of this machine, by CPUID.
+// Of this machine, by CPUID; other architectures are not told apart.
 Processor processor();
 
 } // namespace penstock::cpu

@@ -1,12 +1,12 @@
-// The vector type that kernels are written over. One of three implementations is chosen by the
+// The vector type that kernels are written over. One of four implementations is chosen by the
 // level file that includes this header (see level.h); all give the same results bit for bit for
 // the same kLanes, except `fma` at the scalar level, which rounds twice.
 //
 // Everything lives in penstock::cpu::<level>::(anonymous), so that code compiled for one
 // instruction set can never be linked in place of another's.
 //
-//   constexpr int kLanes                     8 (scalar and AVX2) or 16 (avx512, amx, emulated)
-//   struct F32, I32, Mask                    kLanes floats, int32s, booleans
+//   constexpr int kLanes                     8 (scalar, NEON and AVX2) or 16 (avx512, amx,
+//   emulated) struct F32, I32, Mask                    kLanes floats, int32s, booleans
 //
 //   broadcast(float) -> F32                  broadcast(int32_t) -> I32
 //   load(const float*), load(const int32_t*) any alignment
@@ -47,6 +47,8 @@
 #include "cpu/simd_avx512.h"
 #elif defined(PENSTOCK_SIMD_AVX2)
 #include "cpu/simd_avx2.h"
+#elif defined(PENSTOCK_SIMD_NEON)
+#include "cpu/simd_neon.h"
 #elif defined(PENSTOCK_SIMD_ARRAY)
 #include "cpu/simd_array.h"
 #else

@@ -1,6 +1,5 @@
 #include "plan/thread_pool.h"
 
-#include <immintrin.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,15 @@ constexpr int64_t groups_per_worker = 8; // few claims, yet small enough pieces 
 int64_t now_ns() {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+// Tells the processor that its thread only looks again.
+inline void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb" ::: "memory"); // what waits about as long; YIELD does nothing on most
+#endif
 }
 
 constexpr uint64_t pack(uint64_t next, uint64_t end) {
@@ -158,7 +166,7 @@ void ThreadPool::barrier(uint32_t helpers_done, int64_t started_ns, uint32_t own
         if (helpers_done_.load(std::memory_order_acquire) == helpers_done) {
             return;
         }
-        _mm_pause();
+        relax();
     }
     const int64_t waiting_ns = now_ns();
     uint32_t done;
@@ -167,7 +175,7 @@ void ThreadPool::barrier(uint32_t helpers_done, int64_t started_ns, uint32_t own
             helpers_done_.wait(done, std::memory_order_acquire);
         } else {
             for (int i = 0; i < spins_per_look; ++i) {
-                _mm_pause();
+                relax();
             }
         }
     }
@@ -204,7 +212,7 @@ bool ThreadPool::idle(Worker& own) {
             if (has_group(own.ticket.load(std::memory_order_relaxed))) {
                 return true;
             }
-            _mm_pause();
+            relax();
         }
     } while (now_ns() - since_ns < spin_ns && !stopping_.load(std::memory_order_relaxed));
     return false;

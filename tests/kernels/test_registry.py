@@ -23,6 +23,7 @@ from penstock.kernels.ops import all_ops
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
 _NEEDS: dict[str, tuple[str, ...]] = {
     "scalar": (),
+    "neon": ("asimddp",),
     "avx2": ("avx2", "fma", "f16c"),
     "avx_vnni": ("avx2", "fma", "f16c", "avx_vnni"),
     "emulated_avx512": ("avx2", "fma", "f16c"),

@@ -25,7 +25,10 @@ GIB: Final = 1024**3
 LEAST_MEMORY_BYTES: Final = GIB
 LEAST_DISK_BYTES: Final = GIB
 CUDA_MAJORS: Final = (13,)
+# Either will do.
+LEAST_EXTENSIONS: Final = {"avx2", "asimddp"}
 FAST_EXTENSIONS: Final = (
+    "asimddp",
     "avx2",
     "avx_vnni",
     "avx512f",
@@ -78,7 +81,7 @@ def check_cpu(cpuinfo: Path) -> Check:
     found = [name for name in FAST_EXTENSIONS if name in flags]
     cores = available_cores()
     message = f"{cores} cores; " + (", ".join(found) or "none of the fast instruction sets")
-    if "avx2" not in found:
+    if LEAST_EXTENSIONS.isdisjoint(found):
         return Check("cpu_extensions", "warn", message, "expect slow, scalar arithmetic")
     return Check("cpu_extensions", "ok", message)
 

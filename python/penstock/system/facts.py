@@ -120,7 +120,7 @@ def read_cpu(path: Path) -> CpuFacts:
                 logical += 1
             case "model name" if logical == 1:
                 brand = value
-            case "flags" if logical == 1:
+            case "flags" | "Features" if logical == 1:
                 flags = frozenset(value.split())
             case "physical id":
                 package = value

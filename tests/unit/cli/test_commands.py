@@ -377,6 +377,10 @@ def test_doctor_warns_of_a_cpu_without_vectors(tmp_path):
     assert check_cpu(cpuinfo).status == "warn"
     cpuinfo.write_text("processor : 0\nflags : fpu avx2 amx_int8\n")
     assert check_cpu(cpuinfo).status == "ok" and "amx_int8" in check_cpu(cpuinfo).message
+    cpuinfo.write_text("processor : 0\nFeatures : fp asimd\n")
+    assert check_cpu(cpuinfo).status == "warn"
+    cpuinfo.write_text("processor : 0\nFeatures : fp asimd asimddp\n")
+    assert check_cpu(cpuinfo).status == "ok"
 
 
 def test_doctor_warns_of_little_memory(tmp_path):
