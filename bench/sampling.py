@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.machine import facts
 from penstock.config import EngineSettings
-from penstock.dialog import Sampling
+from penstock.dialog import Sampling, SequenceBreaker
 from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenRequest
 from penstock.kernels.table import StepInputs
@@ -35,7 +35,7 @@ DRY = {
     "dry_multiplier": 0.8,
     "dry_base": 1.75,
     "dry_allowed_length": 2,
-    "dry_breakers": tuple((token,) for token in range(500)),
+    "dry_breakers": (SequenceBreaker(np.arange(500, dtype=np.int32).tobytes()),),
 }
 CASES: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},

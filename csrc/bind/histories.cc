@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <stdexcept>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "bind/bindings.h"
 #include "cpu/sampling_counts.h"
@@ -20,15 +22,27 @@ using cpu::TokenCounts;
 using Ints = py::array_t<int32_t, py::array::c_style | py::array::forcecast>;
 using Lists = std::tuple<Ints, Ints, Ints>;
 
-Repetitions make_repetitions(const std::vector<cpu::TokenSequence>& breakers, int32_t longest) {
-    const auto empty = [](const cpu::TokenSequence& breaker) { return breaker.empty(); };
-    if (std::any_of(breakers.begin(), breakers.end(), empty)) {
-        throw std::invalid_argument("breakers: one is empty");
+std::vector<int32_t> vector_of(const Ints& array) {
+    const auto values = array.unchecked<1>();
+    std::vector<int32_t> copied(static_cast<size_t>(values.shape(0)));
+    for (py::ssize_t i = 0; i < values.shape(0); ++i) {
+        copied[static_cast<size_t>(i)] = values(i);
+    }
+    return copied;
+}
+
+Repetitions make_repetitions(const std::vector<std::pair<Ints, Ints>>& breakers, int32_t longest) {
+    std::vector<cpu::Breaker> given;
+    for (const auto& [heads, tail] : breakers) {
+        given.push_back({vector_of(heads), vector_of(tail)});
+        if (!std::is_sorted(given.back().heads.begin(), given.back().heads.end())) {
+            throw std::invalid_argument("breakers: heads must ascend");
+        }
     }
     if (longest < 1) {
         throw std::invalid_argument("longest: must be at least 1");
     }
-    return {breakers, longest};
+    return {std::move(given), longest};
 }
 
 TokenCounts make_counts(const Ints& prompt) {

@@ -1,6 +1,7 @@
 #include "cpu/sampling_repetitions.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace penstock::cpu {
 namespace {
@@ -16,14 +17,15 @@ void push(std::vector<T>& values, const T& value) {
 
 } // namespace
 
-Repetitions::Repetitions(const std::vector<TokenSequence>& breakers, int32_t longest)
+Repetitions::Repetitions(std::vector<Breaker> breakers, int32_t longest)
     : table_(64, -1), longest_(longest) {
     add_state(0, -1);
-    for (const TokenSequence& breaker : breakers) {
-        if (breaker.size() == 1) {
-            single_breakers_.push_back(breaker[0]);
+    for (Breaker& breaker : breakers) {
+        if (breaker.tail.empty()) {
+            single_breakers_.insert(single_breakers_.end(), breaker.heads.begin(),
+                                    breaker.heads.end());
         } else {
-            breakers_by_last_[breaker.back()].push_back(breaker);
+            breakers_by_last_[breaker.tail.back()].push_back(std::move(breaker));
         }
     }
     std::sort(single_breakers_.begin(), single_breakers_.end());
@@ -174,11 +176,14 @@ bool Repetitions::breaks() const {
     if (candidates == breakers_by_last_.end()) {
         return false;
     }
-    return std::any_of(candidates->second.begin(), candidates->second.end(),
-                       [&](const TokenSequence& breaker) {
-                           return breaker.size() <= tokens_.size() &&
-                                  std::equal(breaker.rbegin(), breaker.rend(), tokens_.rbegin());
-                       });
+    const auto ends_here = [&](const Breaker& breaker) {
+        const auto& [heads, tail] = breaker;
+        return tail.size() < tokens_.size() &&
+               std::equal(tail.rbegin(), tail.rend(), tokens_.rbegin()) &&
+               std::binary_search(heads.begin(), heads.end(),
+                                  tokens_[tokens_.size() - tail.size() - 1]);
+    };
+    return std::any_of(candidates->second.begin(), candidates->second.end(), ends_here);
 }
 
 } // namespace penstock::cpu

@@ -9,7 +9,10 @@
 
 namespace penstock::cpu {
 
-using TokenSequence = std::vector<int32_t>;
+// Token sequences that end a repetition: each of `heads`, which ascend, with `tail` behind it.
+struct Breaker {
+    std::vector<int32_t> heads, tail;
+};
 
 // The suffix automaton of one sequence (Blumer et al., "The smallest automaton recognizing the
 // subwords of a text", 1985), and the place in it of the sequence's end. Appending a token takes
@@ -24,10 +27,9 @@ class Repetitions {
 
     static constexpr size_t kBytesPerToken = 160;
 
-    // A match ends at the end of the sequence and begins after the last of the `breakers` (not
-    // empty, none of them) that the sequence holds. Lengths above `longest` >= 1 count as
-    // `longest`.
-    Repetitions(const std::vector<TokenSequence>& breakers, int32_t longest);
+    // A match ends at the end of the sequence and begins after the last of the sequences of
+    // `breakers` that it holds. Lengths above `longest` >= 1 count as `longest`.
+    Repetitions(std::vector<Breaker> breakers, int32_t longest);
 
     void append(int32_t token);
 
@@ -69,8 +71,8 @@ class Repetitions {
     int32_t suffix_ = 0; // the state of the last `suffix_length_` tokens: what a match may span
     int32_t suffix_length_ = 0;
 
-    std::vector<int32_t> single_breakers_; // ascending
-    std::unordered_map<int32_t, std::vector<TokenSequence>> breakers_by_last_;
+    std::vector<int32_t> single_breakers_;                               // ascending
+    std::unordered_map<int32_t, std::vector<Breaker>> breakers_by_last_; // those with a tail
 };
 
 } // namespace penstock::cpu

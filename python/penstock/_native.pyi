@@ -53,14 +53,15 @@ class KernelSet:
 class Repetitions:
     """What DRY must know of a sequence; see csrc/cpu/sampling_repetitions.h.
 
-    A match ends at the end of the sequence and begins after the last of the `breakers` in it;
-    lengths above `longest` count as `longest`. Raises ValueError for an empty breaker. Its
-    `size_bytes` are at most `bytes_per_token` for each token of a long sequence.
+    A match ends at the end of the sequence and begins after the last of the `breakers` in it:
+    pairs of heads, [n] int32, and a tail, [n] int32, of which each head with the tail behind it is
+    one. Lengths above `longest` count as `longest`. Raises ValueError for heads that do not ascend.
+    Its `size_bytes` are at most `bytes_per_token` for each token of a long sequence.
     """
 
     bytes_per_token: int
     size_bytes: int
-    def __init__(self, breakers: Sequence[Sequence[int]], longest: int) -> None: ...
+    def __init__(self, breakers: Sequence[tuple[Ints, Ints]], longest: int) -> None: ...
     def extend(self, tokens: Ints) -> None:
         """The next tokens of the sequence, [n] int32."""
     @staticmethod

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from sequence_breakers import breakers_of
 
 from penstock.dialog import Sampling
 from penstock.kernels.table import StepInputs
@@ -56,7 +57,7 @@ def requests_over(vocab: int, longest: int, seed: int = 1) -> list[Request]:
         dry_multiplier=1.5,
         dry_base=1.4,
         dry_allowed_length=1,
-        dry_breakers=((7,), (9, 11)),
+        dry_breakers=breakers_of([(7,), (9, 11)]),
     )
     word = tokens(5)
     return [

@@ -15,13 +15,21 @@ native = pytest.importorskip("penstock._native")
 MANY = 1 << 30
 
 
+def pairs_of(breakers: Sequence[Sequence[int]]) -> list[tuple[list[int], list[int]]]:
+    """Heads and tails: those with the same tail in one."""
+    by_tail: dict[tuple[int, ...], set[int]] = {}
+    for head, *tail in breakers:
+        by_tail.setdefault(tuple(tail), set()).add(head)
+    return [(sorted(heads), list(tail)) for tail, heads in by_tail.items()]
+
+
 def matches(
     tokens: Sequence[int],
     breakers: Sequence[Sequence[int]] = (),
     longest: int = MANY,
     least: int = 1,
 ) -> dict[int, int]:
-    repetitions = native.Repetitions(breakers, longest)
+    repetitions = native.Repetitions(pairs_of(breakers), longest)
     repetitions.extend(np.array(tokens, np.int32))
     return listed(repetitions, least)
 
@@ -73,7 +81,7 @@ def test_matches_are_the_longest_by_definition(tokens, breakers, longest, least)
 @settings(deadline=None, max_examples=60)
 @given(SMALL, SMALL, BREAKERS)
 def test_a_sequence_may_come_in_any_parts(first, second, breakers):
-    repetitions = native.Repetitions(breakers, MANY)
+    repetitions = native.Repetitions(pairs_of(breakers), MANY)
     repetitions.extend(np.array(first, np.int32))
     for at, token in enumerate(second):
         native.Repetitions.append_each([None, repetitions], [9, token])
@@ -122,7 +130,7 @@ def test_nothing_repeats_in_an_empty_or_fresh_sequence():
 
 def test_wrong_arguments_are_named():
     with pytest.raises(ValueError, match="breakers"):
-        native.Repetitions([[]], 5)
+        native.Repetitions([([2, 1], [])], 5)
     with pytest.raises(ValueError, match="longest"):
         native.Repetitions([], 0)
     with pytest.raises(ValueError, match="least"):

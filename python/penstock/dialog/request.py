@@ -9,6 +9,14 @@ import msgspec
 from penstock.dialog.message import Message
 
 
+class SequenceBreaker(msgspec.Struct, frozen=True):
+    """Token sequences over which DRY sees no repetition: each of `heads`, with `tail` behind it.
+    `heads`: token ids, ascending, the bytes of int32; there may be a vocabulary of them."""
+
+    heads: bytes
+    tail: tuple[int, ...] = ()
+
+
 class Sampling(msgspec.Struct, frozen=True):
     """How a token is drawn. None means: the model's own default, else off.
 
@@ -31,7 +39,7 @@ class Sampling(msgspec.Struct, frozen=True):
     dry_base: float | None = None
     dry_allowed_length: int | None = None
     dry_sequence_breakers: tuple[str, ...] | None = None
-    dry_breakers: tuple[tuple[int, ...], ...] = ()
+    dry_breakers: tuple[SequenceBreaker, ...] = ()
 
 
 class FunctionTool(msgspec.Struct, frozen=True):

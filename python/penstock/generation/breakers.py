@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
 
 from penstock.base.errors import InvalidRequest
+from penstock.dialog import SequenceBreaker
 from penstock.text import Tokenizer
 
 MAX_TAIL_TOKENS: Final = 20
@@ -31,28 +34,34 @@ class Breakers:
         self._tokenizer = tokenizer
         self._places_of = lru_cache(maxsize=_CACHED_STRINGS)(self._find)
 
-    def sequences(self, strings: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        """The token sequences of all `strings`, each once. The first call of all reads the
-        vocabulary, which takes up to a second for a large one; a new string takes a few
-        milliseconds.
+    def sequences(self, strings: tuple[str, ...]) -> tuple[SequenceBreaker, ...]:
+        """The token sequences of all `strings`, each once, those with the same tail in one. The
+        first call of all reads the vocabulary, which takes up to a second for a large one; a new
+        string takes a few milliseconds.
 
         Raises InvalidRequest where there are more than `MAX_SEQUENCES`."""
-        found: dict[tuple[int, ...], None] = {}
+        found: defaultdict[tuple[int, ...], set[int]] = defaultdict(set)
         for text in strings:
-            found.update(dict.fromkeys(self._spelled(self._places_of(text))))
-            if len(found) > MAX_SEQUENCES:
+            for tail, heads in self._spelled(self._places_of(text)):
+                found[tail].update(heads)
+            if sum(map(len, found.values())) > MAX_SEQUENCES:
                 raise InvalidRequest(
                     "dry_sequence_breakers occur in too many ways in the model's tokens; send"
                     " fewer, or shorter ones",
                     field="dry_sequence_breakers",
                 )
-        return tuple(found)
+        return tuple(
+            SequenceBreaker(array("i", sorted(heads)).tobytes(), tail)
+            for tail, heads in found.items()
+            if heads
+        )
 
-    def _spelled(self, places: _Places) -> Iterator[tuple[int, ...]]:
-        yield from ((token,) for token in places.whole)
+    def _spelled(self, places: _Places) -> Iterator[tuple[tuple[int, ...], Iterable[int]]]:
+        """Tails, and the tokens before each."""
+        yield (), places.whole
         ends = self._vocabulary.by_end
         for heads, tail in places.cut:
-            yield from ((ends[h], *tail) for h in heads if ends[h] not in places.whole)
+            yield tail, (ends[h] for h in heads if ends[h] not in places.whole)
 
     def _find(self, text: str) -> _Places:
         wanted = text.encode("utf-8", "replace")

@@ -32,7 +32,11 @@ class DryState:
         self.base = sampling.dry_base
         self.allowed = min(sampling.dry_allowed_length, MOST_TOKENS)
         longest = _longest_that_counts(self.multiplier, self.base, self.allowed)
-        self.repetitions = _native.Repetitions(sampling.dry_breakers, longest)
+        breakers = [
+            (np.frombuffer(one.heads, np.int32), np.array(one.tail, np.int32))
+            for one in sampling.dry_breakers
+        ]
+        self.repetitions = _native.Repetitions(breakers, longest)
         self.repetitions.extend(tokens)
 
 

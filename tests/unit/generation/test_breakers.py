@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import string
 
+import msgspec
 import pytest
+from sequence_breakers import sequences_of
 from tiny_text import tiny_data, tiny_tokenizer
 
 from penstock.base.errors import InvalidRequest
@@ -22,27 +25,41 @@ def breakers() -> Breakers:
 
 
 def test_a_single_character_breaks_in_every_token_that_has_it(breakers: Breakers) -> None:
-    assert breakers.sequences(("h",)) == ((ord("h"),), (TH,), (THE,), (HE,))
+    found = sequences_of(breakers.sequences(("h",)))
+    assert found == [(ord("h"),), (TH,), (THE,), (HE,)]
 
 
 def test_a_longer_text_also_breaks_where_tokens_cut_it(breakers: Breakers) -> None:
-    found = set(breakers.sequences(("the",)))
-    assert found == {(THE,), (ord("t"), HE), (TH, ord("e"))}
+    found = sequences_of(breakers.sequences(("the",)))
+    assert set(found) == {(THE,), (ord("t"), HE), (TH, ord("e"))}
 
 
 def test_a_character_is_not_cut_into_text(breakers: Breakers) -> None:
     """The first byte of é ends a token, but no text begins with its second."""
     assert breakers.sequences(("é",)) == ()
-    assert breakers.sequences(("xé",)) == ((ord("x"), *"é".encode()),)
+    assert sequences_of(breakers.sequences(("xé",))) == [(ord("x"), *"é".encode())]
 
 
 def test_control_tokens_are_no_text(breakers: Breakers) -> None:
     assert breakers.sequences(("im_start",)) != ()
-    assert all(token < 256 or token >= TH for each in breakers.sequences(("<",)) for token in each)
+    found = sequences_of(breakers.sequences(("<",)))
+    assert found and all(token < 256 or token >= TH for each in found for token in each)
 
 
 def test_texts_that_share_a_sequence_give_it_once(breakers: Breakers) -> None:
-    assert breakers.sequences(("ing", "in")).count((ING,)) == 1
+    assert sequences_of(breakers.sequences(("ing", "in"))).count((ING,)) == 1
+
+
+def test_what_an_engine_is_told_does_not_grow_with_the_length_of_a_string() -> None:
+    """A request tells it once for each of its answers, and each answer's row remembers it."""
+    plain = tiny_data()
+    words = [f"{letter}{number}x" for letter in string.ascii_letters for number in range(40)]
+    tokenizer = tiny_tokenizer(
+        tokens=[*plain.tokens, *words], token_types=[*plain.token_types, *[1] * len(words)]
+    )
+    found = Breakers(tokenizer).sequences(("x" + "y" * 39,))
+    assert len(sequences_of(found)) > len(words)
+    assert len(msgspec.msgpack.encode(found)) < 5 * len(words)
 
 
 def test_as_many_as_there_are_in_a_large_vocabulary_by_plain_search() -> None:
@@ -68,14 +85,14 @@ def test_as_many_as_there_are_in_a_large_vocabulary_by_plain_search() -> None:
             for length in range(1, len(text))
             if has.endswith(wanted[:length]) and (token,) not in whole
         }
-        assert set(breakers.sequences((text,))) == whole | cut
+        assert set(sequences_of(breakers.sequences((text,)))) == whole | cut
 
 
 def test_more_than_an_engine_should_look_for_are_refused(
     breakers: Breakers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.generation.breakers.MAX_SEQUENCES", 5)
-    assert len(breakers.sequences(("h",))) == 4
+    assert len(sequences_of(breakers.sequences(("h",)))) == 4
     with pytest.raises(InvalidRequest, match="too many ways") as refusal:
         breakers.sequences(("h", "the"))
     assert refusal.value.field == "dry_sequence_breakers"
@@ -112,7 +129,7 @@ def spaced() -> Tokenizer:
 def test_the_rest_of_a_cut_text_has_no_space_of_its_own() -> None:
     tokenizer = spaced()
     assert tokenizer.space_prefix
-    found = Breakers(tokenizer).sequences(("\nab",))
+    found = sequences_of(Breakers(tokenizer).sequences(("\nab",)))
     assert (2, 7) in found
     assert not any(token in (1, 5, 8) for each in found for token in each[1:])
 

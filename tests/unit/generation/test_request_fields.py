@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from generating import HI, TOKENIZER, answer_of, events_of, ids, text
 from scripted_engine import INFO, ScriptedEngine
+from sequence_breakers import sequences_of
 from tiny_text import CHATML, tiny_data
 
 from penstock.base.errors import InvalidRequest
@@ -114,7 +115,7 @@ async def test_bias_and_penalties_reach_the_engine_resolved() -> None:
     assert (sent.presence_penalty, sent.frequency_penalty) == (0.5, -2.0)
     assert (sent.repetition_penalty, sent.logit_bias) == (1.25, {104: -100.0})
     assert (sent.dry_multiplier, sent.dry_base, sent.dry_allowed_length) == (0.8, 1.75, 2)
-    assert (260,) in sent.dry_breakers and sent.dry_sequence_breakers is None
+    assert (260,) in sequences_of(sent.dry_breakers) and sent.dry_sequence_breakers is None
 
 
 def parts(chat_template: str | None, mark: str = "<|im_start|>") -> TextParts:

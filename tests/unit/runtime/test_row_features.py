@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from runtime_fakes import VOCAB, FakeBackend
+from sequence_breakers import breakers_of
 
 from penstock.dialog import Sampling
 from penstock.kernels.sampling import SamplingRows
@@ -196,10 +197,10 @@ def dry_costs(tokens: list[int], **changes: object) -> dict[int, float]:
         ({"dry_allowed_length": 4}, 1.0),
         ({"dry_allowed_length": 0}, 16.0),
         ({"dry_base": 1.0, "dry_multiplier": 0.75}, 0.75),
-        ({"dry_breakers": ((2,),)}, 1.0),
-        ({"dry_breakers": ((2, 3),)}, None),
-        ({"dry_breakers": ((9,),)}, 4.0),
-        ({"dry_breakers": ((5,),)}, None),
+        ({"dry_breakers": breakers_of([(2,)])}, 1.0),
+        ({"dry_breakers": breakers_of([(2, 3)])}, None),
+        ({"dry_breakers": breakers_of([(9,)])}, 4.0),
+        ({"dry_breakers": breakers_of([(5,)])}, None),
         ({"dry_allowed_length": 5}, None),
         ({"dry_multiplier": 1e300}, pytest.approx(3.4028235e38)),
     ],
