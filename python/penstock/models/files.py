@@ -56,12 +56,15 @@ def fingerprint(files: ModelFiles) -> str:
     return digest.hexdigest()[:16]
 
 
+def gguf_parts(path: Path) -> list[Path]:
+    """A GGUF file and, where it is the first of a set, those of the others that are there."""
+    others = map(path.with_name, set_names(path.name)[1:])
+    return [path, *(other for other in others if other.exists())]
+
+
 def _parts(files: ModelFiles) -> list[Path]:
     if files.kind == "gguf":
-        names = set_names(files.path.name)
-        return [
-            path for path in map(files.path.with_name, names) if path == files.path or path.exists()
-        ]
+        return gguf_parts(files.path)
     suffixes = {".json", ".safetensors", ".jinja"}
     inside = (*files.path.glob("*"), *files.path.glob("*/*"))  # modules and templates have folders
     return sorted(path for path in inside if path.suffix in suffixes and path.is_file())

@@ -12,11 +12,16 @@ TOOL_TEMPLATE = "additional_chat_templates/tool_use.jinja"
 
 
 def named_files(folder: Path) -> list[str]:
-    """The files that others in `folder` name, relative to it: the shards of its index, or the one
-    file of weights where there is none, and what modules are read from. Raises ModelError."""
+    """The files that others in `folder` name, relative to it: those of its weights, and what
+    modules are read from. Raises ModelError."""
+    return [*module_files(folder), *weight_names(folder)]
+
+
+def weight_names(folder: Path) -> list[str]:
+    """The files that hold the weights of a folder: the shards of its index, or the one file where
+    there is none. Raises ModelError."""
     index = folder / INDEX_NAME
-    weights = shard_names(index) if index.exists() else [SINGLE_NAME]
-    return [*module_files(folder), *weights]
+    return shard_names(index) if index.exists() else [SINGLE_NAME]
 
 
 def is_complete(folder: Path) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from penstock.base.errors import ModelError
 from penstock.base.host import available_bytes
 from penstock.config import EngineSettings, Environment, read_environment
 from penstock.models.decoder import Progress
-from penstock.models.files import ModelFiles
+from penstock.models.files import ModelFiles, gguf_parts
+from penstock.models.folder_files import weight_names
 from penstock.models.hub_access import hub_of
 from penstock.models.loading import LoadedModel, load_embedder, load_model
 from penstock.models.sources import resolve_model
@@ -145,7 +145,9 @@ def weight_bytes(files: ModelFiles, spec: DecoderSpec, settings: EngineSettings)
 
 
 def _file_bytes(files: ModelFiles) -> int:
-    parts: list[Path] = [files.path]
-    if files.kind == "folder":
-        parts = sorted(files.path.glob("*.safetensors"))
+    """Of the files that hold the weights; a folder may have others, that nobody reads."""
+    if files.kind == "gguf":
+        parts = gguf_parts(files.path)
+    else:
+        parts = [files.path / name for name in weight_names(files.path)]
     return sum(part.stat().st_size for part in parts)

@@ -12,6 +12,7 @@ from true_shapes import parameters, write_config, write_holes
 from bench.device.shapes import SHAPES
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, LoraSettings
+from penstock.models.files import ModelFiles
 from penstock.models.shard import shard_spec
 from penstock.models.sources import files_at
 from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
@@ -184,3 +185,20 @@ def test_a_checkpoint_takes_its_parameters_and_a_header(tmp_path: Path) -> None:
     assert 0 < taken - 2 * 8_030_261_248 < 1 << 20
     wide = msgspec.structs.replace(SETTINGS, dtype="f32")
     assert weight_bytes(files_at(folder, "llama"), spec, wide) == 4 * 8_030_261_248
+
+
+def test_weights_that_no_index_names_are_not_counted(tmp_path: Path) -> None:
+    """Some authors add all of them once more, as one file in a form of their own."""
+    folder = write_holes(SHAPES["llama-8b"], tmp_path / "llama")
+    spec = write_config(SHAPES["llama-8b"], tmp_path / "spec")
+    taken = weight_bytes(files_at(folder, "llama"), spec, SETTINGS)
+    (folder / "consolidated.safetensors").write_bytes(b"0" * 1000)
+    assert weight_bytes(files_at(folder, "llama"), spec, SETTINGS) == taken
+
+
+def test_the_files_of_a_set_are_counted_together(tmp_path: Path) -> None:
+    spec = write_config(SHAPES["llama-8b"], tmp_path / "spec")
+    for number, size in ((1, 300), (2, 50), (3, 7)):
+        (tmp_path / f"m-0000{number}-of-00003.gguf").write_bytes(b"0" * size)
+    files = ModelFiles("m", "gguf", tmp_path / "m-00001-of-00003.gguf")
+    assert weight_bytes(files, spec, SETTINGS) == 357
