@@ -12,8 +12,8 @@ from penstock.text import IncrementalDetokenizer, Tokenizer
 class Echo:
     """`text` goes before an answer. `token_ids`: the prompt, where its logprobs go with it.
 
-    `shown_control`: control tokens that the text spells out. The prompt may have tokens that the
-    text does not show (a BOS), and truncation leaves text without tokens: both end together, so
+    `shown_control`: control tokens that the text spells out. The first `lead` tokens of the prompt
+    are no part of the text (a BOS). Truncation leaves text without tokens: both end together, so
     offsets are counted from the end.
     """
 
@@ -23,11 +23,13 @@ class Echo:
         text: str = "",
         token_ids: tuple[int, ...] = (),
         shown_control: frozenset[int] = frozenset(),
+        lead: int = 0,
     ) -> None:
         self.text = text
         self._tokenizer = tokenizer
         self._token_ids = token_ids
         self._shown_control = shown_control
+        self._lead = lead
         self._scored = [TokenDelta(token_ids[0])] if token_ids else []
 
     def add(self, tokens: Iterable[TokenDelta]) -> None:
@@ -53,8 +55,9 @@ class Echo:
         """Where in the text each token begins, in characters."""
         detokenizer = IncrementalDetokenizer(self._tokenizer, shown=self._shown_control)
         starts, shown = [], 0
-        for token in self._scored:
+        for index, token in enumerate(self._scored):
             starts.append(shown)
-            shown += len(detokenizer.push(token.token_id))
+            if index >= self._lead:
+                shown += len(detokenizer.push(token.token_id))
         unseen = len(self.text) - shown - len(detokenizer.finish())
         return [max(0, start + unseen) for start in starts]

@@ -19,13 +19,15 @@ DEFAULT_ROOM_TOKENS: Final = 512
 class Prompt:
     """`max_tokens`: what the context leaves for the answer, or less where the request says so.
     `stop_ids`: tokens that end this answer beside those that end any. `echo`: the text of a prompt
-    that the answers repeat; `echoed_control`: control tokens that it spells out."""
+    that the answers repeat; `echoed_control`: control tokens that it spells out; before it stand
+    `lead` tokens that are no part of it."""
 
     token_ids: tuple[int, ...]
     max_tokens: int
     stop_ids: frozenset[int] = frozenset()
     echo: str = ""
     echoed_control: frozenset[int] = frozenset()
+    lead: int = 0
 
 
 class Fit:
@@ -52,13 +54,15 @@ class Fit:
     def fits(self, ids: Sequence[int]) -> bool:
         return len(ids) <= self.room
 
-    def cut(self, ids: list[int]) -> list[int]:
-        """The end of a prompt that may be truncated; raises ContextLengthExceeded otherwise."""
+    def cut(self, ids: list[int], lead: int = 0) -> list[int]:
+        """The end of a prompt that may be truncated, behind its first `lead` tokens; raises
+        ContextLengthExceeded otherwise."""
         if self.fits(ids):
             return ids
         if not self.truncate:
             raise self.exceeded(ids)
-        return ids[-self.room :]
+        lead = min(lead, self.room)
+        return [*ids[:lead], *ids[len(ids) - self.room + lead :]]
 
     def prompt(self, ids: Sequence[int]) -> Prompt:
         """The prompt of `ids`, which fit. Raises InvalidRequest where there are none: messages may

@@ -230,7 +230,7 @@ class Generator:
         echo = None
         if request.echo:
             scored = prompt.token_ids if with_logprobs else ()
-            echo = Echo(self._tokenizer, prompt.echo, scored, prompt.echoed_control)
+            echo = Echo(self._tokenizer, prompt.echo, scored, prompt.echoed_control, prompt.lead)
         return Choice(
             index,
             self._tokenizer,

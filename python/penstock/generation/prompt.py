@@ -47,11 +47,11 @@ class PromptBuilder:
             echo = given if isinstance(given, str) else self._tokenizer.decode(given)
         if request.suffix:
             return replace(self._around_gap(given, request.suffix, fit), echo=echo)
-        if isinstance(given, str):
-            ids, spelled = self._of_text(given, fit), self._tokenizer.control_ids
-        else:
-            ids, spelled = fit.cut(list(given)), frozenset[int]()
-        return replace(fit.prompt(ids), echo=echo, echoed_control=spelled)
+        if not isinstance(given, str):
+            return replace(fit.prompt(fit.cut(list(given))), echo=echo)
+        prompt = fit.prompt(self._of_text(given, fit))
+        spelled, lead = self._tokenizer.control_ids, len(self._tokenizer.before)
+        return replace(prompt, echo=echo, echoed_control=spelled, lead=lead)
 
     def _around_gap(self, given: str | tuple[int, ...], suffix: str, fit: Fit) -> Prompt:
         """Text before and after a gap, after what stands before any text. Of what is too long, the
@@ -86,7 +86,7 @@ class PromptBuilder:
         if not ids:  # an empty prompt of a model that wants no BOS: still something to go on from
             start = self._tokenizer.bos_id
             ids = [start] if start is not None else []
-        return fit.cut(ids)
+        return fit.cut(ids, lead=len(self._tokenizer.before))
 
     def _hopeless(self, texts: Sequence[str], fit: Fit) -> bool:
         """Whether texts cannot fit, as far as that can be told without tokenizing all of them."""

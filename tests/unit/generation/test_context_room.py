@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from generating import HI, TOKENIZER, answer_of, events_of, generator, ids, info, text
 from scripted_engine import ScriptedEngine
-from tiny_text import CHATML
+from tiny_text import CHATML, END_OF_TEXT, tiny_tokenizer
 
 from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.dialog import (
@@ -133,6 +133,17 @@ class TestContext:
         assert bytes(engine.requests[0].token_ids) == b"a" * 6 + b"z" * 30
         assert len(engine.requests[1].token_ids) == 36
         assert engine.requests[1].token_ids[-1] == ord("z")
+
+    @pytest.mark.parametrize("context", [2, 3, 40])
+    def test_a_truncated_text_keeps_the_token_that_its_model_wants_before_any(
+        self, context: int
+    ) -> None:
+        builder = PromptBuilder(tiny_tokenizer(add_bos=True), None)
+        limits = Limits(max_tokens=context // 2, truncate=True)
+        request = GenerateRequest(prompt="a" * 100 + "z" * 30, limits=limits)
+        (prompt,) = builder.build(request, context, 264)
+        room = context - context // 2
+        assert prompt.token_ids == (END_OF_TEXT, *b"z" * (room - 1))
 
     async def sent(self, messages: list[Message], context: int) -> str:
         engine = ScriptedEngine([], info=info(context))

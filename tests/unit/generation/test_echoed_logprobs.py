@@ -103,6 +103,10 @@ async def test_of_a_truncated_prompt_the_kept_end_has_logprobs() -> None:
     ((text, logprobs),) = await choices(engine, prompt="abcdefghij", limits=limits)
     assert text == "abcdefghij"
     assert spans(text, logprobs) == ["g", "h", "i", "j"]
+    engine = ScriptedEngine([], info=info(40))
+    with_bos, limits = tiny_tokenizer(add_bos=True), Limits(max_tokens=36, truncate=True)
+    ((text, logprobs),) = await choices(engine, with_bos, prompt="a" * 40 + "xyz", limits=limits)
+    assert spans(text, logprobs)[0] == "" and spans(text, logprobs)[-3:] == ["x", "y", "z"]
 
 
 async def test_the_space_that_a_model_puts_before_a_text_is_not_counted() -> None:
