@@ -46,7 +46,7 @@ PENSTOCK_INLINE I32 sums_times(const int16_t* p, int32_t first, int32_t second) 
 }
 
 // A call, since inlining these loops at every step costs minutes of compilation.
-__attribute__((noinline)) inline void add_products(I32& sum, const Words& w, const Words& x) {
+__attribute__((noinline)) inline I32 add_products(I32 sum, const Words& w, const Words& x) {
     for (int i = 0; i < kLanes; ++i) {
         int32_t products = 0;
         for (int j = 4 * i; j < 4 * i + 4; ++j) {
@@ -54,28 +54,21 @@ __attribute__((noinline)) inline void add_products(I32& sum, const Words& w, con
         }
         sum.v[i] += products;
     }
+    return sum;
 }
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL
+
+#include "cpu/exact_dot.h"
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
 
 constexpr bool kDotsAlike = true;
 
 template <int kBits>
-struct Dot {
-    static constexpr int kVectors = kPanelRows / kLanes;
-    static constexpr int kStepWords = 1;
-    using Weight = Words;
-    using Sum = I32;
-
-    PENSTOCK_INLINE Weight prepare(Words w) { return w; }
-
-    template <int step>
-    PENSTOCK_INLINE void mac(Sum& sum, const Weight (&w)[1], const Words (&x)[1]) {
-        if constexpr (step == 0)
-            sum = broadcast(int32_t{0});
-        add_products(sum, w[0], x[0]);
-    }
-
-    PENSTOCK_INLINE I32 finish(Sum sum) { return sum; }
-};
+using Dot = ExactDot;
 
 } // namespace
 } // namespace penstock::cpu::PENSTOCK_LEVEL

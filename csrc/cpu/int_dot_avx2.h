@@ -60,26 +60,22 @@ PENSTOCK_INLINE __m256i in_order(__m256i sum) {
 
 #if defined(PENSTOCK_AVX_VNNI)
 
+PENSTOCK_INLINE I32 add_products(I32 sum, Words w, Words x) {
+    return {_mm256_dpbusd_avx_epi32(sum.v, w.v, x.v)};
+}
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL
+
+#include "cpu/exact_dot.h"
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+
 constexpr bool kDotsAlike = true;
 
-// VPDPBUSD is exact for every width.
 template <int kBits>
-struct Dot {
-    static constexpr int kVectors = 2;
-    static constexpr int kStepWords = 1;
-    using Weight = Words;
-    using Sum = I32;
-
-    PENSTOCK_INLINE Weight prepare(Words w) { return w; }
-
-    template <int step>
-    PENSTOCK_INLINE void mac(Sum& sum, const Weight (&w)[1], const Words (&x)[1]) {
-        const __m256i start = step == 0 ? _mm256_setzero_si256() : sum.v;
-        sum.v = _mm256_dpbusd_avx_epi32(start, w[0].v, x[0].v);
-    }
-
-    PENSTOCK_INLINE I32 finish(Sum sum) { return sum; }
-};
+using Dot = ExactDot;
 
 #else
 

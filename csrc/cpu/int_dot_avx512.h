@@ -45,25 +45,22 @@ PENSTOCK_INLINE I32 sums_times(const int16_t* p, int32_t first, int32_t second) 
     return {_mm512_madd_epi16(_mm512_set1_epi32(pair), _mm512_set1_epi32(factors))};
 }
 
+PENSTOCK_INLINE I32 add_products(I32 sum, Words w, Words x) {
+    return {_mm512_dpbusd_epi32(sum.v, w.v, x.v)};
+}
+
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL
+
+#include "cpu/exact_dot.h"
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+
 constexpr bool kDotsAlike = true;
 
 template <int kBits>
-struct Dot {
-    static constexpr int kVectors = kPanelRows / kLanes;
-    static constexpr int kStepWords = 1;
-    using Weight = Words;
-    using Sum = I32;
-
-    PENSTOCK_INLINE Weight prepare(Words w) { return w; }
-
-    template <int step>
-    PENSTOCK_INLINE void mac(Sum& sum, const Weight (&w)[1], const Words (&x)[1]) {
-        const __m512i start = step == 0 ? _mm512_setzero_si512() : sum.v;
-        sum.v = _mm512_dpbusd_epi32(start, w[0].v, x[0].v);
-    }
-
-    PENSTOCK_INLINE I32 finish(Sum sum) { return sum; }
-};
+using Dot = ExactDot;
 
 } // namespace
 } // namespace penstock::cpu::PENSTOCK_LEVEL

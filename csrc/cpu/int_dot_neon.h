@@ -5,6 +5,8 @@
 // activations.
 #pragma once
 
+#include <type_traits>
+
 namespace penstock::cpu::PENSTOCK_LEVEL {
 namespace {
 
@@ -60,27 +62,17 @@ PENSTOCK_INLINE I32 add_products(I32 sum, Words w, Words x) {
     return {add_products(sum.low, w.low, x.low), add_products(sum.high, w.high, x.high)};
 }
 
+} // namespace
+} // namespace penstock::cpu::PENSTOCK_LEVEL
+
+#include "cpu/exact_dot.h"
+
+namespace penstock::cpu::PENSTOCK_LEVEL {
+namespace {
+
 constexpr bool kDotsAlike = false;
 
-template <int kBits>
-struct Dot {
-    static constexpr int kVectors = 2;
-    static constexpr int kStepWords = 1;
-    using Weight = Words;
-    using Sum = I32;
-
-    PENSTOCK_INLINE Weight prepare(Words w) { return w; }
-
-    template <int step>
-    PENSTOCK_INLINE void mac(Sum& sum, const Weight (&w)[1], const Words (&x)[1]) {
-        sum = add_products(step == 0 ? broadcast(int32_t{0}) : sum, w[0], x[0]);
-    }
-
-    PENSTOCK_INLINE I32 finish(Sum sum) { return sum; }
-};
-
-template <>
-struct Dot<8> {
+struct SignedDot {
     static constexpr int kVectors = 1;
     static constexpr int kStepWords = 1;
     using Weight = Words;
@@ -107,6 +99,9 @@ struct Dot<8> {
         return sum.products + I32{missing, missing};
     }
 };
+
+template <int kBits>
+using Dot = std::conditional_t<kBits == 8, SignedDot, ExactDot>;
 
 } // namespace
 } // namespace penstock::cpu::PENSTOCK_LEVEL
