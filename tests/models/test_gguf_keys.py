@@ -15,7 +15,7 @@ from test_gguf_models import logits_of, small_model
 
 from penstock.base.errors import ModelError
 from penstock.models.files import ModelFiles
-from penstock.models.loading import load_embedder, load_model
+from penstock.models.loading import load_embedder, load_model, load_text_parts
 from penstock.models.spec import DecoderSpec, LinearScaling, YarnScaling
 
 YARN = {
@@ -185,3 +185,16 @@ def test_windows_of_a_decoder_that_is_not_causal_are_refused(tmp_path: Path) -> 
     keys = {"llama.attention.causal": False, "llama.attention.sliding_window": 8}
     with pytest.raises(ModelError, match="causal false is not supported beside a sliding window"):
         spec_with(tmp_path / "m.gguf", keys)
+
+
+@pytest.mark.parametrize("padding", [1000, 2**32 - 1])
+def test_a_padding_that_is_no_token_of_the_vocabulary_keeps_nothing_from_being_read(
+    tmp_path: Path, padding: int
+) -> None:
+    """Fine-tuned models name one that they never added; a request is never padded."""
+    path = tmp_path / "m.gguf"
+    model = small_model("Llama", num_hidden_layers=1)
+    tokens = ["a", "<|s|>", "<|e|>", "b", "ab"]
+    keys = {"tokenizer.ggml.padding_token_id": padding}
+    export_gguf(model, path, tokens=tokens, extra_keys=keys)
+    assert load_text_parts(ModelFiles("m", "gguf", path)).stop_ids == (2,)

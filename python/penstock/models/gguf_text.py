@@ -69,7 +69,6 @@ def tokenizer_data(file: GgufFile) -> TokenizerData:
         bos_id=_token_id(file, "bos", len(tokens)),
         eos_id=_token_id(file, "eos", len(tokens)),
         unknown_id=_token_id(file, "unknown", len(tokens)),
-        padding_id=_token_id(file, "padding", len(tokens)),
         cls_id=_token_id(file, "cls", len(tokens)),
         sep_id=_token_id(file, "seperator", len(tokens)),  # as the format spells it
         add_bos=file.boolean("tokenizer.ggml.add_bos_token"),

@@ -72,7 +72,6 @@ class TokenizerData:
     bos_id: int | None = None
     eos_id: int | None = None
     unknown_id: int | None = None
-    padding_id: int | None = None
     cls_id: int | None = None
     sep_id: int | None = None
     add_bos: bool | None = None
