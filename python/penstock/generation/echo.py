@@ -22,6 +22,7 @@ class Echo:
         tokenizer: Tokenizer,
         text: str = "",
         token_ids: tuple[int, ...] = (),
+        *,
         shown_control: frozenset[int] = frozenset(),
         lead: int = 0,
     ) -> None:

@@ -230,7 +230,13 @@ class Generator:
         echo = None
         if request.echo:
             scored = prompt.token_ids if with_logprobs else ()
-            echo = Echo(self._tokenizer, prompt.echo, scored, prompt.echoed_control, prompt.lead)
+            echo = Echo(
+                self._tokenizer,
+                prompt.echo,
+                scored,
+                shown_control=prompt.echoed_control,
+                lead=prompt.lead,
+            )
         return Choice(
             index,
             self._tokenizer,

@@ -7,6 +7,7 @@ whose last token the device knows better is *carried*: its next chunk says no mo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,17 @@ from penstock.scheduler import MAX_DRAFT
 from penstock.scheduler.types import AppendBlocks, Chunk, StepPlan
 
 Ints = npt.NDArray[np.int32]
+_NO_UPDATES: Ints = np.empty((0, UPDATE_WORDS), np.int32)
+
+
+class StepSizes(NamedTuple):
+    """Of a step, with what fills it up: `places` whose logits are wanted, of which `drawing` are
+    drawn from."""
+
+    chunks: int
+    tokens: int
+    places: int
+    drawing: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +114,7 @@ class StepPacker:
         if decode:
             rows = [chunk.row for chunk in plan.chunks]
             count = max(len(rows), fill_up_to)
-            sizes = (count, count, count, count)
+            sizes = StepSizes(count, count, count, count)
             if not updates and not plan.blocks and self._sent == (rows, count):
                 words_of_groups = self.groups_of(count) if self.is_adapted(plan) else None
                 return Packed(0, *sizes, blocks=blocks, groups=words_of_groups)
@@ -113,8 +125,11 @@ class StepPacker:
             sent, tokens, sizes = self._mixed(plan.chunks)
         self._carry(plan.chunks)
         groups = self._write_groups(words, plan, sizes)
-        packed = self._write(words, sent, updates, plan.blocks, tokens, sizes, groups)
-        return replace(packed, blocks=blocks)
+        words[: sent.size] = sent.reshape(-1)
+        begin = sent.size if groups is None else groups.end
+        packed = Packed(begin, *sizes, blocks=blocks, groups=groups)
+        told = self._updates(updates) if updates else _NO_UPDATES
+        return _Changes(told, *self._runs(plan.blocks), tokens).write(words, packed)
 
     def pack_nobody(self, words: Ints, count: int, groups: GroupWords | None = None) -> Packed:
         """A step of `count` decodes of nobody, which may have adapters."""
@@ -145,13 +160,11 @@ class StepPacker:
     def _group_words(self, chunks: int, tokens: int, places: int) -> GroupWords:
         return GroupWords(min(chunks, self._num_slots), chunks, tokens, places)
 
-    def _write_groups(
-        self, words: Ints, plan: StepPlan, sizes: tuple[int, int, int, int]
-    ) -> GroupWords | None:
+    def _write_groups(self, words: Ints, plan: StepPlan, sizes: StepSizes) -> GroupWords | None:
         """The groups of a step of these `sizes`, of which nobody may fill up the end."""
         if not self.is_adapted(plan):
             return None
-        groups = self._group_words(*sizes[:3])
+        groups = self._group_words(sizes.chunks, sizes.tokens, sizes.places)
         slots = self._rows.adapter_slots([chunk.row for chunk in plan.chunks])
         groups.write(words, plan.chunks, slots)
         return groups
@@ -188,7 +201,7 @@ class StepPacker:
         for chunk in chunks:
             self._carried[chunk.row] = chunk.samples and not chunk.draft
 
-    def _mixed(self, chunks: tuple[Chunk, ...]) -> tuple[Ints, Ints, tuple[int, int, int, int]]:
+    def _mixed(self, chunks: tuple[Chunk, ...]) -> tuple[Ints, Ints, StepSizes]:
         """Chunks of any kind: their words, the tokens of the step, its sizes."""
         drawing = sum(1 + len(chunk.draft) for chunk in chunks if chunk.samples)
         tokens = np.zeros(sum(chunk.length + len(chunk.draft) for chunk in chunks), np.int32)
@@ -209,34 +222,8 @@ class StepPacker:
             first += length
             place += 1 + draft if chunk.samples else 0
             score_place += chunk.num_scores
-        sizes = (len(chunks), first, score_place, drawing)
+        sizes = StepSizes(len(chunks), first, score_place, drawing)
         return np.array(described, np.int32), tokens, sizes
-
-    def _write(
-        self,
-        words: Ints,
-        sent: Ints,
-        updates: list[int],
-        blocks: tuple[AppendBlocks, ...],
-        tokens: Ints,
-        sizes: tuple[int, int, int, int],
-        groups: GroupWords | None,
-    ) -> Packed:
-        runs, given = self._runs(blocks)
-        updates_at = sent.size if groups is None else groups.end
-        runs_at = updates_at + len(updates) * UPDATE_WORDS
-        blocks_at = runs_at + runs.size
-        tokens_at = blocks_at + len(given)
-        runs[:, 3] += blocks_at
-        words[: sent.size] = sent.reshape(-1)
-        if updates:
-            words[updates_at:runs_at] = self._updates(updates).reshape(-1)
-        words[runs_at:blocks_at] = runs.reshape(-1)
-        words[blocks_at:tokens_at] = given
-        end = tokens_at + len(tokens)
-        words[tokens_at:end] = tokens
-        places = (tokens_at, updates_at, len(updates), runs_at, len(runs))
-        return Packed(end, *sizes, *places, groups=groups)
 
     def _updates(self, rows: list[int]) -> Ints:
         known, last, temperature, top_k, top_p, min_p, seed = self._rows.facts(rows)
@@ -257,3 +244,36 @@ class StepPacker:
             given += append.blocks
             self._num_blocks[append.row] = begin + count
         return np.array(described, np.int32).reshape(-1, RUN_WORDS), given
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """What follows the chunks of a step: `updates` [n, UPDATE_WORDS] of rows; `runs` [n, RUN_WORDS]
+    of the blocks `given`, counted from the first of them; `tokens`."""
+
+    updates: Ints
+    runs: Ints
+    given: list[int]
+    tokens: Ints
+
+    def write(self, words: Ints, packed: Packed) -> Packed:
+        """The step with these behind the words that `packed` has."""
+        updates_at = packed.num_words
+        runs_at = updates_at + self.updates.size
+        blocks_at = runs_at + self.runs.size
+        tokens_at = blocks_at + len(self.given)
+        end = tokens_at + len(self.tokens)
+        self.runs[:, 3] += blocks_at
+        words[updates_at:runs_at] = self.updates.reshape(-1)
+        words[runs_at:blocks_at] = self.runs.reshape(-1)
+        words[blocks_at:tokens_at] = self.given
+        words[tokens_at:end] = self.tokens
+        return replace(
+            packed,
+            num_words=end,
+            tokens_at=tokens_at,
+            updates_at=updates_at,
+            num_updates=len(self.updates),
+            runs_at=runs_at,
+            num_runs=len(self.runs),
+        )

@@ -120,17 +120,20 @@ def plan_memory(
     wanted_context = min(settings.context_tokens or spec.context_tokens, spec.context_tokens)
     blocks = _wanted_blocks(settings, wanted_context, one_block)
     adapters = lora_bytes(spec, settings, available_bytes)
-    plan = _sized(
-        spec, weight_bytes, settings, replace(one_block, blocks=blocks), wanted_context, adapters
-    )
+
+    def sized(blocks: int) -> MemoryPlan:
+        cache = replace(one_block, blocks=blocks)
+        plan = _beside_weights(spec, settings, cache, wanted_context)
+        return replace(plan, weight_bytes=weight_bytes, adapter_bytes=adapters)
+
+    plan = sized(blocks)
     if available_bytes is None or plan.total_bytes <= available_bytes:
         return plan
     if settings.cache_mb is None and settings.context_tokens is None:
         excess = plan.total_bytes - available_bytes
         fewer = blocks - _ceil(excess, one_block.size_bytes)
         if fewer * settings.block_tokens >= DEFAULT_TOKENS_PER_SEQUENCE:
-            cache = replace(one_block, blocks=fewer)
-            return _sized(spec, weight_bytes, settings, cache, wanted_context, adapters)
+            return sized(fewer)
     refuse_excess(
         plan,
         available_bytes,
@@ -192,20 +195,16 @@ def _wanted_blocks(settings: EngineSettings, context_tokens: int, one_block: Cac
     return blocks
 
 
-def _sized(
-    spec: DecoderSpec,
-    weight_bytes: int,
-    settings: EngineSettings,
-    cache: CacheShape,
-    wanted_context: int,
-    adapters: int,
+def _beside_weights(
+    spec: DecoderSpec, settings: EngineSettings, cache: CacheShape, wanted_context: int
 ) -> MemoryPlan:
+    """What all takes but the weights, and adapters."""
     context = min(wanted_context, cache.blocks * cache.block_tokens)
     step_tokens = step_token_budget(
         settings.token_budget, context, no_kv_cache=settings.no_kv_cache
     )
     return MemoryPlan(
-        weight_bytes=weight_bytes,
+        weight_bytes=0,
         cache=cache,
         buffer_bytes=buffer_bytes(spec, step_tokens, settings.max_seqs, context)
         + inner_bytes(settings, step_tokens),
@@ -213,7 +212,6 @@ def _sized(
         history_bytes=HISTORY_BYTES * settings.max_seqs * context,
         context_tokens=context,
         step_tokens=step_tokens,
-        adapter_bytes=adapters,
         guess_bytes=guess_bytes(settings, context),
     )
 
