@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock.base.errors import EngineFault, Overloaded, ServiceError, Unavailable
@@ -36,6 +37,9 @@ from penstock.engine.wire import (
     FrameReader,
     Submit,
     frame,
+    submit,
+    submitted,
+    to_engine_decoder,
 )
 from penstock.models.vocabulary import Vocabulary
 
@@ -239,7 +243,7 @@ def test_a_connection_that_ends_with_another_takes_no_more(tmp_path: Path) -> No
         for sock in (first, second):
             sock.connect(str(tmp_path / "s"))
             server._handle_sockets(None)
-            sock.sendall(frame(Submit(request("a"))))
+            sock.sendall(frame(submit(request("a"))))
             server._handle_sockets(None)
         second.sendall(frame(AddAdapter("ticket", AdapterSource("generation", "folder"))))
         server._handle_sockets(None)
@@ -254,7 +258,7 @@ def test_a_connection_that_ends_with_another_takes_no_more(tmp_path: Path) -> No
 
 def test_frames_behind_one_whose_answer_could_not_be_sent_are_dropped(tmp_path: Path) -> None:
     with accepted(tmp_path / "s") as (source, server, sock):
-        sock.sendall(frame(AskGauges()) + frame(Submit(request("orphan"))))
+        sock.sendall(frame(AskGauges()) + frame(submit(request("orphan"))))
         sock.close()
         server._handle_sockets(None)
         assert not source.active and not server._connections
@@ -265,7 +269,7 @@ def test_all_that_was_sent_is_read_before_a_step(
 ) -> None:
     monkeypatch.setattr(server_module, "READ_BYTES", 16)
     with accepted(tmp_path / "s") as (source, server, sock):
-        sock.sendall(b"".join(frame(Submit(request(name))) for name in "abcd"))
+        sock.sendall(b"".join(frame(submit(request(name))) for name in "abcd"))
         server._handle_sockets(None)
         assert list(source.active) == list("abcd")
 
@@ -273,7 +277,7 @@ def test_all_that_was_sent_is_read_before_a_step(
 def test_a_connection_that_sends_much_does_not_keep_the_engine_from_its_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent = b"".join(frame(Submit(request(name))) for name in "abcd")
+    sent = b"".join(frame(submit(request(name))) for name in "abcd")
     monkeypatch.setattr(server_module, "READ_BYTES", 16)
     monkeypatch.setattr(server_module, "MAX_READ_BYTES", len(sent) // 2 + 16)
     with accepted(tmp_path / "s") as (source, server, sock):
@@ -292,7 +296,7 @@ def test_an_engine_without_a_descriptor_for_a_new_connection_serves_the_others(
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (other.fileno() + 1, hard))
         try:
-            sock.sendall(frame(Submit(request("served"))))
+            sock.sendall(frame(submit(request("served"))))
             server._handle_sockets(None)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -382,6 +386,16 @@ def test_frames_survive_any_cut_of_the_stream() -> None:
         reader = FrameReader()
         pieces = [data[i : i + size] for i in range(0, len(data), size)]
         assert [body for piece in pieces for body in reader.feed(piece)] == whole
+
+
+def test_what_steers_the_draws_of_many_answers_is_decoded_once() -> None:
+    """It may name a bias for every token of the vocabulary."""
+    biased = Sampling(logit_bias=dict.fromkeys(range(1000), 1.0))
+    sent = [msgspec.structs.replace(request(name), sampling=biased) for name in "ab"]
+    bodies = FrameReader().feed(b"".join(frame(submit(one)) for one in sent))
+    messages = [to_engine_decoder.decode(body) for body in bodies]
+    found = [submitted(message) for message in messages if isinstance(message, Submit)]
+    assert found == sent and found[0].sampling is found[1].sampling
 
 
 def test_oversized_frame_is_refused_before_it_is_stored() -> None:

@@ -38,12 +38,12 @@ from penstock.engine.wire import (
     Hello,
     Refused,
     RetireAdapter,
-    Submit,
     SubmitEmbed,
     Teach,
     ToEngine,
     frame,
     from_engine_decoder,
+    submit,
 )
 from penstock.models.vocabulary import Vocabulary
 
@@ -105,7 +105,7 @@ class EngineClient:
         self._info: EngineInfo | None = None
         self._transport: asyncio.Transport | None = None
         self._lanes = Lanes(MAX_FRAME_BYTES)
-        self._mailboxes = Mailboxes(lambda r: self._send(Submit(r)), self._abort, self._lanes)
+        self._mailboxes = Mailboxes(lambda r: self._send(submit(r)), self._abort, self._lanes)
         self._embeddings = EmbedMailboxes(lambda r: self._send(SubmitEmbed(r)), self._abort)
         self._vocabulary: Vocabulary | None = None
         self._tickets = itertools.count()

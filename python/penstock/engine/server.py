@@ -46,6 +46,7 @@ from penstock.engine.wire import (
     SubmitEmbed,
     Teach,
     frame,
+    submitted,
     to_engine_decoder,
 )
 
@@ -193,8 +194,8 @@ class EngineServer:
 
     def _handle(self, connection: Connection, body: bytes) -> None:
         match to_engine_decoder.decode(body):
-            case Submit(request):
-                self._submit(connection, request, self._core.submit)
+            case Submit() as message:
+                self._submit(connection, submitted(message), self._core.submit)
             case SubmitEmbed(embed_request):
                 self._submit(connection, embed_request, self._core.embed)
             case Abort(request_id):

@@ -7,10 +7,12 @@ The socket is a Unix stream socket in a directory that only its user may enter.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
 
+from penstock.dialog import Sampling
 from penstock.engine.types import (
     AdapterSource,
     AdapterState,
@@ -28,7 +30,10 @@ _LENGTH = struct.Struct("<I")
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
+    """A request without its sampling, and that encoded: see `submit`."""
+
     request: TokenRequest
+    sampling: bytes
 
 
 class SubmitEmbed(msgspec.Struct, frozen=True, tag="submit_embed"):
@@ -113,8 +118,27 @@ ToEngine = (
 )
 FromEngine = Hello | Chunks | EmbedChunks | Refused | Gauges | AdapterAdded | Adapters
 
+_NO_SAMPLING = Sampling()
 _encoder = msgspec.msgpack.Encoder()
+_sampling_decoder = msgspec.msgpack.Decoder(Sampling)
 _T = TypeVar("_T")
+
+
+def submit(request: TokenRequest) -> Submit:
+    """The message that submits a request. The answers to one client's request have one sampling,
+    which may name a bias for every token: the engine decodes it once for all of them."""
+    bare = msgspec.structs.replace(request, sampling=_NO_SAMPLING)
+    return Submit(bare, _encoder.encode(request.sampling))
+
+
+def submitted(message: Submit) -> TokenRequest:
+    """The request of a message. Raises msgspec.DecodeError."""
+    return msgspec.structs.replace(message.request, sampling=_decoded(message.sampling))
+
+
+@lru_cache(maxsize=4)
+def _decoded(sampling: bytes) -> Sampling:
+    return _sampling_decoder.decode(sampling)
 
 
 def frame(message: ToEngine | FromEngine) -> bytes:
