@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec import json
+
 from penstock.dialog import (
     FunctionTool,
     GenerateRequest,
@@ -23,7 +25,7 @@ MARKUP_CHARS: Final = 8
 @dataclass(frozen=True, slots=True)
 class PromptTexts:
     """`shown`: the texts that any template shows. `chars`: about how much there is to write, with
-    reasoning, which is often left out, and markup."""
+    reasoning, which is often left out, and markup: of schemas, all that their JSON has."""
 
     shown: tuple[str, ...]
     chars: int
@@ -43,9 +45,11 @@ def texts_of(messages: Sequence[Message], tools: Sequence[FunctionTool]) -> Prom
                     shown += (part.name, part.arguments)
                 case Reasoning():
                     chars += len(part.text)
+    chars += sum(map(len, shown))
     for tool in tools:
         shown += _texts_of_tool(tool)
-    return PromptTexts(tuple(shown), chars + sum(map(len, shown)))
+        chars += len(tool.name) + len(tool.description or "") + len(json.encode(tool.parameters))
+    return PromptTexts(tuple(shown), chars)
 
 
 def shown_tools(request: GenerateRequest) -> tuple[FunctionTool, ...]:
@@ -62,13 +66,16 @@ def prompt_chars(request: GenerateRequest) -> int:
 
 
 def _texts_of_tool(tool: FunctionTool) -> Iterator[str]:
-    open_values: list[Any] = [tool.name, tool.description, tool.parameters]
+    """Its words, and the leaves of its schema."""
+    open_values: list[Any] = [tool.name, tool.description or "", tool.parameters or ""]
     while open_values:
         item = open_values.pop()
         if isinstance(item, str):
             yield item
-        elif isinstance(item, dict):
+        elif isinstance(item, dict) and item:
             open_values.extend(item)
             open_values.extend(item.values())
-        elif isinstance(item, list):
+        elif isinstance(item, list) and item:
             open_values.extend(item)
+        else:
+            yield json.encode(item).decode()

@@ -85,6 +85,9 @@ class TestContext:
         [
             {"tools": (FunctionTool("f", LONG),)},
             {"tools": (FunctionTool("f", parameters={"anyOf": [{"description": LONG}]}),)},
+            {"tools": (FunctionTool("f", parameters={"enum": list(range(100_000))}),)},
+            {"tools": (FunctionTool("f", parameters={"enum": [None, True, 0.5] * 30_000}),)},
+            {"tools": (FunctionTool("f", parameters={"enum": [{}, []] * 60_000}),)},
             {"messages": (*HI, Message("assistant", (ToolCall("c", LONG, "{}"),)), RESULT)},
             {"messages": (*HI, CALL, Message("tool", (ToolResult("c", LONG),)))},
             {"messages": (Message("user", ()),) * 200_000},
@@ -105,6 +108,8 @@ class TestContext:
             {"begun": LONG},
             {"tools": (FunctionTool("f", LONG),)},
             {"tools": (FunctionTool("f", parameters={"description": LONG}),)},
+            {"tools": (FunctionTool("f", parameters={"enum": [7, None, {}] * 2000}),)},
+            {"tools": (FunctionTool("f", parameters={"anyOf": [[[[[]]]]] * 2000}),)},
             {"messages": (*HI, Message("assistant", (ToolCall("c", LONG, "{}"),)), RESULT)},
             {"messages": (*HI, CALL, Message("tool", (ToolResult("c", LONG),)))},
             {"messages": (Message("user", ()),) * 20_000},
