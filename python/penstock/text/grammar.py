@@ -36,6 +36,9 @@ _REGEX_ERROR = re.compile(r"(?s)regex parse error:\n(?P<shown>.*)\nerror: (?P<re
 _EXCERPT = re.compile(r"(?s)\n +\d+ \| .*")
 _POSITION = re.compile(r"^(?:at )?(?P<line>\d+)\((?P<column>\d+)\): ")
 _SHOWN_INDENT = 4
+_UNSATISFIABLE = "NoExtensionBias"
+"""llguidance's word for a start that no token can follow."""
+_SHORTENED = "<non-verbose/>"
 _NAMES: Final = {
     "json_schema": "the JSON schema",
     "regex": "the regular expression",
@@ -193,7 +196,10 @@ def _checked(constraint: Constraint) -> str:
 
 def _plain(constraint: Constraint, error: str) -> str:
     """What llguidance says of what the client wrote: without the grammar that a regular expression
-    was made part of, and without excerpts."""
+    was made part of, without excerpts, and without words of its own."""
+    error = error.replace(_SHORTENED, "").strip()
+    if error == _UNSATISFIABLE:
+        return "it allows no answer at all"
     position = _POSITION.match(error) if constraint.kind == "lark" else None
     where = f"line {position['line']}, column {position['column']}: " if position else ""
     of_regex = _REGEX_ERROR.search(error)

@@ -139,6 +139,14 @@ def test_a_bad_grammar_is_refused(compiler: GrammarCompiler, constraint: Constra
             "the JSON schema cannot be used: look-around, including look-ahead and look-behind, "
             "is not supported at character 2",
         ),
+        (
+            schema({"$ref": "#"}),
+            "the JSON schema cannot be used: it allows no answer at all",
+        ),
+        (
+            Constraint("regex", "a[b&&c]"),
+            "the regular expression cannot be used: it allows no answer at all",
+        ),
     ],
 )
 def test_an_error_is_of_what_was_sent(
