@@ -150,7 +150,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_LIMIT_BYTES:
-                self._refuse(HeadTooLarge(f"the request's head is over {HEAD_LIMIT_BYTES} bytes"))
+                self._refuse(_head_too_large())
             elif self._deadline is None:
                 self._set_deadline(HEAD_TIMEOUT_S)
         elif message == self._messages and self._in_message:  # the same, beyond its head
@@ -178,6 +178,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._in_head = False
         self._clear_deadline()
+        check_size(self.url, self.headers)
         check_host(self.parser.get_http_version(), self.headers)
         super().on_headers_complete()
         if self.scope["http_version"] == "1.0":
@@ -275,6 +276,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self._deadline = None
 
 
+def check_size(url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raises HeadTooLarge. A head may be here with one read, before anybody counts its bytes."""
+    if len(url) + sum(len(name) + len(value) + 4 for name, value in headers) > HEAD_LIMIT_BYTES:
+        raise _head_too_large()
+
+
 def check_host(version: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Raises InvalidRequest for a head that must be refused for its Host lines (RFC 9112, 3.2)."""
     hosts = [value for name, value in headers if name == b"host"]
@@ -284,6 +291,10 @@ def check_host(version: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         raise _invalid(f"the request has no Host line; HTTP/{version} asks for one")
     if hosts and HOST.fullmatch(hosts[0]) is None:
         raise _invalid("the Host line names no host; send a name or an address, and a port")
+
+
+def _head_too_large() -> HeadTooLarge:
+    return HeadTooLarge(f"the request's head is over {HEAD_LIMIT_BYTES} bytes")
 
 
 def _invalid(message: str) -> InvalidRequest:

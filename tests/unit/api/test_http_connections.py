@@ -50,6 +50,27 @@ async def test_head_over_its_limit_and_garbage_are_refused():
         assert (await server.http.get("/health")).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("target", "line", "status"),
+    [
+        (b"/health", b"x: y\r\n" * 150, b"200"),
+        (b"/health", b"x: y\r\n" * 250, b"431"),
+        (b"/health", b"x: %b\r\n" % (b"y" * 1000), b"431"),
+        (b"/health?%b" % (b"y" * 1000), b"", b"431"),
+    ],
+)
+async def test_head_that_is_here_with_one_read_has_the_same_limit(
+    target, line, status, monkeypatch
+):
+    monkeypatch.setattr("penstock.api.protocol.HEAD_LIMIT_BYTES", 1000)
+    head = b"GET %b HTTP/1.1\r\nhost: x\r\n%b\r\n" % (target, line)
+    async with serving() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.split(":")[-1]))
+        writer.write(head)
+        assert status in await reader.readuntil(b"\r\n")
+        writer.close()
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET /heal", b"GET /health HTTP/1.1\r\nhost: x\r\n"])
 async def test_client_that_never_ends_its_head_is_dropped(sent, monkeypatch):
     monkeypatch.setattr("penstock.api.protocol.HEAD_TIMEOUT_S", 0.02)
