@@ -41,6 +41,22 @@ HELLO_CHAT = Decoding(decode_chat, HELLO)
 request, refused = HELLO_CHAT.request, HELLO_CHAT.refused
 
 
+@pytest.mark.parametrize(("decode", "body"), DIALECTS)
+def test_every_dialect_takes_a_salt_of_the_prefix_cache(decode: Any, body: dict[str, Any]) -> None:
+    for given, salt in (
+        ({"cache_salt": "tenant é"}, "tenant é"),
+        ({"cache_salt": None}, ""),
+        ({}, ""),
+    ):
+        got: GenerateRequest = decode(json.dumps(body | given).encode()).request
+        assert got.cache_salt == salt
+
+
+@pytest.mark.parametrize("salt", ["", "s" * 257, 5, ["s"]])
+def test_a_salt_that_is_none_is_refused(salt: Any) -> None:
+    assert refused(cache_salt=salt).field == "cache_salt"
+
+
 def test_load_generators_ask_for_answers_of_one_length() -> None:
     """As `vllm bench serve --ignore-eos`, GuideLLM, and AIPerf with its extra inputs do."""
     completions = (

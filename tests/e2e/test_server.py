@@ -93,6 +93,19 @@ def test_second_request_with_the_same_prompt_reuses_its_prefix(server: RunningSe
     assert first["choices"] == second["choices"]
 
 
+def test_a_prompt_is_shared_with_requests_of_the_same_salt_only(server: RunningServer) -> None:
+    body = {"prompt": list(range(3000, 3100)), "max_tokens": 2, "temperature": 0}
+
+    def cached(fields: dict[str, str]) -> int:
+        answer = httpx.post(server.url + "/v1/completions", json=body | fields, timeout=60)
+        tokens: int = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return tokens
+
+    salts = [{"cache_salt": "one"}, {"cache_salt": "other"}, {}]
+    assert [cached(salt) for salt in salts] == [0, 0, 0]
+    assert all(cached(salt) >= 80 for salt in salts)
+
+
 def test_too_long_a_prompt_is_refused_with_the_numbers(server: RunningServer) -> None:
     body = {"prompt": [2000] * 100_000, "max_tokens": 2}
     answer = httpx.post(server.url + "/v1/completions", json=body, timeout=60)

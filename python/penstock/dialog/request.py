@@ -148,10 +148,11 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     where `ignore_eos` takes those away. `tools` are the client's own; `hosted` run on the server,
     where they are enabled. `begun`: what the assistant has said of its answer already, which goes
     on from there; with messages only. `session`: id of the session that the conversation goes on
-    in. `adapter`: the alias of one of the model's adapters, or a generation; None: the base model.
-    `streamed` False: nobody looks at an event before the run is over; text may come in fewer,
-    longer deltas. `places`: where the client wrote each part of the last messages, for errors that
-    name one; see `place`.
+    in. `cache_salt`: the prompt is looked for among those of requests with the same one, and no
+    other; who does not know it can learn nothing from what is cached. `adapter`: the alias of one
+    of the model's adapters, or a generation; None: the base model. `streamed` False: nobody looks
+    at an event before the run is over; text may come in fewer, longer deltas. `places`: where the
+    client wrote each part of the last messages, for errors that name one; see `place`.
     """
 
     model: str | None = None
@@ -166,6 +167,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     permissions: Permissions = Permissions()
     files: tuple[RequestedFile, ...] = ()
     session: str | None = None
+    cache_salt: str = ""
     tool_policy: ToolPolicy = ToolPolicy()
     sampling: Sampling = Sampling()
     constraint: Constraint | None = None

@@ -218,6 +218,7 @@ class Generator:
                 prompt_logprobs=request.top_logprobs if request.echo else None,
                 group=group,
                 min_tokens=request.limits.min_tokens,
+                cache_salt=request.cache_salt.encode(),
             )
             for index, prompt in enumerate(prompts)
             for choice in range(per_prompt)

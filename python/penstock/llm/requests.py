@@ -37,6 +37,7 @@ class Options(TypedDict, total=False):
     truncate: bool
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
+    cache_salt: str
     n: int
     top_logprobs: int | None
     ignore_eos: bool

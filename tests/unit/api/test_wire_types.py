@@ -58,7 +58,12 @@ RICH_CHAT = {
     "web_search_options": SEARCH,
     "files": [{"name": "a.csv"}],
 }
-STRUCTURED = {"structured_outputs": {"json": "{}"}, "stop_token_ids": [1], "min_tokens": 0}
+STRUCTURED = {
+    "structured_outputs": {"json": "{}"},
+    "stop_token_ids": [1],
+    "min_tokens": 0,
+    "cache_salt": "s",
+}
 LLGUIDANCE = {"type": "llguidance", "value": {"grammars": [{"lark_grammar": "start: /a/"}]}}
 FLAT = {"type": "function", "name": "g", "parameters": {"type": "object"}}
 ANNOTATION = {

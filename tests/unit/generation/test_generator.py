@@ -111,6 +111,13 @@ async def test_a_limit_beyond_the_context_is_clamped() -> None:
     assert engine.requests[0].max_tokens == 30
 
 
+async def test_the_salt_of_the_prefix_cache_reaches_the_engine() -> None:
+    engine = ScriptedEngine(ids("a"))
+    await answer_of(engine, cache_salt="é", n=2)
+    await answer_of(engine)
+    assert [request.cache_salt for request in engine.requests] == ["é".encode()] * 2 + [b""]
+
+
 async def test_ignore_eos_goes_on_past_the_end() -> None:
     engine = ScriptedEngine([*ids("a"), IM_END, *ids("b")])
     answer = await answer_of(engine, ignore_eos=True)

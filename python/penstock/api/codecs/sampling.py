@@ -15,6 +15,7 @@ MAX_STOP_TOKENS: Final = 64
 MAX_BREAKERS: Final = 64
 MAX_N: Final = 128
 MAX_TOP_LOGPROBS: Final = 20
+MAX_SALT_CHARS: Final = 256
 MAX_TOKEN_ID: Final = 2**31 - 1
 SEED_MASK: Final = 2**63 - 1
 GENERATION: Final = re.compile(r"[0-9a-f]{64}")
@@ -85,6 +86,16 @@ def decode_stop_token_ids(fields: Fields) -> tuple[int, ...]:
         if not 0 <= value <= MAX_TOKEN_ID:
             fields.refuse(key, f"must be a token id, not {value}")
     return tuple(values)
+
+
+def decode_cache_salt(fields: Fields) -> str:
+    """Empty where there is none."""
+    salt = fields.string("cache_salt")
+    if salt is None:
+        return ""
+    if not 1 <= len(salt) <= MAX_SALT_CHARS:
+        fields.refuse("cache_salt", f"must have from 1 to {MAX_SALT_CHARS} characters")
+    return salt
 
 
 def decode_adapter(fields: Fields) -> str | AdapterGeneration | None:

@@ -47,6 +47,14 @@ StopTokens = Annotated[
     list[Annotated[int, Meta(ge=0, le=2**31 - 1)]],
     Meta(max_length=64, description="Tokens that end the answer, beside the model's own."),
 ]
+CacheSalt = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=256,
+        description="The prefix cache shares prompts with requests of the same salt only.",
+    ),
+]
 Choices = Annotated[int, Meta(ge=1, le=128, description="How many answers.")]
 TopLogprobs = Annotated[
     int, Meta(ge=0, le=20, description="So many likeliest alternatives of each token.")

@@ -34,12 +34,14 @@ class SamplingFields(Struct, kw_only=True):
 
 
 class AnswerFields(SamplingFields, kw_only=True):
-    """What an answer must match, and what ends it. At most one field may ask for a match;
-    `guided_json` and its kin are the older form of `structured_outputs`."""
+    """What an answer must match, what ends it, and who shares the cache of its prompt. At most one
+    field may ask for a match; `guided_json` and its kin are the older form of
+    `structured_outputs`."""
 
     ignore_eos: bool | None = None
     min_tokens: f.MinTokens | None = None
     stop_token_ids: f.StopTokens | None = None
+    cache_salt: f.CacheSalt | None = None
     response_format: ResponseFormat | None = None
     grammar: Grammar | None = None
     structured_outputs: StructuredOutputs | None = None

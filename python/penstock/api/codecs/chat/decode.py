@@ -25,6 +25,7 @@ from penstock.api.codecs.sampling import (
     MAX_N,
     MAX_TOP_LOGPROBS,
     decode_adapter,
+    decode_cache_salt,
     decode_sampling,
     decode_stop,
     decode_stop_token_ids,
@@ -64,6 +65,7 @@ def decode(body: bytes) -> Decoded:
     request = GenerateRequest(
         model=fields.string("model") or None,
         adapter=decode_adapter(fields),
+        cache_salt=decode_cache_salt(fields),
         messages=messages,
         begun=begun,
         places=places.of(messages or ()),

@@ -13,6 +13,7 @@ from penstock.api.codecs.sampling import (
     MAX_N,
     MAX_TOP_LOGPROBS,
     decode_adapter,
+    decode_cache_salt,
     decode_limits,
     decode_sampling,
     decode_stop,
@@ -48,6 +49,7 @@ def decode(body: bytes) -> Decoded:
     request = GenerateRequest(
         model=fields.string("model") or None,
         adapter=decode_adapter(fields),
+        cache_salt=decode_cache_salt(fields),
         prompt=prompts[0] if len(prompts) == 1 else None,
         prompts=prompts if len(prompts) > 1 else (),
         suffix=fields.string("suffix") or None,

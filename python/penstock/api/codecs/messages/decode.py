@@ -23,6 +23,7 @@ from penstock.api.codecs.sampling import (
     MAX_STOP_STRINGS,
     MAX_TOP_LOGPROBS,
     decode_adapter,
+    decode_cache_salt,
     decode_sampling,
     decode_stop_token_ids,
 )
@@ -54,6 +55,7 @@ def decode(body: bytes) -> Decoded:
     request = GenerateRequest(
         model=fields.string("model") or None,
         adapter=decode_adapter(fields),
+        cache_salt=decode_cache_salt(fields),
         messages=messages,
         places=places.of(messages),
         begun=begun,

@@ -21,6 +21,7 @@ from penstock.api.codecs.sampling import (
     MAX_N,
     MAX_TOP_LOGPROBS,
     decode_adapter,
+    decode_cache_salt,
     decode_min_tokens,
     decode_sampling,
     decode_stop,
@@ -107,6 +108,7 @@ def decode(body: bytes) -> ResponsesRequest:
     request = GenerateRequest(
         model=fields.string("model") or None,
         adapter=decode_adapter(fields),
+        cache_salt=decode_cache_salt(fields),
         messages=messages,
         places=places.of(messages),
         tools=tools,
