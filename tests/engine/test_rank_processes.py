@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -37,6 +39,7 @@ from penstock.engine.supervisor import EngineTask, StatusLine
 from penstock.models.sources import files_at
 from penstock.runtime import rank_processes as processes
 from penstock.runtime.rank_load import start_ranked_runtime
+from penstock.runtime.rank_processes import RankProcesses
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +56,25 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def open_files() -> int:
     return psutil.Process().num_fds()
+
+
+def test_where_no_process_can_be_made_those_that_were_are_ended(
+    base: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def second_fails(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        if made:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        made.append(popen(*arguments, **options))
+        return made[0]
+
+    monkeypatch.setattr(processes.subprocess, "Popen", second_fails)
+    with pytest.raises(BlockingIOError):
+        RankProcesses(files_at(base, "m"), ranked_settings(), ("cpu",) * 3)
+    assert made[0].returncode is not None
+    assert not list(temporary.iterdir())
 
 
 def test_a_rank_that_cannot_start_is_named(base: Path, temporary: Path) -> None:

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -91,7 +92,8 @@ class RankProcess:
 class RankProcesses:
     """Ranks 1 and up of `files`, one on each of `devices` but the first, which is this process's.
 
-    `lost`: what happens when a rank ends that was let serve.
+    `lost`: what happens when a rank ends that was let serve. Raises OSError where one cannot be
+    started; the others have ended then.
     """
 
     def __init__(
@@ -124,19 +126,21 @@ class RankProcesses:
                 adapters=adapters,
             )
 
-        self.ranks = [
-            RankProcess(number, devices[number], lambda *ends, n=number: task(n, *ends))
-            for number in range(1, len(devices))
-        ]
-        self._followers = [
-            threading.Thread(
-                target=rank.follow, args=(self.hear,), name=f"penstock-rank-{rank.number}"
-            )
-            for rank in self.ranks
-        ]
-        for follower in self._followers:
-            follower.daemon = True
-            follower.start()
+        self.ranks: list[RankProcess] = []
+        self._followers: list[threading.Thread] = []
+        try:
+            for number, device in enumerate(devices[1:], 1):
+                rank = RankProcess(number, device, partial(task, number))
+                self.ranks.append(rank)
+                name = f"penstock-rank-{number}"
+                follower = threading.Thread(
+                    target=rank.follow, args=(self.hear,), name=name, daemon=True
+                )
+                follower.start()
+                self._followers.append(follower)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def numbers(self) -> range:
