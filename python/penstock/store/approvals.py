@@ -52,7 +52,8 @@ class Approvals:
         return str(values["id"])
 
     async def wait(self, id: str) -> Verdict:
-        """The decision, as soon as there is one; after five minutes it is a denial."""
+        """The decision, as soon as there is one; after five minutes it is a denial. The approval is
+        forgotten with it: one waits for it, once."""
         await self._database.write(
             lambda c: c.execute(update(approvals).where(_TABLE.id == id).values(waiting=True))
         )
