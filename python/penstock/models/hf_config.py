@@ -85,9 +85,6 @@ class HfConfig(msgspec.Struct):
     rope_parameters: dict[str, Any] | None = None
     rope_local_base_freq: float | None = None
     original_max_position_embeddings: int | None = None
-    bos_token_id: int | list[int] | None = None
-    eos_token_id: int | list[int] | None = None
-    quantization_config: dict[str, Any] | None = None
     query_pre_attn_scalar: float | None = None
     use_bidirectional_attention: bool | None = None
     is_causal: bool | None = None
@@ -109,7 +106,6 @@ class GenerationConfig(msgspec.Struct):
     top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
-    bos_token_id: int | list[int] | None = None
     eos_token_id: int | list[int] | None = None
 
     def sampling(self) -> Sampling:
