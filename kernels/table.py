@@ -210,6 +210,9 @@ class Ops(Protocol[Tensor]):
     def gelu(self, x: Tensor) -> Tensor:
         """x Phi(x), Phi the distribution function of the normal distribution."""
 
+    def tanh(self, x: Tensor) -> Tensor:
+        """The hyperbolic tangent."""
+
     def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor:
         """x[rows]: [T, W], [S] -> [S, W]."""
 

@@ -159,6 +159,9 @@ class TorchOps:
     def gelu(self, x: torch.Tensor) -> torch.Tensor:
         return self.table["gelu"].call(x)
 
+    def tanh(self, x: torch.Tensor) -> torch.Tensor:
+        return self.table["tanh"].call(x)
+
     def mean_rows(self, x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
         return self.table["mean_rows"].call(x, starts)
 

@@ -90,6 +90,10 @@ std::vector<Parameter> gated_tensors() {
     return {{"gate_up", read, f32, {"T", "2*F"}, ""}, {"out", write, f32, {"T", "F"}, ""}};
 }
 
+std::vector<Parameter> plain_tensors() {
+    return {{"x", read, f32, {"T", "F"}, ""}, {"out", write, f32, {"T", "F"}, ""}};
+}
+
 // `K`, `N`, `V` and `Z` of a packed_linear: its depth, its rows (as N and as V), and the bytes of
 // a quantized row of that depth. `E`, `F`, `W`, `X` and `Y` of packed_experts: how many, their
 // sizes, and the bytes of a prepared row of W, and of F, numbers. `K`, `N` and `H` of
@@ -129,7 +133,8 @@ const std::vector<Signature>& table() {
         {"silu_mul", gated_tensors(), {}, {}},
         {"gelu_mul", gated_tensors(), {}, {}},
         {"gelu_tanh_mul", gated_tensors(), {}, {}},
-        {"gelu", {{"x", read, f32, {"T", "F"}, ""}, {"out", write, f32, {"T", "F"}, ""}}, {}, {}},
+        {"gelu", plain_tensors(), {}, {}},
+        {"tanh", plain_tensors(), {}, {}},
         {"mean_rows",
          {{"x", read, f32, {"T", "W"}, ""},
           {"starts", read, i32, {"R+1"}, "", "T"},

@@ -1,8 +1,8 @@
-// The activations of a feed-forward block. Included by the level files.
+// The activations of a feed-forward block and of a classifier. Included by the level files.
 //
 //   silu_mul       tensors: gate_up [T, 2 F] (gate, then up), out [T, F]; float32
 //   gelu_mul, gelu_tanh_mul  likewise
-//   gelu           tensors: x [T, F], out [T, F]; float32
+//   gelu, tanh     tensors: x [T, F], out [T, F]; float32
 //
 // silu(g) = g / (1 + exp(-g)). gelu(x) = x Phi(x), Phi the normal distribution; gelu_tanh is its
 // approximation by a tanh. Elements are independent; rows may be strided.
@@ -57,6 +57,14 @@ struct Gelu {
     }
 };
 
+struct Tanh {
+    template <class Vector>
+    PENSTOCK_INLINE Vector of(Vector x) {
+        const F32 one = broadcast(1.0f);
+        return one - broadcast(2.0f) / (one + exp(x + x));
+    }
+};
+
 // One row; `up` is multiplied with where `gated`.
 template <class Activation, bool gated>
 PENSTOCK_INLINE void activate_row(const float* x, const float* up, int64_t width, float* to) {
@@ -97,6 +105,8 @@ constexpr Kernel kActivationKernels[] = {
     {"gelu_tanh_mul", one_phase, activation::tasks, activation::run<activation::GeluTanh, true>,
      no_workspace, true},
     {"gelu", one_phase, activation::tasks, activation::run<activation::Gelu, false>, no_workspace,
+     true},
+    {"tanh", one_phase, activation::tasks, activation::run<activation::Tanh, false>, no_workspace,
      true},
 };
 

@@ -210,6 +210,11 @@ class SinkOps(Generic[Tensor]):
         self._sink.call("gelu", [x, out])
         return out
 
+    def tanh(self, x: Tensor) -> Tensor:
+        out = self._sink.empty(x, _columns(x))
+        self._sink.call("tanh", [x, out])
+        return out
+
     def mean_rows(self, x: Tensor, starts: Tensor) -> Tensor:
         out = self._sink.between(starts, _columns(x))
         self._sink.call("mean_rows", [x, starts, out])

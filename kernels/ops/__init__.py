@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.kernels.op import Op
-from penstock.kernels.ops.activation import GELU, GELU_MUL, GELU_TANH_MUL, SILU_MUL
+from penstock.kernels.ops.activation import GELU, GELU_MUL, GELU_TANH_MUL, SILU_MUL, TANH
 from penstock.kernels.ops.adjust import ADJUST_LOGITS
 from penstock.kernels.ops.attention import ATTENTION, BIDIRECTIONAL_ATTENTION
 from penstock.kernels.ops.embedding import EMBEDDING
@@ -42,6 +42,7 @@ def all_ops() -> tuple[Op, ...]:
         BIDIRECTIONAL_ATTENTION,
         GELU,
         GELU_MUL,
+        TANH,
         MEAN_ROWS,
         L2_NORMALIZE,
         UPDATE_ROWS,

@@ -1,4 +1,4 @@
-"""The activations of a feed-forward layer: gated by silu or gelu, and plain gelu."""
+"""The activations of a feed-forward layer, gated by silu or gelu, and plain: gelu, tanh."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ def gelu_tanh_mul(gate_up: torch.Tensor) -> torch.Tensor:
 def gelu(x: torch.Tensor) -> torch.Tensor:
     """x Phi(x), Phi the distribution function of the normal distribution: [T, F] -> [T, F]."""
     return torch.nn.functional.gelu(x)
+
+
+def tanh(x: torch.Tensor) -> torch.Tensor:
+    """The hyperbolic tangent: [T, F] -> [T, F]."""
+    return torch.tanh(x)
 
 
 def _draw_plain(tokens: int, width: int) -> Callable[[int], dict[str, Any]]:
@@ -108,6 +113,17 @@ GELU = Op(
     benchmarks=(Case("minilm-T512", "float", _draw_plain(512, 1536)),),
     tolerance={"float": Tolerance(1e-6, 1e-5)},
     cost=lambda inputs: Cost(8 * inputs["x"].numel(), 20 * inputs["x"].numel()),
+    order=_ORDER,
+    alone=lambda inputs, index: {"x": inputs["x"][index : index + 1]},
+)
+TANH = Op(
+    name="tanh",
+    reference=tanh,
+    invoke=lambda ops, inputs: (ops.tanh(inputs["x"]),),
+    cases=tuple(Case(f"T{t}-F{w}", "float", _draw_plain(t, w)) for t, w in _SHAPES),
+    benchmarks=(Case("minilm-R64", "float", _draw_plain(64, 384)),),
+    tolerance={"float": Tolerance(1e-6, 1e-5)},
+    cost=lambda inputs: Cost(8 * inputs["x"].numel(), 16 * inputs["x"].numel()),
     order=_ORDER,
     alone=lambda inputs, index: {"x": inputs["x"][index : index + 1]},
 )

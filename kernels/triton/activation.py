@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from penstock.kernels.op import Impl
-from penstock.kernels.ops.activation import GELU, GELU_MUL, GELU_TANH_MUL, SILU_MUL
+from penstock.kernels.ops.activation import GELU, GELU_MUL, GELU_TANH_MUL, SILU_MUL, TANH
 from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import ceil_div, launch, why_not
 
@@ -41,12 +41,14 @@ def gated_kernel(out, gate_up, WIDTH: tl.constexpr, BLOCK: tl.constexpr, GATE: t
 
 
 @triton.jit
-def gelu_kernel(out, x, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def plain_kernel(out, x, WIDTH: tl.constexpr, BLOCK: tl.constexpr, TANH: tl.constexpr):
+    """tanh(x) where TANH, else gelu(x)."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
     values = tl.load(x + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row * WIDTH + column, _gelu(values), mask=inside)
+    active = 1.0 - 2.0 / (1.0 + tl.exp(2.0 * values)) if TANH else _gelu(values)
+    tl.store(out + row * WIDTH + column, active, mask=inside)
 
 
 def _gated(gate: int) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -63,9 +65,19 @@ def _gated(gate: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def gelu(x: torch.Tensor) -> torch.Tensor:
     """See `Ops.gelu`. `x` is contiguous."""
+    return _plain(x, tanh=False)
+
+
+def tanh(x: torch.Tensor) -> torch.Tensor:
+    """See `Ops.tanh`. `x` is contiguous."""
+    return _plain(x, tanh=True)
+
+
+def _plain(x: torch.Tensor, *, tanh: bool) -> torch.Tensor:
     tokens, width = x.shape
     out = torch.empty_like(x)
-    launch(gelu_kernel, (tokens, ceil_div(width, _BLOCK)), out, x, WIDTH=width, BLOCK=_BLOCK)
+    grid = (tokens, ceil_div(width, _BLOCK))
+    launch(plain_kernel, grid, out, x, WIDTH=width, BLOCK=_BLOCK, TANH=tanh)
     return out
 
 
@@ -75,3 +87,4 @@ SILU_MUL.register(Impl("triton", silu_mul, why_not, invariant_kinds=("float",)))
 GELU_MUL.register(Impl("triton", _gated(_GELU), why_not, invariant_kinds=("float",)))
 GELU_TANH_MUL.register(Impl("triton", _gated(_GELU_TANH), why_not, invariant_kinds=("float",)))
 GELU.register(Impl("triton", gelu, why_not, invariant_kinds=("float",)))
+TANH.register(Impl("triton", tanh, why_not, invariant_kinds=("float",)))

@@ -26,6 +26,7 @@ _INVARIANT_KINDS = {
     "route_experts": ("float",),
     "experts": ("integer",),
     "gelu": ("float",),
+    "tanh": ("float",),
     "layer_norm": ("float",),
     "add_layer_norm": ("float",),
     "mean_rows": ("float",),
