@@ -1,4 +1,5 @@
-"""The body of the loop of an engine that makes embeddings: pack sequences, compute, hand out."""
+"""The body of the loop of an engine that makes embeddings, or reranks: pack sequences, compute,
+hand out."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -29,16 +31,19 @@ from penstock.models.vocabulary import Vocabulary
 from penstock.runtime.embedding import EmbeddingRuntime
 from penstock.scheduler import NO_ADAPTER
 
+Tokens: TypeAlias = tuple[int, ...]
+
 NOT_FINITE = "the model gave no finite embedding for this request"
 
 
 @dataclass(slots=True)
 class _Job:
-    """A request with the sequences that it still waits for. `adapter`: the generation that it has a
+    """A request with the sequences that it still waits for, and where the second text of each
+    begins: at its end where there is none. `adapter`: the generation that it has a
     lease of, "" for none; `slot`: where that is in memory."""
 
     id: str
-    waiting: deque[tuple[int, ...]] = field(default_factory=deque)
+    waiting: deque[tuple[Tokens, int]] = field(default_factory=deque)
     adapter: str = ""
     slot: int = NO_ADAPTER
 
@@ -114,7 +119,9 @@ class EmbeddingCore:
             raise Overloaded(
                 f"{self._waiting} inputs are waiting already; try again later", retry_after_s=1
             )
-        job = _Job(request.id, deque(request.sequences), request.adapter)
+        starts = request.second_starts or map(len, request.sequences)
+        waiting = deque(zip(request.sequences, starts, strict=True))
+        job = _Job(request.id, waiting, request.adapter)
         if job.adapter:
             self._adapters.lease(job.adapter)
         self._waiting += len(job.waiting)
@@ -148,10 +155,10 @@ class EmbeddingCore:
         """Compute one step: a chunk for each request that had sequences in it, and the last one of
         those whose adapter could not be read."""
         failures = self._release_ready()
-        jobs, sequences = self._pack()
+        jobs, sequences, second_starts = self._pack()
         if not sequences:
             return failures
-        vectors = self._runtime.embed(sequences, [job.slot for job in jobs])
+        vectors = self._runtime.embed(sequences, [job.slot for job in jobs], second_starts)
         self._gauges.tokens_processed += sum(map(len, sequences))
         rows: dict[str, list[int]] = {}
         for row, job in enumerate(jobs):
@@ -171,7 +178,7 @@ class EmbeddingCore:
         self._adapters.close()
         self._runtime.close()
 
-    def _check(self, sequence: tuple[int, ...]) -> None:
+    def _check(self, sequence: Tokens) -> None:
         info = self.info
         if not sequence:
             raise InvalidRequest("an input has no tokens", field="input")
@@ -185,25 +192,28 @@ class EmbeddingCore:
                 f"token ids must be at least 0 and below {info.vocab_size}", field="input"
             )
 
-    def _pack(self) -> tuple[list[_Job], list[tuple[int, ...]]]:
-        """The next sequences, one of each request in turn, and whose they are. The first one that
-        does not fit ends it: it will be the first of the next step."""
+    def _pack(self) -> tuple[list[_Job], list[Tokens], list[int]]:
+        """Whose the next sequences are, one of each request in turn, they themselves, and where
+        their second texts begin. The first one that does not fit ends it: it will be the first of
+        the next step."""
         left, facts = self._runtime.info.step_tokens, self._runtime.info
         jobs: list[_Job] = []
-        sequences: list[tuple[int, ...]] = []
+        sequences: list[Tokens] = []
+        second_starts: list[int] = []
         turn = deque(self._jobs)
-        while turn and len(sequences) < facts.max_rows and len(turn[0].waiting[0]) <= left:
+        while turn and len(sequences) < facts.max_rows and len(turn[0].waiting[0][0]) <= left:
             job = turn.popleft()
-            sequence = job.waiting.popleft()
+            sequence, second_start = job.waiting.popleft()
             left -= len(sequence)
             jobs.append(job)
             sequences.append(sequence)
+            second_starts.append(second_start)
             if job.waiting:
                 turn.append(job)
         # Who was not served in this turn comes first in the next step.
         self._jobs = turn
         self._waiting -= len(sequences)
-        return jobs, sequences
+        return jobs, sequences, second_starts
 
     def _chunk(
         self, job: _Job, vectors: np.ndarray[tuple[int, ...], np.dtype[np.float32]]

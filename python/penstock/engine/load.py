@@ -1,4 +1,4 @@
-"""From settings to a core that serves: one that writes text, or one that makes embeddings."""
+"""From settings to a core that serves: of a model that writes text, makes embeddings or reranks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from penstock.engine.embedding_core import EmbeddingCore
 from penstock.engine.packing_bar import PackingBar
 from penstock.engine.protocol import Core
 from penstock.models.loading import is_embedding_model
+from penstock.models.rerankers import is_reranker
 from penstock.runtime.load import find_files, start_embedding, start_runtime
 
 log = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ def load_core(settings: EngineSettings, limit_bytes: int | None = None) -> Core:
     files, available = find_files(settings, limit_bytes=limit_bytes)
     core: Core
     with PackingBar() as bar:
-        if is_embedding_model(files):
+        if is_reranker(files) or is_embedding_model(files):
             embedding = start_embedding(files, settings, available, bar.update)
             core = EmbeddingCore.over(embedding, settings)
         else:

@@ -11,10 +11,12 @@ from penstock.dialog import Sampling
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
+NO_RANKING: Final = "this model does not rerank; name a reranker"
+RANKING_ALONE: Final = "this model reranks and does nothing else; name another one"
 NO_EMBEDDINGS: Final = "this model writes text and makes no embeddings; name an embedding model"
 NO_ADAPTERS: Final = "adapters are off for this model; it must be started with --enable-lora"
 ENCODER_ADAPTERS: Final = "adapters are for decoders; this model is an encoder"
-NO_TEXT: Final = "this model makes embeddings and writes no text; name a model that writes"
+NO_TEXT: Final = "this model writes no text; name a model that writes"
 
 
 class Grammar(msgspec.Struct, frozen=True):
@@ -81,11 +83,13 @@ class AdapterState(msgspec.Struct, frozen=True):
 
 class EmbedRequest(msgspec.Struct, frozen=True):
     """Sequences to embed, each by itself. None is empty, or longer than the context. `adapter`: as
-    of TokenRequest, for all of them."""
+    of TokenRequest, for all of them. `second_starts`: of pairs of texts, where the second one of
+    each begins, for models that tell the two apart; else empty."""
 
     id: str
     sequences: tuple[tuple[int, ...], ...]
     adapter: str = ""
+    second_starts: tuple[int, ...] = ()
 
 
 class EmbedChunk(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from penstock.models import gguf_config, hf_config
 from penstock.models.encoder_config import (
     ENCODER_ARCHITECTURES,
     ENCODER_MODEL_TYPES,
+    RERANKING_ENCODERS,
     EncoderFamily,
     encoder_spec,
 )
@@ -96,6 +97,13 @@ HEADLESS = {
 }
 
 
+RERANKERS: dict[str, Family | EncoderFamily] = RERANKING_ENCODERS | {
+    name.replace("ForCausalLM", "ForSequenceClassification"): family
+    for name, family in HF_ARCHITECTURES.items()
+    if not family.gemma
+}
+
+
 # `model_type` -> the architecture that it means in a config that names none.
 MODEL_TYPES = ENCODER_MODEL_TYPES | {
     "gemma3_text" if family.gemma else family.name: name
@@ -142,6 +150,23 @@ def embedding_spec_of_folder(folder: Path) -> EncoderSpec | DecoderSpec:
     if isinstance(family, EncoderFamily):
         return encoder_spec(path, family)
     return replace(_decoder_spec(path, family), tied_head=True)
+
+
+def reranker_spec_of_folder(folder: Path) -> EncoderSpec | DecoderSpec:
+    """The body of a classifier's Hugging Face folder; token types tell a pair's texts apart, where
+    it has any. Raises ModelError naming an unknown architecture."""
+    path = folder / "config.json"
+    family = _family(path, RERANKERS)
+    if not isinstance(family, EncoderFamily):
+        return replace(_decoder_spec(path, family), tied_head=True)
+    spec = encoder_spec(path, family)
+    return replace(spec, segments=2) if spec.token_types > 1 else spec
+
+
+def is_reranker_folder(folder: Path) -> bool:
+    """Whether the config names a classifier of texts."""
+    named = read_json(folder / "config.json", _Named)
+    return any(name in RERANKERS for name in named.candidates)
 
 
 def is_encoder_folder(folder: Path) -> bool:

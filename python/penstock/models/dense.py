@@ -1,16 +1,31 @@
-"""A linear layer after the pooling, from a folder of sentence-transformers."""
+"""Linear layers after the pooling; those that a folder of sentence-transformers has."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Linear
+from penstock.models.encoder_weights import Norm
 from penstock.models.strict import Shape, check_shapes
 from penstock.quant.json_file import read_json
 from penstock.quant.safetensors_file import SafetensorsFolder
+
+Activation: TypeAlias = Literal["tanh", "gelu"]
+
+
+@dataclass(frozen=True, slots=True)
+class DenseLayer:
+    """A linear layer, and what is done with what it gives: an activation, and then a LayerNorm."""
+
+    linear: Linear
+    activation: Activation | None = None
+    norm: Norm | None = None
+    norm_eps: float = 0.0
 
 
 class _DenseConfig(msgspec.Struct):
@@ -20,7 +35,7 @@ class _DenseConfig(msgspec.Struct):
     activation_function: str = "torch.nn.modules.linear.Identity"
 
 
-def read_dense(folder: Path, width: int) -> Linear:
+def read_dense(folder: Path, width: int) -> DenseLayer:
     """The layer in `folder`, which takes `width` numbers. Raises ModelError naming what is not
     supported or does not fit."""
     path = folder / "config.json"
@@ -36,4 +51,4 @@ def read_dense(folder: Path, width: int) -> Linear:
     checkpoint = SafetensorsFolder(folder)
     check_shapes(checkpoint, shapes, {}, None)
     bias = checkpoint.vector("linear.bias") if config.bias else None
-    return Linear((checkpoint.matrix("linear.weight"),), bias)
+    return DenseLayer(Linear((checkpoint.matrix("linear.weight"),), bias))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from penstock.kernels.lora import Slots
 from penstock.kernels.table import LayerCache, Ops, StepInputs
 from penstock.models.decoder import Decoder, Progress
-from penstock.models.encoder import Encoder
+from penstock.models.dense import Activation, DenseLayer
+from penstock.models.encoder import Encoder, PackedNorm, pack_norm
 from penstock.models.encoder_spec import EncoderSpec
 from penstock.models.encoder_weights import EncoderWeights
 from penstock.models.loading import LoadedEmbedder
@@ -15,6 +17,16 @@ from penstock.models.weights import DecoderWeights
 from penstock.quant.rows import linear_bytes
 
 Tensor = TypeVar("Tensor")
+
+
+@dataclass(frozen=True, slots=True)
+class _Dense(Generic[Tensor]):
+    """A packed layer after the pooling."""
+
+    linear: Any
+    activation: Activation | None
+    norm: PackedNorm[Tensor] | None
+    norm_eps: float
 
 
 class Embedder(Generic[Tensor]):
@@ -40,9 +52,10 @@ class Embedder(Generic[Tensor]):
             assert isinstance(model.weights, DecoderWeights)
             self.body = Decoder(spec, model.weights, ops, context_tokens, progress)
             self._layers = len(spec.layers)
-        self._dense: list[Any] = [ops.pack_linear(linear) for linear in model.dense]
+        self._dense: list[_Dense[Tensor]] = [_pack_dense(ops, layer) for layer in model.dense]
         self.width = embedding_width(model)
-        self.weight_bytes = self.body.weight_bytes + sum(map(linear_bytes, model.dense))
+        dense_bytes = sum(linear_bytes(layer.linear) for layer in model.dense)
+        self.weight_bytes = self.body.weight_bytes + dense_bytes
 
     def forward(
         self,
@@ -59,8 +72,8 @@ class Embedder(Generic[Tensor]):
             x = ops.mean_rows(states, inputs.query_starts)
         else:
             x = self._states(ops, inputs, cache, inputs.sample_rows, slots)
-        for linear in self._dense:
-            x = ops.linear(x, linear)
+        for layer in self._dense:
+            x = _through(ops, x, layer)
         return ops.l2_normalize(x) if self._sentence.normalize else x
 
     def _states(
@@ -81,4 +94,21 @@ class Embedder(Generic[Tensor]):
 
 def embedding_width(model: LoadedEmbedder) -> int:
     """How many numbers an embedding has."""
-    return model.dense[-1].shape[0] if model.dense else model.spec.width
+    return model.dense[-1].linear.shape[0] if model.dense else model.spec.width
+
+
+def _pack_dense(ops: Ops[Tensor], layer: DenseLayer) -> _Dense[Tensor]:
+    norm: PackedNorm[Tensor] | None = None if layer.norm is None else pack_norm(ops, layer.norm)
+    return _Dense(ops.pack_linear(layer.linear), layer.activation, norm, layer.norm_eps)
+
+
+def _through(ops: Ops[Tensor], x: Tensor, layer: _Dense[Tensor]) -> Tensor:
+    x = ops.linear(x, layer.linear)
+    match layer.activation:
+        case "tanh":
+            x = ops.tanh(x)
+        case "gelu":
+            x = ops.gelu(x)
+    if layer.norm is not None:
+        x = ops.layer_norm(x, layer.norm.weight, layer.norm.bias, layer.norm_eps)
+    return x

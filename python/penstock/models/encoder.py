@@ -21,7 +21,9 @@ Tensor = TypeVar("Tensor")
 
 
 @dataclass(frozen=True, slots=True)
-class _Norm(Generic[Tensor]):
+class PackedNorm(Generic[Tensor]):
+    """Of a LayerNorm: [W] each."""
+
     weight: Tensor
     bias: Tensor
 
@@ -34,10 +36,10 @@ class _Layer(Generic[Tensor]):
     rope: Tensor
     window: int
     output: Any
-    attention_norm: _Norm[Tensor]
+    attention_norm: PackedNorm[Tensor]
     up: Any
     down: Any
-    mlp_norm: _Norm[Tensor]
+    mlp_norm: PackedNorm[Tensor]
 
 
 class Encoder(Generic[Tensor]):
@@ -55,7 +57,7 @@ class Encoder(Generic[Tensor]):
         if positions is not None:
             self.weight_bytes += size_bytes(positions)
             self._positions = ops.pack_embedding(positions)
-        self._embedding_norm: _Norm[Tensor] = _norm(ops, weights.embedding_norm())
+        self._embedding_norm: PackedNorm[Tensor] = pack_norm(ops, weights.embedding_norm())
         biases = weights.relative_biases()
         self._bias: Tensor | None = None
         if biases is not None:
@@ -102,7 +104,7 @@ class Encoder(Generic[Tensor]):
         return ops.add_layer_norm(words, places, norm.weight, norm.bias, eps)[0]
 
     def _add_norm(
-        self, ops: Ops[Tensor], x: Tensor, residual: Tensor, norm: _Norm[Tensor]
+        self, ops: Ops[Tensor], x: Tensor, residual: Tensor, norm: PackedNorm[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """What the next block reads, and what its result is added to."""
         normed, total = ops.add_layer_norm(x, residual, norm.weight, norm.bias, self.spec.norm_eps)
@@ -120,8 +122,9 @@ class Encoder(Generic[Tensor]):
     def _ropes(self, ops: Ops[Tensor], positions: int) -> tuple[Tensor, Tensor]:
         """The rotations of layers that see everything and of those with a window."""
         spec = self.spec
+        assert spec.rope is None or spec.segments == 1, "nobody has both"
         if spec.rope is None:
-            table = ops.constant(identity_table(positions))
+            table = ops.constant(identity_table(positions * spec.segments))
             return table, table
         table = ops.constant(rope_table(spec.rope, positions))
         if spec.local_rope is None:
@@ -139,12 +142,13 @@ class Encoder(Generic[Tensor]):
             rope=self._local_rope if window else self._rope,
             window=window,
             output=ops.pack_linear(layer.output),
-            attention_norm=_norm(ops, layer.attention_norm),
+            attention_norm=pack_norm(ops, layer.attention_norm),
             up=ops.pack_linear(layer.up),
             down=ops.pack_linear(layer.down),
-            mlp_norm=_norm(ops, layer.mlp_norm),
+            mlp_norm=pack_norm(ops, layer.mlp_norm),
         )
 
 
-def _norm(ops: Ops[Tensor], norm: Norm) -> _Norm[Tensor]:
-    return _Norm(ops.constant(norm.weight), ops.constant(norm.bias))
+def pack_norm(ops: Ops[Tensor], norm: Norm) -> PackedNorm[Tensor]:
+    """A norm as tensors of the ops."""
+    return PackedNorm(ops.constant(norm.weight), ops.constant(norm.bias))

@@ -294,6 +294,11 @@ ENCODER_ARCHITECTURES = {
     for name, family in _FAMILIES.items()
     for suffix in ("Model", "ForMaskedLM")
 }
+RERANKING_ENCODERS = {
+    f"{name}ForSequenceClassification": family
+    for name, family in _FAMILIES.items()
+    if name != "NomicBert"
+}
 ENCODER_MODEL_TYPES = {
     "bert": "BertModel",
     "roberta": "RobertaModel",

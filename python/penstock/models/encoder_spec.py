@@ -31,7 +31,8 @@ class EncoderSpec:
     Positions are told by any of: `positions` rows of a table (0: none), of which position p reads
     row p + `position_offset`; `rope`, of the layers that see everything, and `local_rope` of those
     with a window (None: the same); `relative_buckets` of distances, each with a bias on the scores
-    of a head. `token_types` 0: no such table.
+    of a head. `token_types` 0: no such table. `segments` 2: types tell two texts apart, and a token
+    of the second one at position p counts as one at p + the context; else all are of type 0.
 
     What attention and feed-forward give is added to their input and normalised; `pre_norm`: the
     next addition is to the sum, not to what was normalised. The biases: of linear layers and of
@@ -49,6 +50,7 @@ class EncoderSpec:
     positions: int = 0
     position_offset: int = 0
     token_types: int = 0
+    segments: int = 1
     rope: RopeSpec | None = None
     local_rope: RopeSpec | None = None
     relative_buckets: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from penstock.kernels.weights import Dense, Linear, Matrix
 from penstock.models.encoder_names import EncoderNames
 from penstock.models.encoder_spec import EncoderSpec
-from penstock.models.strict import Shape, check_shapes
+from penstock.models.strict import NOTHING, Shape, check_shapes
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
 
@@ -40,8 +41,9 @@ class EncoderLayerWeights:
 
 class EncoderWeights:
     """The weights that `spec` asks for in `checkpoint`, where they have these names. `dtype` "f32"
-    widens every matrix; "auto" keeps the file's own kind. Raises ModelError where the header is not
-    what the spec says."""
+    widens every matrix; "auto" keeps the file's own kind. `besides`: tensors that must be there
+    too, and that somebody else reads. Raises ModelError where the header is not what the spec
+    says."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class EncoderWeights:
         names: EncoderNames,
         spec: EncoderSpec,
         dtype: Literal["auto", "f32"],
+        besides: Mapping[str, Shape] = NOTHING,
     ) -> None:
         self._checkpoint = checkpoint
         self._names = names
@@ -57,25 +60,25 @@ class EncoderWeights:
         self._prefix = names.prefix(checkpoint.tensors)
         shapes = expected_shapes(names, spec)
         prefixed = {self._prefix + name: shape for name, shape in shapes.items()}
-        check_shapes(checkpoint, prefixed, {}, names.ignored)
+        check_shapes(checkpoint, prefixed | dict(besides), {}, names.ignored)
 
     def words(self) -> Matrix:
         """[V, W]."""
         return self._matrix(self._names.words)
 
     def positions(self, context_tokens: int) -> Matrix | None:
-        """[context, W] float32: what a token gets for its position, and for being of type 0; None
-        where it gets nothing."""
+        """[segments * context, W] float32: what a token gets for its position and its type, those
+        of type 0 first; None where it gets nothing."""
         spec = self._spec
         if not spec.positions and not spec.token_types:
             return None
-        rows = np.zeros((context_tokens, spec.width), np.float32)
+        rows = np.zeros((spec.segments, context_tokens, spec.width), np.float32)
         if spec.positions:
             of_positions = dequantize(self._source(self._names.positions))
             rows += of_positions[spec.position_offset :][:context_tokens]
         if spec.token_types:
-            rows += dequantize(self._source(self._names.types))[0]
-        return Dense(rows, "f32")
+            rows += dequantize(self._source(self._names.types))[: spec.segments, None]
+        return Dense(rows.reshape(-1, spec.width), "f32")
 
     def embedding_norm(self) -> Norm:
         return self._norm(self._names.embedding_norm)

@@ -6,17 +6,18 @@ loads spec and weights and decodes no vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
 
 from penstock.base.errors import ModelError
-from penstock.kernels.weights import Dense, Linear
+from penstock.kernels.weights import Dense
 from penstock.models import architectures, folder_text, gguf_text
 from penstock.models.architectures import is_encoder_folder
 from penstock.models.declared_tokens import read_special_tokens
-from penstock.models.dense import read_dense
+from penstock.models.dense import DenseLayer, read_dense
 from penstock.models.encoder_gguf import (
     gguf_encoder_spec,
     gguf_sentence_spec,
@@ -29,6 +30,7 @@ from penstock.models.encoder_weights import EncoderWeights
 from penstock.models.files import ModelFiles, fingerprint
 from penstock.models.sentence import SentenceSpec, is_sentence_folder, sentence_spec
 from penstock.models.spec import DecoderSpec
+from penstock.models.strict import NOTHING, Shape
 from penstock.models.tensor_names import GGUF_NAMES, MLX_EXPERTS, TensorNames, hf_names
 from penstock.models.tokenizer_data import EmbeddingParts, TextParts, TokenizerFiles
 from penstock.models.weights import DecoderWeights, Weights
@@ -56,14 +58,15 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class LoadedEmbedder:
-    """The same of a model that makes embeddings. `dense`: linear layers after the pooling."""
+    """The same of a model that makes embeddings, or one number of each pair. `dense`: layers after
+    the pooling."""
 
     model_id: str
     fingerprint: str
     spec: EncoderSpec | DecoderSpec
     weights: EncoderWeights | DecoderWeights
     sentence: SentenceSpec
-    dense: tuple[Linear, ...]
+    dense: tuple[DenseLayer, ...]
     widened_bytes: int = 0
 
 
@@ -81,28 +84,41 @@ def load_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
         return _load_gguf_embedder(files, dtype)
     sentence = sentence_spec(files.path)
     spec = architectures.embedding_spec_of_folder(files.path)
-    checkpoint = open_checkpoint(files.path, _held("bf16", dtype))
-    weights: EncoderWeights | DecoderWeights
-    if isinstance(spec, EncoderSpec):
-        weights = EncoderWeights(checkpoint, HF_ENCODER_NAMES[spec.architecture], spec, dtype)
-    else:
-        bare = "embed_tokens.weight" in checkpoint.tensors
-        names = hf_names(spec, bare=bare)
-        weights = DecoderWeights(checkpoint, names, spec, dtype)
+    checkpoint = open_body(files, dtype)
     width = spec.width
     dense = []
     for folder in sentence.dense:
         dense.append(read_dense(folder, width))
-        width = dense[-1].shape[0]
+        width = dense[-1].linear.shape[0]
     return LoadedEmbedder(
         model_id=files.model_id,
         fingerprint=fingerprint(files),
         spec=spec,
-        weights=weights,
+        weights=body_weights(checkpoint, spec, dtype),
         sentence=sentence,
         dense=tuple(dense),
         widened_bytes=0 if dtype == "f32" else widened_bytes(checkpoint),
     )
+
+
+def open_body(files: ModelFiles, dtype: Literal["auto", "f32"]) -> Checkpoint:
+    """The checkpoint of a folder whose states are wanted, not its logits. Raises ModelError."""
+    return open_checkpoint(files.path, _held("bf16", dtype))
+
+
+def body_weights(
+    checkpoint: Checkpoint,
+    spec: EncoderSpec | DecoderSpec,
+    dtype: Literal["auto", "f32"],
+    besides: Mapping[str, Shape] = NOTHING,
+) -> EncoderWeights | DecoderWeights:
+    """The weights of a folder's encoder, or of its decoder but for the head. `besides`: tensors
+    that must be there too, and that the caller reads. Raises ModelError."""
+    if isinstance(spec, EncoderSpec):
+        names = HF_ENCODER_NAMES[spec.architecture]
+        return EncoderWeights(checkpoint, names, spec, dtype, besides)
+    bare = "embed_tokens.weight" in checkpoint.tensors
+    return DecoderWeights(checkpoint, hf_names(spec, bare=bare), spec, dtype, besides=besides)
 
 
 def _load_gguf_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
@@ -130,18 +146,21 @@ def load_embedding_parts(files: ModelFiles) -> EmbeddingParts:
                 " knows bert"
             )
         return EmbeddingParts(files.model_id, fingerprint(files), data, "", adaptable=not encodes)
+    sentence = sentence_spec(files.path)
+    vocab = architectures.embedding_spec_of_folder(files.path).vocab
+    source = tokenizer_files(files, vocab, lower_case=sentence.lower_case)
+    adaptable = not is_encoder_folder(files.path)
+    return EmbeddingParts(files.model_id, fingerprint(files), source, sentence.prompt, adaptable)
+
+
+def tokenizer_files(files: ModelFiles, vocab: int, *, lower_case: bool = False) -> TokenizerFiles:
+    """The tokenizer of the folder of a model with an embedding of `vocab` rows. Raises
+    ModelError."""
     tokenizer = files.path / "tokenizer.json"
     if not tokenizer.exists():
         raise ModelError(f"{files.path}: tokenizer.json is missing")
-    sentence = sentence_spec(files.path)
-    source = TokenizerFiles(
-        tokenizer,
-        architectures.embedding_spec_of_folder(files.path).vocab,
-        read_special_tokens(files.path).declared,
-        lower_case=sentence.lower_case,
-    )
-    adaptable = not is_encoder_folder(files.path)
-    return EmbeddingParts(files.model_id, fingerprint(files), source, sentence.prompt, adaptable)
+    declared = read_special_tokens(files.path).declared
+    return TokenizerFiles(tokenizer, vocab, declared, lower_case=lower_case)
 
 
 def load_model(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 from penstock.base.errors import ModelError
 from penstock.quant.checkpoint import Checkpoint
 
 Shape: TypeAlias = tuple[int, ...]
+
+NOTHING: Final[Mapping[str, Shape]] = MappingProxyType({})
 
 
 def check_shapes(

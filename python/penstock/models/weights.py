@@ -21,7 +21,7 @@ import numpy.typing as npt
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Dense, Experts, Float8, Linear, Matrix
 from penstock.models.spec import DecoderSpec, ExpertsSpec
-from penstock.models.strict import Shape, check_shapes
+from penstock.models.strict import NOTHING, Shape, check_shapes
 from penstock.models.tensor_names import TensorNames
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
@@ -105,15 +105,17 @@ class DecoderWeights:
         spec: DecoderSpec,
         dtype: Literal["auto", "f32"],
         interleaved: bool = False,
+        besides: Mapping[str, Shape] = NOTHING,
     ) -> None:
-        """Raises ModelError where the checkpoint's header is not what the spec says."""
+        """`besides`: tensors that must be there too, and that somebody else reads. Raises
+        ModelError where the checkpoint's header is not what the spec says."""
         self.path = checkpoint.path
         self._checkpoint = checkpoint
         self.names = names
         self._spec = spec
         self._dtype = dtype
         self._interleaved = interleaved
-        check_tensors(checkpoint, names, spec)
+        check_tensors(checkpoint, names, spec, besides)
 
     def embedding(self) -> Matrix:
         """[V, W]. Raises ModelError where it is of 8-bit floats: only products know those."""
@@ -284,12 +286,16 @@ def deinterleaved_rows(heads: int, head_dim: int, rotated: int) -> npt.NDArray[n
     return order
 
 
-def check_tensors(checkpoint: Checkpoint, names: TensorNames, spec: DecoderSpec) -> None:
-    """Compare the header with what the spec asks for; raise ModelError naming the first tensor
-    that is missing, misshapen or unexpected."""
-    check_shapes(
-        checkpoint, expected_shapes(names, spec), _optional_shapes(names, spec), names.ignored
-    )
+def check_tensors(
+    checkpoint: Checkpoint,
+    names: TensorNames,
+    spec: DecoderSpec,
+    besides: Mapping[str, Shape] = NOTHING,
+) -> None:
+    """Compare the header with what the spec asks for, and `besides`; raise ModelError naming the
+    first tensor that is missing, misshapen or unexpected."""
+    expected = expected_shapes(names, spec) | dict(besides)
+    check_shapes(checkpoint, expected, _optional_shapes(names, spec), names.ignored)
 
 
 def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:

@@ -1,4 +1,5 @@
-"""The runtime of a model that makes embeddings: whole sequences in, vectors out. No torch."""
+"""The runtime of a model that makes embeddings, or a logit of each pair: whole sequences in,
+vectors out. No torch."""
 
 from __future__ import annotations
 
@@ -64,10 +65,16 @@ class EmbeddingRuntime(Protocol):
     def adapters(self) -> RuntimeAdapters | None:
         """None where the settings have no adapters, and of an encoder."""
 
-    def embed(self, sequences: Sequence[Sequence[int]], slots: Sequence[int] = ()) -> Floats:
+    def embed(
+        self,
+        sequences: Sequence[Sequence[int]],
+        slots: Sequence[int] = (),
+        second_starts: Sequence[int] = (),
+    ) -> Floats:
         """[R, W], valid until the next call. Token ids are within the vocabulary, sequences are
         not empty, and together they fit a step. `slots`: of the adapter of each, negative for none;
-        empty where none has one."""
+        empty where none has one. `second_starts`: where the second text of each begins, its length
+        where there is none; empty where all are of one text."""
 
     def close(self) -> None:
         """Give memory and threads back; nothing else is called after it."""
@@ -90,6 +97,9 @@ class NativeEmbedding:
         check_head_dim(model.model_id, model.spec.head_dim)
         memory = plan_embedding(model, weight_bytes, settings, available)
         self._block_tokens = settings.block_tokens
+        spec = model.spec
+        paired = isinstance(spec, EncoderSpec) and spec.segments > 1
+        self._second_offset = memory.context_tokens if paired else 0
         self._stands_for: StandsFor = "first" if model.sentence.pooling == "cls" else "last"
         self._ops = NativeOps.eager(Pool(settings.threads or available_cores()))
         (self._cache,) = KvPool(memory.cache).caches
@@ -127,16 +137,26 @@ class NativeEmbedding:
         )
         self.report = taken.formula()
 
-    def embed(self, sequences: Sequence[Sequence[int]], slots: Sequence[int] = ()) -> Floats:
+    def embed(
+        self,
+        sequences: Sequence[Sequence[int]],
+        slots: Sequence[int] = (),
+        second_starts: Sequence[int] = (),
+    ) -> Floats:
         """See `EmbeddingRuntime`. A step without adapters has a plan of its own."""
-        inputs = self._inputs(sequences, slots)
+        inputs = self._inputs(sequences, slots, second_starts)
         plan = self._plan if inputs.adapters is None else self._adapter_plan
         vectors: Floats = plan.run(*plan_arguments(inputs))
         return vectors
 
-    def eager_embed(self, sequences: Sequence[Sequence[int]], slots: Sequence[int] = ()) -> Floats:
+    def eager_embed(
+        self,
+        sequences: Sequence[Sequence[int]],
+        slots: Sequence[int] = (),
+        second_starts: Sequence[int] = (),
+    ) -> Floats:
         """The same step by one kernel call after another: for telling what a plan does wrong."""
-        inputs = self._inputs(sequences, slots)
+        inputs = self._inputs(sequences, slots, second_starts)
         held = None if self.adapters is None else self.adapters.slots
         vectors: Floats = self._embedder.forward(self._ops, inputs, self._cache, held)
         return vectors
@@ -146,9 +166,15 @@ class NativeEmbedding:
         del self._plan, self._adapter_plan, self._embedder, self._cache, self.adapters
 
     def _inputs(
-        self, sequences: Sequence[Sequence[int]], slots: Sequence[int]
+        self,
+        sequences: Sequence[Sequence[int]],
+        slots: Sequence[int],
+        second_starts: Sequence[int],
     ) -> StepInputs[npt.NDArray[np.int32]]:
-        return whole_sequences(sequences, self._block_tokens, self._stands_for, slots)
+        return whole_sequences(
+            *(sequences, self._block_tokens, self._stands_for, slots),
+            *(second_starts, self._second_offset),
+        )
 
     def _record(
         self, memory: MemoryPlan, max_rows: int, slots: Slots | None
@@ -207,7 +233,7 @@ def _buffer_bytes(spec: EncoderSpec | DecoderSpec, step_tokens: int, context_tok
     and either q, k, v and the attention's result, or the feed-forward's."""
     if isinstance(spec, EncoderSpec):
         inner = max(5 * spec.width, (3 if spec.gated else 2) * spec.ff)
-        rotated = 2 if spec.rope is None else 2 * spec.head_dim
+        rotated = 2 * spec.segments if spec.rope is None else 2 * spec.head_dim
     else:
         attention = 3 * spec.q_rows + 2 * spec.kv_rows
         inner, rotated = max(attention, spec.inner_columns), 2 * spec.rope.rotated

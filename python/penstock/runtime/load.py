@@ -14,6 +14,7 @@ from penstock.models.files import ModelFiles, gguf_parts
 from penstock.models.folder_files import weight_names
 from penstock.models.hub_access import hub_of
 from penstock.models.loading import LoadedModel, load_embedder, load_model
+from penstock.models.rerankers import is_reranker, load_reranker
 from penstock.models.sources import resolve_model
 from penstock.models.spec import DecoderSpec
 from penstock.models.tensor_names import hf_names
@@ -60,12 +61,16 @@ def start_embedding(
     available: int | None = None,
     progress: Progress | None = None,
 ) -> NativeEmbedding:
-    """The runtime of an embedding model on disk, within `available` bytes. Raises ModelError."""
+    """The runtime of an embedding model or a reranker on disk, within `available` bytes. Raises
+    ModelError."""
     if settings.kernels == "reference":
-        raise ModelError(f"{files.model_id}: embedding models have native kernels only")
+        raise ModelError(
+            f"{files.model_id}: embedding models and rerankers have native kernels only"
+        )
     refuse_quantize(settings)
     rank_devices(settings, "cpu")
-    model = load_embedder(files, settings.dtype)
+    load = load_reranker if is_reranker(files) else load_embedder
+    model = load(files, settings.dtype)
     packed_bytes = _file_bytes(files) + model.widened_bytes
     return NativeEmbedding(model, packed_bytes, settings, available, progress)
 

@@ -20,10 +20,13 @@ def whole_sequences(
     block_tokens: int,
     stands_for: StandsFor,
     adapter_slots: Sequence[int] = (),
+    second_starts: Sequence[int] = (),
+    second_offset: int = 0,
 ) -> StepInputs[Ints]:
     """The inputs of a step that computes `sequences`, each in blocks of its own from block 0 on.
     `stands_for`: which token of each is a sampled row. `adapter_slots`: of the adapter of each,
-    negative for none; empty where none has one."""
+    negative for none; empty where none has one. `second_starts`: where the second text of each
+    begins, whose positions count from `second_offset` on."""
     lengths = np.array([len(sequence) for sequence in sequences], np.int32)
     starts = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=starts[1:])
@@ -31,6 +34,9 @@ def whole_sequences(
     first_block = np.cumsum(blocks) - blocks
     positions = np.arange(starts[-1], dtype=np.int32) - np.repeat(starts[:-1], lengths)
     slots = np.repeat(first_block * block_tokens, lengths) + positions
+    if second_starts and second_offset:
+        starts_of_tokens = np.repeat(np.array(second_starts, np.int32), lengths)
+        positions = positions + np.int32(second_offset) * (positions >= starts_of_tokens)
     tables = first_block[:, None] + np.arange(blocks.max())
     tokens = np.fromiter((token for row in sequences for token in row), np.int32, int(starts[-1]))
     adapters = sampled = None

@@ -1,0 +1,49 @@
+"""Models that say how well a document answers a query: a body, and a classifier of one label."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from penstock.models.architectures import is_reranker_folder, reranker_spec_of_folder
+from penstock.models.classifier import (
+    check_labels,
+    classifier_of_folder,
+    classifier_shapes,
+    read_classifier,
+)
+from penstock.models.files import ModelFiles, fingerprint
+from penstock.models.loading import LoadedEmbedder, body_weights, open_body, tokenizer_files
+from penstock.models.sentence import SentenceSpec
+from penstock.models.spec import DecoderSpec
+from penstock.models.tokenizer_data import EmbeddingParts
+from penstock.quant.folder_checkpoint import widened_bytes
+
+
+def is_reranker(files: ModelFiles) -> bool:
+    """Whether a model is for reranking: a folder of a classifier. Raises ModelError."""
+    return files.kind == "folder" and is_reranker_folder(files.path)
+
+
+def load_reranker(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
+    """As `load_embedder`, of a model for reranking: what it makes of a pair is one logit."""
+    spec = reranker_spec_of_folder(files.path)
+    classifier = classifier_of_folder(files.path, spec.architecture)
+    checkpoint = open_body(files, dtype)
+    check_labels(checkpoint, classifier)
+    return LoadedEmbedder(
+        model_id=files.model_id,
+        fingerprint=fingerprint(files),
+        spec=spec,
+        weights=body_weights(checkpoint, spec, dtype, classifier_shapes(classifier, spec.width)),
+        sentence=SentenceSpec(classifier.pooling),
+        dense=read_classifier(checkpoint, classifier),
+        widened_bytes=0 if dtype == "f32" else widened_bytes(checkpoint),
+    )
+
+
+def load_rerank_parts(files: ModelFiles) -> EmbeddingParts:
+    """The tokenizer, without reading a weight. Raises ModelError."""
+    spec = reranker_spec_of_folder(files.path)
+    adaptable = isinstance(spec, DecoderSpec)
+    source = tokenizer_files(files, spec.vocab)
+    return EmbeddingParts(files.model_id, fingerprint(files), source, "", adaptable)
