@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import aclosing
-from itertools import chain
 from typing import Final
 
-from penstock.adapters.live import NOT_FOUND, LiveAdapters
-from penstock.base.errors import ContextLengthExceeded, EngineFault, InvalidRequest, ServiceError
-from penstock.base.ids import new_id
-from penstock.dialog import AdapterGeneration, EmbeddingRequest, Embeddings
+from penstock.adapters.live import LiveAdapters
+from penstock.base.errors import ContextLengthExceeded, InvalidRequest
+from penstock.dialog import EmbeddingRequest, Embeddings
 from penstock.engine.protocol import Engine
-from penstock.engine.types import EmbedRequest
+from penstock.generation.vectors import Tokens, VectorCalls
 from penstock.models.tokenizer_data import EmbeddingParts
-from penstock.text.outgrowing import is_suspicious, start_that_fills
 from penstock.text.sentences import SentenceTokenizer, load_sentence_tokenizer
 
 MAX_INPUTS: Final = 2048
 LONG_INPUT_CHARS: Final = 8192
 """More text than this is tokenized in a thread."""
-LONGEST_TOKEN_CHARS: Final = 512
-"""No token of a model covers more, so a text that is longer than so many a token cannot fit."""
-TOKENS_OF_A_CALL: Final = 1 << 18
-"""So many tokens go to the engine at once: a message has a bounded size."""
-
-Tokens = tuple[int, ...]
 
 
 class EmbeddingRunner:
@@ -42,9 +31,9 @@ class EmbeddingRunner:
         adapters: LiveAdapters | None = None,
     ) -> None:
         self._engine = engine
+        self._calls = VectorCalls(engine, adapters)
         self._tokenizer = tokenizer
         self._prompt = prompt
-        self._adapters = adapters
 
     @classmethod
     def load(
@@ -61,14 +50,14 @@ class EmbeddingRunner:
         Unavailable, EngineFault.
         """
         _check(request)
-        generation = self._resolve(request.adapter)
+        generation = self._calls.resolve(request.adapter)
         info = self._engine.info
         chars = sum(len(given) for given in request.inputs if isinstance(given, str))
         if chars > LONG_INPUT_CHARS:
             sequences = await asyncio.to_thread(self._sequences, request, info.context_tokens)
         else:
             sequences = self._sequences(request, info.context_tokens)
-        vectors, generation = await self._vectors(sequences, request.adapter, generation)
+        vectors, generation = await self._calls.vectors(sequences, request.adapter, generation)
         return Embeddings(
             model=request.model or info.model_id,
             vectors=b"".join(vectors),
@@ -77,28 +66,13 @@ class EmbeddingRunner:
             adapter_generation=generation or None,
         )
 
-    def _resolve(self, wanted: str | AdapterGeneration | None) -> str:
-        """The generation that a request means, "" for the base model."""
-        if wanted is None:
-            return ""
-        if self._adapters is None:
-            raise InvalidRequest(
-                "an encoder has no dynamic LoRA runtime; leave `adapter` out",
-                field="adapter" if isinstance(wanted, str) else "adapter.generation",
-                code="lora_runtime_unavailable",
-            )
-        return self._adapters.resolve(wanted)
-
     def _sequences(self, request: EmbeddingRequest, context_tokens: int) -> list[Tokens]:
         """The token ids of each input. Token ids are taken as they are, without frame or prompt."""
-        most_chars = context_tokens * LONGEST_TOKEN_CHARS
         texts = []
         for index, given in enumerate(request.inputs):
             if not isinstance(given, str):
                 continue
-            text = given[:most_chars]
-            if is_suspicious(len(text), context_tokens):
-                text = start_that_fills(self._tokenizer.count, text, context_tokens)
+            text = self._tokenizer.enough_of(given, context_tokens)
             if len(text) < len(given) and not request.truncate:
                 raise _exceeded(request, context_tokens, index)
             texts.append(self._prompt + text)
@@ -118,34 +92,6 @@ class EmbeddingRunner:
             sequences.append(ids)
         return sequences
 
-    async def _vectors(
-        self,
-        sequences: Sequence[Tokens],
-        wanted: str | AdapterGeneration | None,
-        generation: str,
-    ) -> tuple[list[bytes], str]:
-        """Vectors that are all of one generation, and that. An alias may be switched after it was
-        looked up and before the engine has all of the request: then the new one makes them all."""
-        while True:
-            try:
-                calls = [await self._call(call, generation) for call in _calls(sequences)]
-                return list(chain.from_iterable(calls)), generation
-            except ServiceError as error:
-                if error.code != NOT_FOUND or wanted is None or self._adapters is None:
-                    raise
-            generation = await self._adapters.resolve_again(wanted, generation)
-
-    async def _call(self, sequences: Sequence[Tokens], generation: str) -> list[bytes]:
-        request = EmbedRequest(new_id("emb_"), tuple(sequences), generation)
-        parts: list[bytes] = []
-        # The Protocol says AsyncIterator; every engine gives a generator, which aclose() aborts.
-        async with aclosing(self._engine.embed(request)) as chunks:  # type: ignore[type-var]
-            async for chunk in chunks:
-                if chunk.finish == "error":
-                    raise EngineFault(chunk.error or "the engine failed this request")
-                parts.append(chunk.vectors)
-        return parts
-
 
 def _check(request: EmbeddingRequest) -> None:
     if not request.inputs:
@@ -155,19 +101,6 @@ def _check(request: EmbeddingRequest) -> None:
     for index, given in enumerate(request.inputs):
         if not given:
             raise InvalidRequest("an input must not be empty", field=_field(request, index))
-
-
-def _calls(sequences: Sequence[Tokens]) -> Iterator[list[Tokens]]:
-    """The sequences in order, cut where their tokens become too many for one message."""
-    call: list[Tokens] = []
-    tokens = 0
-    for sequence in sequences:
-        if call and tokens + len(sequence) > TOKENS_OF_A_CALL:
-            yield call
-            call, tokens = [], 0
-        call.append(sequence)
-        tokens += len(sequence)
-    yield call
 
 
 def _field(request: EmbeddingRequest, index: int) -> str:

@@ -10,11 +10,14 @@ from tokenizers import processors
 
 from penstock.models.tokenizer_data import TokenizerData, TokenizerSource
 from penstock.text.build import build_backend, tokens_around
+from penstock.text.outgrowing import is_suspicious, start_that_fills
 from penstock.text.tokenizer_json import read_tokenizer_json
 from penstock.text.word_pieces import word_pieces
 
 TEXTS_AT_ONCE: Final = 64
 """The library keeps some 80 bytes for each character of a batch until it is done."""
+LONGEST_TOKEN_CHARS: Final = 512
+"""No token of a model covers more, so a text that is longer than so many a token cannot fit."""
 
 
 class SentenceTokenizer:
@@ -35,14 +38,26 @@ class SentenceTokenizer:
         it stay."""
         return [_start(encoding, most_tokens) for encoding in self._encode(texts)]
 
+    def encode_bare(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each text, without those around it."""
+        return [encoding.ids for encoding in self._encode(texts, framed=False)]
+
+    def enough_of(self, text: str, most_tokens: int) -> str:
+        """So much of the start of a text as tells whether it makes more than `most_tokens`; all of
+        one that may fit."""
+        start = text[: most_tokens * LONGEST_TOKEN_CHARS]
+        if is_suspicious(len(start), most_tokens):
+            start = start_that_fills(self.count, start, most_tokens)
+        return start
+
     def count(self, text: str) -> int:
         """How many token ids a text makes, without those around it."""
         (encoding,) = self._encode_batch((text,), framed=False)
         return len(encoding.ids)
 
-    def _encode(self, texts: Sequence[str]) -> Iterator[Any]:
+    def _encode(self, texts: Sequence[str], *, framed: bool = True) -> Iterator[Any]:
         for start in range(0, len(texts), TEXTS_AT_ONCE):
-            yield from self._encode_batch(texts[start : start + TEXTS_AT_ONCE])
+            yield from self._encode_batch(texts[start : start + TEXTS_AT_ONCE], framed=framed)
 
     def _encode_batch(self, texts: Sequence[str], *, framed: bool = True) -> list[Any]:
         if self._lower_case:  # the names of control tokens too, as sentence-transformers does it
