@@ -43,6 +43,8 @@ from penstock.dialog import (
     Outlet,
     PartEnded,
     PartStarted,
+    Ranking,
+    RerankRequest,
     RunEnded,
     RunStarted,
     Text,
@@ -54,7 +56,7 @@ from penstock.dialog import (
 from penstock.engine.adapter_host import AdapterHost, LoadOrder
 from penstock.engine.fleet import ModelState
 from penstock.engine.protocol import Engine
-from penstock.engine.types import NO_EMBEDDINGS
+from penstock.engine.types import NO_EMBEDDINGS, NO_RANKING
 from penstock.store import Store
 
 MODEL = "scripted-model"
@@ -140,6 +142,10 @@ class ScriptedLoop:
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """As a model that writes text does."""
         raise InvalidRequest(NO_EMBEDDINGS, field="model", code="unsupported_model")
+
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """As a model that writes text does."""
+        raise InvalidRequest(NO_RANKING, field="model", code="unsupported_model")
 
 
 class ScriptedControl:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penstock.api.codecs.adapters import decode_load, decode_unload
 from penstock.api.codecs.approvals import decode_decision
 from penstock.api.codecs.embeddings import decode
+from penstock.api.codecs.reranking import decode as decode_rerank
 from penstock.base.errors import ServiceError
 from penstock.dialog import AdapterGeneration
 
@@ -29,6 +30,18 @@ JSON = st.recursive(
     max_leaves=6,
 )
 CODECS: dict[str, tuple[Callable[[bytes], Any], tuple[str, ...]]] = {
+    "reranking": (
+        decode_rerank,
+        (
+            "query",
+            "documents",
+            "model",
+            "top_n",
+            "return_documents",
+            "truncate_sequence",
+            "adapter",
+        ),
+    ),
     "embeddings": (
         decode,
         (

@@ -6,8 +6,16 @@ from collections.abc import AsyncGenerator
 
 from penstock.agent.loop import failure
 from penstock.base.errors import InvalidRequest
-from penstock.dialog import EmbeddingRequest, Embeddings, Event, GenerateRequest, Outlet
-from penstock.engine.types import NO_TEXT
+from penstock.dialog import (
+    EmbeddingRequest,
+    Embeddings,
+    Event,
+    GenerateRequest,
+    Outlet,
+    Ranking,
+    RerankRequest,
+)
+from penstock.engine.types import NO_RANKING, NO_TEXT
 from penstock.generation.embeddings import EmbeddingRunner
 
 
@@ -37,3 +45,7 @@ class EmbeddingLoop:
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """See `EmbeddingRunner.embed`."""
         return await self._runner.embed(request)
+
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """Raises InvalidRequest: one text is embedded at a time."""
+        raise InvalidRequest(NO_RANKING, field="model", code="unsupported_model")

@@ -5,14 +5,18 @@ from __future__ import annotations
 from penstock.adapters.live import LiveAdapters
 from penstock.agent.embedding_loop import EmbeddingLoop
 from penstock.agent.loop import AgentLoop, FileAttachments
+from penstock.agent.rerank_loop import RerankLoop
 from penstock.agent.sessions import SessionStore
 from penstock.engine.protocol import Engine
 from penstock.generation import Generator
 from penstock.generation.embeddings import EmbeddingRunner
+from penstock.generation.reranking import RerankRunner
 from penstock.models.files import ModelFiles
 from penstock.models.loading import is_embedding_model, load_embedding_parts, load_text_parts
+from penstock.models.rerankers import is_reranker, load_rerank_parts
 
-Runner = Generator | EmbeddingRunner
+Runner = Generator | EmbeddingRunner | RerankRunner
+Loop = AgentLoop | EmbeddingLoop | RerankLoop
 
 
 def load_runner(
@@ -23,6 +27,8 @@ def load_runner(
 ) -> Runner:
     """For an engine that serves, or will serve, the same model. `adapters`: those that requests may
     name. Raises ModelError."""
+    if is_reranker(files):
+        return RerankRunner.load(engine, load_rerank_parts(files), adapters)
     if is_embedding_model(files):
         return EmbeddingRunner.load(engine, load_embedding_parts(files), adapters)
     return Generator.load(engine, load_text_parts(files), tool_syntax, adapters)
@@ -33,8 +39,10 @@ def loop_over(
     attachments: FileAttachments | None = None,
     *,
     sessions: SessionStore | None = None,
-) -> AgentLoop | EmbeddingLoop:
+) -> Loop:
     """The loop around a runner; what is kept between requests is as of AgentLoop."""
+    if isinstance(runner, RerankRunner):
+        return RerankLoop(runner)
     if isinstance(runner, EmbeddingRunner):
         return EmbeddingLoop(runner)
     return AgentLoop(runner, attachments, sessions=sessions)
@@ -45,6 +53,6 @@ def load_loop(
     engine: Engine,
     tool_syntax: str | None = None,
     adapters: LiveAdapters | None = None,
-) -> AgentLoop | EmbeddingLoop:
+) -> Loop:
     """A loop that keeps nothing between requests. Raises ModelError."""
     return loop_over(load_runner(files, engine, tool_syntax, adapters))

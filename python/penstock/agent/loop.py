@@ -16,9 +16,11 @@ from penstock.dialog import (
     File,
     GenerateRequest,
     Outlet,
+    Ranking,
+    RerankRequest,
     RunFailed,
 )
-from penstock.engine.types import NO_EMBEDDINGS
+from penstock.engine.types import NO_EMBEDDINGS, NO_RANKING
 from penstock.generation import Generator
 
 log = logging.getLogger(__name__)
@@ -88,6 +90,10 @@ class AgentLoop:
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Raises InvalidRequest: the model writes text."""
         raise InvalidRequest(NO_EMBEDDINGS, field="model", code="unsupported_model")
+
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """Raises InvalidRequest: the model writes text."""
+        raise InvalidRequest(NO_RANKING, field="model", code="unsupported_model")
 
     def _answer(
         self, request: GenerateRequest, outlet: Outlet | None

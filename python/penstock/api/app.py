@@ -14,6 +14,7 @@ from penstock.api.codecs.completions import CompletionsDialect
 from penstock.api.codecs.messages import MessagesDialect
 from penstock.api.context import RequestContext
 from penstock.api.errors import Errors
+from penstock.api.operations import RERANK_OPERATIONS
 from penstock.api.routes.adapters import ListAdapters, LoadAdapter, UnloadAdapter
 from penstock.api.routes.approvals import DecideApproval
 from penstock.api.routes.count_tokens import CountTokens
@@ -38,6 +39,7 @@ from penstock.api.routes.models import (
     unload_model,
 )
 from penstock.api.routes.operations import ExposeMetrics, Health
+from penstock.api.routes.reranking import RerankEndpoint
 from penstock.api.routes.responses import CancelResponse, CreateResponse, InputItems, OneResponse
 from penstock.api.routes.sessions import DeleteSession, ExportSession, ImportSession
 from penstock.api.routes.skills import (
@@ -135,6 +137,7 @@ def all_routes(services: Services) -> list[Route]:
         _route("/v1/models/tune", POST=TuneModel(services)),
         _route("/v1/models/unload", POST=unload_model(services)),
         _route("/v1/models/{model:path}", GET=GetModel(services)),
+        *(_route(path, POST=RerankEndpoint(services)) for path in RERANK_OPERATIONS),
         _route("/v1/responses", POST=CreateResponse(services)),
         Route(
             "/v1/responses/{response_id}",

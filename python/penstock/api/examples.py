@@ -7,12 +7,16 @@ from typing import Any, Final
 
 QUESTION: Final = "Name three rivers of Europe."
 MESSAGES: Final = [{"role": "user", "content": QUESTION}]
+RANKED: Final = {"model": "default", "query": "a river", "documents": ["the Rhine", "the Alps"]}
 
 # By the id of the operation.
 EXAMPLES: Final[Mapping[str, Any]] = {
     "createChatCompletion": {"model": "default", "messages": MESSAGES, "max_tokens": 64},
     "createCompletion": {"model": "default", "prompt": "The rivers of Europe", "max_tokens": 64},
     "createEmbedding": {"model": "default", "input": ["a river", "a mountain"]},
+    "rerank": RANKED,
+    "rerankV2": RANKED,
+    "rerankUnversioned": RANKED,
     "createResponse": {"model": "default", "input": QUESTION, "max_output_tokens": 64},
     "createMessage": {"model": "default", "messages": MESSAGES, "max_tokens": 64},
     "countTokens": {"model": "default", "messages": MESSAGES},

@@ -45,6 +45,7 @@ from penstock.api.wire.models import (
     ModelStatusResponse,
     TuneModelRequest,
 )
+from penstock.api.wire.reranking import RerankRequest, RerankResponse
 from penstock.api.wire.response_events import ResponseStreamEvent
 from penstock.api.wire.responses import (
     ItemList,
@@ -167,6 +168,13 @@ class Operation:
         return sorted(set(self.errors))
 
 
+# One operation, where the clients of each service look for it.
+RERANK_OPERATIONS: Final = {
+    "/v1/rerank": "rerank",
+    "/v2/rerank": "rerankV2",
+    "/rerank": "rerankUnversioned",
+}
+
 # What an operation is called stands on one line: four names that need no keywords.
 OPERATIONS: Final = (
     Operation(
@@ -191,6 +199,16 @@ OPERATIONS: Final = (
         request=EmbeddingRequest,
         answer=EmbeddingResponse,
         errors=(*BODY_ERRORS, *ENGINE_ERRORS),
+    ),
+    *(
+        Operation(
+            *("POST", path, id, "Inference"),
+            "Order documents by their relevance to a query",
+            request=RerankRequest,
+            answer=RerankResponse,
+            errors=(*BODY_ERRORS, *ENGINE_ERRORS),
+        )
+        for path, id in RERANK_OPERATIONS.items()
     ),
     Operation(
         *("POST", "/v1/responses", "createResponse", "Responses"),

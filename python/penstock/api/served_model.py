@@ -12,7 +12,15 @@ from typing import Any, Final, Protocol, TypeVar
 from penstock.adapters.live import LiveAdapters
 from penstock.adapters.registry import LoadedAdapter
 from penstock.base.errors import EngineFault, ModelError, Unavailable
-from penstock.dialog import EmbeddingRequest, Embeddings, Event, GenerateRequest, Outlet
+from penstock.dialog import (
+    EmbeddingRequest,
+    Embeddings,
+    Event,
+    GenerateRequest,
+    Outlet,
+    Ranking,
+    RerankRequest,
+)
 from penstock.engine.adapter_host import LoadOrder
 from penstock.engine.fleet import ModelState, Status
 from penstock.engine.protocol import Engine
@@ -46,6 +54,10 @@ class Loop(Protocol):
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """The vectors of texts; cancelling it aborts them."""
+        ...
+
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """The order of documents; cancelling it aborts what is not computed yet."""
         ...
 
 
@@ -161,6 +173,11 @@ class ServedModel:
         """The vectors of texts. Raises as `run` does."""
         async with self.lease() as model:
             return await model.loop.embed(request)
+
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """The order of documents. Raises as `run` does."""
+        async with self.lease() as model:
+            return await model.loop.rerank(request)
 
     async def count(self, request: GenerateRequest) -> int:
         """How many tokens the prompt of a request has. Raises as `run` does."""

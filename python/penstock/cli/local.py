@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.adapters.live import LiveAdapters
-from penstock.agent import AgentLoop, EmbeddingLoop, load_loop
+from penstock.agent import AgentLoop, load_loop
 from penstock.base.errors import ModelError
 from penstock.cli.fetch import fetch_model
 from penstock.config import EngineSettings, read_environment
@@ -49,7 +49,7 @@ def local_model(settings: EngineSettings) -> Iterator[tuple[asyncio.AbstractEven
             if adapters is not None:
                 loop.run_until_complete(adapters.preload())
             agent = load_loop(files, engine, settings.tool_syntax, live)
-            if isinstance(agent, EmbeddingLoop):
+            if not isinstance(agent, AgentLoop):
                 raise ModelError(NO_TEXT)
             with contextlib.closing(agent):
                 yield loop, LocalModel(engine.info.model_id, engine, agent, live)

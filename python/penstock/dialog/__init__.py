@@ -51,6 +51,7 @@ from penstock.dialog.request import (
     SkillReference,
     ToolPolicy,
 )
+from penstock.dialog.reranking import RankedDocument, Ranking, RerankRequest
 
 __all__ = [
     "AdapterGeneration",
@@ -74,10 +75,13 @@ __all__ = [
     "Permission",
     "Permissions",
     "PythonTool",
+    "RankedDocument",
+    "Ranking",
     "Reasoning",
     "ReasoningDelta",
     "ReasoningPolicy",
     "RequestedFile",
+    "RerankRequest",
     "RunEnded",
     "RunFailed",
     "RunStarted",

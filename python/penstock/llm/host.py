@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from penstock.adapters.live import LiveAdapters
-from penstock.agent import AgentLoop, EmbeddingLoop, load_loop
+from penstock.agent import Loop, load_loop
 from penstock.config import EngineSettings, read_environment
 from penstock.engine.adapter_host import AdapterHost, host_adapters
 from penstock.engine.local import LocalEngine
@@ -21,7 +21,7 @@ class Host:
     """What answers: the turn loop, how many sequences it runs at once, and how to end its engine.
     `adapters` None: there is no LoRA runtime."""
 
-    loop: AgentLoop | EmbeddingLoop
+    loop: Loop
     max_seqs: int
     close: Callable[[], Awaitable[None]]
     adapters: AdapterHost | None = None

@@ -23,7 +23,15 @@ from penstock.adapters.errors import AdapterRefused
 from penstock.adapters.registry import LoadedAdapter
 from penstock.config import EngineSettings
 from penstock.config.limits import check_engine
-from penstock.dialog import AdapterGeneration, EmbeddingRequest, Event, GenerateRequest, RunFailed
+from penstock.dialog import (
+    AdapterGeneration,
+    EmbeddingRequest,
+    Event,
+    GenerateRequest,
+    RankedDocument,
+    RerankRequest,
+    RunFailed,
+)
 from penstock.dialog.fold import Answer, FailedRun, Fold
 from penstock.engine.adapter_host import AdapterHost, LoadOrder
 from penstock.generation.embeddings import MAX_INPUTS
@@ -170,6 +178,20 @@ class LLM:
         """As `embed`; cancelling it aborts what is not computed yet."""
         return await self._thread.wait_async(self._embed(inputs, truncate, adapter))
 
+    def rerank(
+        self, query: str, documents: Sequence[str], top_n: int | None = None
+    ) -> list[RankedDocument]:
+        """The documents by falling relevance to a query, by a reranker: each with its index and its
+        score from 0 to 1, the best `top_n` if that is given. The start is kept of what is too
+        long."""
+        return self._thread.wait(self._rerank(query, documents, top_n))
+
+    async def arerank(
+        self, query: str, documents: Sequence[str], top_n: int | None = None
+    ) -> list[RankedDocument]:
+        """As `rerank`; cancelling it aborts what is not computed yet."""
+        return await self._thread.wait_async(self._rerank(query, documents, top_n))
+
     def load_adapter(
         self,
         alias: str,
@@ -248,6 +270,12 @@ class LLM:
         width = answers[0].width if answers else 0
         data = b"".join(answer.vectors for answer in answers)
         return np.frombuffer(data, "<f4").reshape(len(given), width)
+
+    async def _rerank(
+        self, query: str, documents: Sequence[str], top_n: int | None
+    ) -> list[RankedDocument]:
+        request = typed(RerankRequest(query, tuple(documents), top_n))
+        return list((await self._host.loop.rerank(request)).results)
 
     async def _pump(self, request: GenerateRequest, put: Callable[[Event], None]) -> None:
         async with aclosing(self._host.loop.run(request)) as events:

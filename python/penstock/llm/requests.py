@@ -17,6 +17,7 @@ from penstock.dialog import (
     Limits,
     Message,
     ReasoningPolicy,
+    RerankRequest,
     Sampling,
     Text,
     ToolPolicy,
@@ -24,7 +25,7 @@ from penstock.dialog import (
 
 Prompt: TypeAlias = str | Sequence[int]
 ChatMessage: TypeAlias = Message | dict[str, str]
-_R = TypeVar("_R", GenerateRequest, EmbeddingRequest)
+_R = TypeVar("_R", GenerateRequest, EmbeddingRequest, RerankRequest)
 _LIMITS = frozenset({"max_tokens", "min_tokens", "truncate"})
 
 

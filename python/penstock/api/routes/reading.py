@@ -12,19 +12,20 @@ from starlette.types import Receive, Scope
 from penstock.api.codecs.dialect import Decoded
 from penstock.api.codecs.embeddings import DecodedEmbedding
 from penstock.api.codecs.fields import model_of
+from penstock.api.codecs.reranking import DecodedRerank
 from penstock.api.codecs.responses import ResponsesRequest
 from penstock.api.record import UNKNOWN_MODEL, RequestRecord, record_of_route
 from penstock.api.services import Services
 from penstock.base.errors import InvalidRequest, ServiceError
-from penstock.dialog import EmbeddingRequest, GenerateRequest
+from penstock.dialog import EmbeddingRequest, GenerateRequest, RerankRequest
 
 # Above this size decoding would hold up the other requests of the loop.
 THREAD_BODY_BYTES: Final = 256 * 1024
 
-Asked = TypeVar("Asked", Decoded, DecodedEmbedding, ResponsesRequest)
+Asked = TypeVar("Asked", Decoded, DecodedEmbedding, DecodedRerank, ResponsesRequest)
+Request = GenerateRequest | EmbeddingRequest | RerankRequest
 
 _T = TypeVar("_T")
-_R = TypeVar("_R", GenerateRequest, EmbeddingRequest, GenerateRequest | EmbeddingRequest)
 
 
 async def decoded_by(decode: Callable[[bytes], _T], body: bytes) -> _T:
@@ -49,13 +50,13 @@ class RequestReader(Generic[Asked]):
         record = record_of_route(scope)
         body = await services.bodies.read(record, receive)
         decoded = await self._decode(body, record)
-        if not isinstance(decoded, DecodedEmbedding):
+        if not isinstance(decoded, DecodedEmbedding | DecodedRerank):
             record.names = decoded.names
         selection = services.models.select(decoded.request.model)
         record.model = selection.model
         record.streaming = decoded.stream
         services.observers.enter(record)
-        request: GenerateRequest | EmbeddingRequest = decoded.request
+        request: Request = decoded.request
         settled: dict[str, object] = {"model": selection.echoed}
         if isinstance(request, GenerateRequest):
             settled["streamed"] = decoded.stream
@@ -79,7 +80,7 @@ class RequestReader(Generic[Asked]):
             return UNKNOWN_MODEL
 
 
-def _with_adapter(request: _R, alias: str) -> _R:
+def _with_adapter(request: Request, alias: str) -> Request:
     """The request for the adapter that it names as its model. Raises InvalidRequest where it names
     another one besides."""
     if request.adapter is not None:

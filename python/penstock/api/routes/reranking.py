@@ -1,0 +1,25 @@
+"""`POST /v1/rerank`, and the same under `/v2/rerank` and `/rerank`."""
+
+from __future__ import annotations
+
+from starlette.types import Receive, Scope, Send
+
+from penstock.api.codecs.reranking import DecodedRerank, decode, encode
+from penstock.api.routes.answers import send_json
+from penstock.api.routes.reading import RequestReader
+from penstock.api.services import Services
+from penstock.api.streaming import unless_gone
+
+
+class RerankEndpoint:
+    """A query and documents in, their order out; a client that leaves takes its request with it."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._reader: RequestReader[DecodedRerank] = RequestReader(services, decode)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        decoded, record = await self._reader.read(scope, receive)
+        loop = self._services.models[record.model]
+        answer = await unless_gone(loop.rerank(decoded.request), receive)
+        await send_json(encode(decoded, answer), send)

@@ -1,0 +1,124 @@
+"""Reranking: from a query and documents to their order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import numpy as np
+
+from penstock.adapters.live import LiveAdapters
+from penstock.base.errors import ContextLengthExceeded, InvalidRequest
+from penstock.dialog import RankedDocument, Ranking, RerankRequest
+from penstock.dialog.reranking import MAX_DOCUMENTS
+from penstock.engine.protocol import Engine
+from penstock.generation.vectors import Tokens, VectorCalls
+from penstock.models.tokenizer_data import EmbeddingParts, TokenizerFiles
+from penstock.text.pairs import PairFrame, load_pair_tokenizer
+from penstock.text.sentences import SentenceTokenizer
+
+LONG_INPUT_CHARS: Final = 8192
+"""More text than this is tokenized in a thread."""
+
+
+class RerankRunner:
+    """Calls one reranker, which gives a logit for each pair of query and document. `adapters`:
+    those that requests may name, None where none can be for the model. All methods are called from
+    the engine's asyncio loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: SentenceTokenizer,
+        frame: PairFrame,
+        adapters: LiveAdapters | None = None,
+    ) -> None:
+        self._engine = engine
+        self._calls = VectorCalls(engine, adapters)
+        self._tokenizer = tokenizer
+        self._frame = frame
+
+    @classmethod
+    def load(
+        cls, engine: Engine, parts: EmbeddingParts, adapters: LiveAdapters | None = None
+    ) -> RerankRunner:
+        """For a loaded engine and the text parts of its model. Raises ModelError."""
+        assert isinstance(parts.tokenizer, TokenizerFiles), "rerankers are folders"
+        live = (adapters or LiveAdapters()) if parts.adaptable else None
+        return cls(engine, *load_pair_tokenizer(parts.tokenizer), live)
+
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """The documents by falling relevance. Cancelling it aborts what is not computed yet.
+
+        Raises InvalidRequest, ContextLengthExceeded, and what the engine raises: Overloaded,
+        Unavailable, EngineFault.
+        """
+        _check(request)
+        generation = self._calls.resolve(request.adapter)
+        info = self._engine.info
+        if len(request.query) + sum(map(len, request.documents)) > LONG_INPUT_CHARS:
+            pairs = await asyncio.to_thread(self._pairs, request, info.context_tokens)
+        else:
+            pairs = self._pairs(request, info.context_tokens)
+        sequences, second_start = pairs
+        starts = (second_start,) * len(sequences) if self._frame.typed else ()
+        logits, generation = await self._calls.vectors(
+            sequences, request.adapter, generation, starts
+        )
+        return Ranking(
+            model=request.model or info.model_id,
+            results=_ranked(b"".join(logits), request.top_n),
+            prompt_tokens=sum(map(len, sequences)),
+            adapter_generation=generation or None,
+        )
+
+    def _pairs(self, request: RerankRequest, context_tokens: int) -> tuple[list[Tokens], int]:
+        """The token ids of the query with each document, and where the documents begin."""
+        frame = self._frame
+        room = context_tokens - frame.tokens
+        query = self._tokenizer.enough_of(request.query, room)
+        (query_ids,) = self._tokenizer.encode_bare([query])
+        if len(query_ids) >= room:
+            raise ContextLengthExceeded(
+                f"this model takes {context_tokens} tokens; the query leaves none to documents",
+                field="query",
+            )
+        room -= len(query_ids)
+        texts = [self._tokenizer.enough_of(document, room) for document in request.documents]
+        before = (*frame.before, *query_ids, *frame.between)
+        sequences = []
+        for index, ids in enumerate(self._tokenizer.encode_bare(texts)):
+            fits = len(ids) <= room and len(texts[index]) == len(request.documents[index])
+            if not fits and not request.truncate:
+                raise _exceeded(index, context_tokens, room)
+            sequences.append((*before, *ids[:room], *frame.after))
+        return sequences, len(before)
+
+
+def _ranked(logits: bytes, top_n: int | None) -> tuple[RankedDocument, ...]:
+    """`logits`: float32, one for each document. Their sigmoids, in float64."""
+    numbers = np.frombuffer(logits, "<f4").astype(np.float64)
+    scores = np.exp(-np.logaddexp(0.0, -numbers))
+    order = np.argsort(-scores, kind="stable")[:top_n]
+    return tuple(RankedDocument(int(index), float(scores[index])) for index in order)
+
+
+def _check(request: RerankRequest) -> None:
+    if not request.query:
+        raise InvalidRequest("the query must not be empty", field="query")
+    if not request.documents:
+        raise InvalidRequest("documents must not be empty", field="documents")
+    if len(request.documents) > MAX_DOCUMENTS:
+        raise InvalidRequest(
+            f"documents may hold at most {MAX_DOCUMENTS} entries", field="documents"
+        )
+    if request.top_n is not None and request.top_n < 1:
+        raise InvalidRequest("top_n must be at least 1", field="top_n")
+
+
+def _exceeded(index: int, context_tokens: int, room: int) -> ContextLengthExceeded:
+    return ContextLengthExceeded(
+        f"this model takes {context_tokens} tokens, of which the query leaves {room} to a document;"
+        f" documents[{index}] makes more; truncate_sequence keeps its start",
+        field=f"documents[{index}]",
+    )
