@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reranker_folders import save_reranker, small_reranker
 from scripted_engine import ScriptedEngine
 from sentence_folders import save_sentence_folder, small_body
 from tiny_text import IM_END, tiny_template, tiny_tokenizer
@@ -26,6 +27,11 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(save_sentence_folder(tmp_path_factory.mktemp("bert"), small_body("Bert")))
 
 
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_reranker(tmp_path_factory.mktemp("reranker"), small_reranker("Bert")))
+
+
 def scripted_llm(model: str = "", **settings: Any) -> LLM:
     async def close() -> None:
         pass
@@ -39,11 +45,21 @@ def scripted_llm(model: str = "", **settings: Any) -> LLM:
 
 @pytest.mark.parametrize("source", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_an_example_runs(
-    source: str, embedder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    source: str,
+    embedder: str,
+    reranker: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    embeds = EMBEDDING_MODEL in source
-    substitute = (lambda _: LLM(embedder)) if embeds else scripted_llm
+    embeds, reranks = EMBEDDING_MODEL in source, ".rerank(" in source
+    folder = embedder if embeds else reranker
+    substitute = (lambda _: LLM(folder)) if embeds or reranks else scripted_llm
     monkeypatch.setattr(penstock, "LLM", substitute, raising=False)
     exec(compile(source, str(PAGE), "exec"), {"__name__": "__main__"})
     out = capsys.readouterr().out
-    assert -1 <= float(out) <= 1.001 if embeds else "a word" in out
+    if embeds:
+        assert -1 <= float(out) <= 1.001
+    elif reranks:
+        assert sorted(line.split()[0] for line in out.splitlines()) == ["0", "1"]
+    else:
+        assert "a word" in out
