@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reranker_folders import save_reranker, small_reranker
 from sentence_folders import save_sentence_folder, small_body
 from small_llama import write_small_llama
 
@@ -169,6 +170,47 @@ def test_a_vector_that_is_not_finite_fails_its_request_alone(folder: Path, tmp_p
     ends = {chunk.id: chunk.finish for step in steps for chunk in step if chunk.finish}
     assert ends == {"bad": "error", "good": "stop"}
     assert core.gauges().completed_error == 1
+
+
+@pytest.fixture
+def reranker(tmp_path: Path) -> Path:
+    return save_reranker(tmp_path / "reranker", small_reranker("Bert"))
+
+
+def logits_of(chunks: list[EmbedChunk]) -> list[float]:
+    return np.frombuffer(b"".join(chunk.vectors for chunk in chunks), "<f4").tolist()
+
+
+def test_pairs_and_single_texts_share_a_step_and_keep_their_types(reranker: Path) -> None:
+    core = core_of(reranker)
+    pairs = EmbedRequest("pairs", (SHORT, LONG[:20]), second_starts=(2, 7))
+    alone = [
+        logits_of(run(core, EmbedRequest("a", (sequence,), second_starts=(start,)))[0])
+        for sequence, start in zip(pairs.sequences, pairs.second_starts, strict=True)
+    ]
+    (single,) = run(core, EmbedRequest("single", (LONG[:20],)))
+    (step,) = run(core, pairs, EmbedRequest("single", (LONG[:20],)))
+    together = {chunk.id: logits_of([chunk]) for chunk in step}
+    assert together == {"pairs": alone[0] + alone[1], "single": logits_of(single)}
+    assert together["single"] != alone[1], "types make a difference"
+
+
+async def test_where_second_texts_begin_goes_through_the_socket(
+    reranker: Path, tmp_path: Path
+) -> None:
+    request = EmbedRequest("a", (SHORT, LONG), second_starts=(2, 7))
+    expected = logits_of([chunk for step in run(core_of(reranker), request) for chunk in step])
+    server = EngineServer(core_of(reranker), str(tmp_path / "socket"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    client = EngineClient(str(tmp_path / "socket"))
+    try:
+        assert (await client.wait_ready()).embedding_width == 1
+        assert logits_of([chunk async for chunk in client.embed(request)]) == expected
+    finally:
+        server.stop()
+        await asyncio.to_thread(thread.join)
+        await client.close()
 
 
 async def test_a_local_engine_embeds_and_refuses_text(folder: Path) -> None:
