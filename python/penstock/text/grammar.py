@@ -83,7 +83,7 @@ class GrammarCompiler:
         try:
             grammar = self._tried(constraint)
         except InvalidRequest as error:
-            self._remember(constraint, error)
+            self._remember(constraint, _again(error))
             raise
         self._remember(constraint, grammar)
         return grammar
@@ -228,8 +228,9 @@ def _field(constraint: Constraint) -> str:
 
 
 def _again(error: InvalidRequest) -> InvalidRequest:
+    """The same, without the frames that one which was raised holds on to."""
     return InvalidRequest(error.message, field=error.field)
 
 
 def _weight(constraint: Constraint) -> int:
-    return 512 + 3 * len(constraint.value)
+    return 1024 + 3 * len(constraint.value)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -216,6 +218,20 @@ def test_what_was_compiled_is_known(compiler: GrammarCompiler) -> None:
     one = Constraint("regex", "known*")
     assert compiler.known(one) is None
     assert compiler.compile(one) == compiler.known(one)
+
+
+def test_a_refusal_that_is_remembered_holds_on_to_nothing(compiler: GrammarCompiler) -> None:
+    class Held:
+        pass
+
+    def refused() -> weakref.ref[Held]:
+        held = Held()  # in a frame that the error came through
+        for _ in range(2):
+            with contextlib.suppress(InvalidRequest):
+                compiler.compile(Constraint("regex", "(held"))
+        return weakref.ref(held)
+
+    assert refused()() is None
 
 
 def test_serialized_forms_need_no_child() -> None:
