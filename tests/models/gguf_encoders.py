@@ -32,7 +32,7 @@ NAMES = {
     "mlp.down_proj.": "ffn_down.",
     "post_mlp_layernorm.": "layer_output_norm.",
 }
-POOLINGS = {"mean_tokens": 1, "cls_token": 2, "lasttoken": 3}
+POOLINGS = {"rank": 4, "mean_tokens": 1, "cls_token": 2, "lasttoken": 3}
 
 
 def export_encoder(

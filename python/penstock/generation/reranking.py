@@ -13,9 +13,8 @@ from penstock.dialog import RankedDocument, Ranking, RerankRequest
 from penstock.dialog.reranking import MAX_DOCUMENTS
 from penstock.engine.protocol import Engine
 from penstock.generation.vectors import Tokens, VectorCalls
-from penstock.models.tokenizer_data import EmbeddingParts, TokenizerFiles
-from penstock.text.pairs import PairFrame, load_pair_tokenizer
-from penstock.text.sentences import SentenceTokenizer
+from penstock.models.tokenizer_data import EmbeddingParts
+from penstock.text.pairs import PairTokenizer, load_pair_tokenizer
 
 LONG_INPUT_CHARS: Final = 8192
 """More text than this is tokenized in a thread."""
@@ -29,23 +28,20 @@ class RerankRunner:
     def __init__(
         self,
         engine: Engine,
-        tokenizer: SentenceTokenizer,
-        frame: PairFrame,
+        tokenizer: PairTokenizer,
         adapters: LiveAdapters | None = None,
     ) -> None:
         self._engine = engine
         self._calls = VectorCalls(engine, adapters)
         self._tokenizer = tokenizer
-        self._frame = frame
 
     @classmethod
     def load(
         cls, engine: Engine, parts: EmbeddingParts, adapters: LiveAdapters | None = None
     ) -> RerankRunner:
         """For a loaded engine and the text parts of its model. Raises ModelError."""
-        assert isinstance(parts.tokenizer, TokenizerFiles), "rerankers are folders"
         live = (adapters or LiveAdapters()) if parts.adaptable else None
-        return cls(engine, *load_pair_tokenizer(parts.tokenizer), live)
+        return cls(engine, load_pair_tokenizer(parts.tokenizer, parts.template), live)
 
     async def rerank(self, request: RerankRequest) -> Ranking:
         """The documents by falling relevance. Cancelling it aborts what is not computed yet.
@@ -61,7 +57,7 @@ class RerankRunner:
         else:
             pairs = self._pairs(request, info.context_tokens)
         sequences, second_start = pairs
-        starts = (second_start,) * len(sequences) if self._frame.typed else ()
+        starts = (second_start,) * len(sequences) if self._tokenizer.typed else ()
         logits, generation = await self._calls.vectors(
             sequences, request.adapter, generation, starts
         )
@@ -74,25 +70,21 @@ class RerankRunner:
 
     def _pairs(self, request: RerankRequest, context_tokens: int) -> tuple[list[Tokens], int]:
         """The token ids of the query with each document, and where the documents begin."""
-        frame = self._frame
-        room = context_tokens - frame.tokens
-        query = self._tokenizer.enough_of(request.query, room)
-        (query_ids,) = self._tokenizer.encode_bare([query])
-        if len(query_ids) >= room:
+        end = self._tokenizer.end
+        room = context_tokens - len(end)
+        openings = self._tokenizer.openings(request.query, request.documents, room)
+        start = openings.query_tokens
+        if start >= room:
             raise ContextLengthExceeded(
                 f"this model takes {context_tokens} tokens; the query leaves none to documents",
                 field="query",
             )
-        room -= len(query_ids)
-        texts = [self._tokenizer.enough_of(document, room) for document in request.documents]
-        before = (*frame.before, *query_ids, *frame.between)
         sequences = []
-        for index, ids in enumerate(self._tokenizer.encode_bare(texts)):
-            fits = len(ids) <= room and len(texts[index]) == len(request.documents[index])
-            if not fits and not request.truncate:
-                raise _exceeded(index, context_tokens, room)
-            sequences.append((*before, *ids[:room], *frame.after))
-        return sequences, len(before)
+        for index, ids in enumerate(openings.each):
+            if len(ids) > room and not request.truncate:
+                raise _exceeded(index, context_tokens, room - start)
+            sequences.append((*ids[:room], *end))
+        return sequences, start
 
 
 def _ranked(logits: bytes, top_n: int | None) -> tuple[RankedDocument, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from penstock.models import gguf_rerankers
 from penstock.models.architectures import is_reranker_folder, reranker_spec_of_folder
 from penstock.models.classifier import (
     check_labels,
@@ -20,12 +21,17 @@ from penstock.quant.folder_checkpoint import widened_bytes
 
 
 def is_reranker(files: ModelFiles) -> bool:
-    """Whether a model is for reranking: a folder of a classifier. Raises ModelError."""
-    return files.kind == "folder" and is_reranker_folder(files.path)
+    """Whether a model is for reranking: a folder of a classifier, or a GGUF file of a decoder that
+    says so. Raises ModelError."""
+    if files.kind == "gguf":
+        return gguf_rerankers.is_reranker(files.path)
+    return is_reranker_folder(files.path)
 
 
 def load_reranker(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
     """As `load_embedder`, of a model for reranking: what it makes of a pair is one logit."""
+    if files.kind == "gguf":
+        return gguf_rerankers.load_reranker(files, dtype)
     spec = reranker_spec_of_folder(files.path)
     classifier = classifier_of_folder(files.path, spec.architecture)
     checkpoint = open_body(files, dtype)
@@ -43,6 +49,8 @@ def load_reranker(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
 
 def load_rerank_parts(files: ModelFiles) -> EmbeddingParts:
     """The tokenizer, without reading a weight. Raises ModelError."""
+    if files.kind == "gguf":
+        return gguf_rerankers.load_parts(files)
     spec = reranker_spec_of_folder(files.path)
     adaptable = isinstance(spec, DecoderSpec)
     source = tokenizer_files(files, spec.vocab)

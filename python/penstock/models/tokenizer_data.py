@@ -106,12 +106,23 @@ class TextParts:
 
 
 @dataclass(frozen=True, slots=True)
+class PairTemplate:
+    """What is written before a query, between it and a document, and after that."""
+
+    before: str
+    between: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
 class EmbeddingParts:
-    """All that the API side needs of a model that makes embeddings. `prompt` goes before every
-    text. `fingerprint` as in `TextParts`. `adaptable`: adapters can be for it, as for a decoder."""
+    """All that the API side needs of a model that makes embeddings, or reranks. `prompt` goes
+    before every text. `fingerprint` as in `TextParts`. `adaptable`: adapters can be for it, as for
+    a decoder. `template`: of pairs, where the tokenizer does not frame them."""
 
     model_id: str
     fingerprint: str
     tokenizer: TokenizerSource
     prompt: str
     adaptable: bool
+    template: PairTemplate | None = None

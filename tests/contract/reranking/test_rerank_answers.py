@@ -249,7 +249,7 @@ async def test_a_decoder_reranks_by_its_last_token(tmp_path: Path) -> None:
 
 
 async def test_a_full_queue_is_a_429_that_says_when_to_come_back(folder: Path) -> None:
-    many = BODY | {"documents": [LONG] * 2048}
+    many = BODY | {"documents": ["a b c d e f g"] * 2048}
     async with reranking(folder, max_queue=1, token_budget=80) as (server, engine):
         first = asyncio.ensure_future(server.http.post(URL, json=many))
         while (await engine.gauges()).sequences_waiting == 0:
@@ -261,7 +261,7 @@ async def test_a_full_queue_is_a_429_that_says_when_to_come_back(folder: Path) -
 
 
 async def test_a_client_that_leaves_takes_its_request_with_it(folder: Path) -> None:
-    many = BODY | {"documents": [LONG] * 2048}
+    many = BODY | {"documents": ["a b c d e f g"] * 2048}
     async with reranking(folder, token_budget=80) as (server, engine):
         left = asyncio.ensure_future(server.http.post(URL, json=many))
         while (await engine.gauges()).sequences_waiting == 0:

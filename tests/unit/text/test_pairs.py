@@ -12,7 +12,7 @@ import transformers
 
 from penstock.base.errors import ModelError
 from penstock.models.tokenizer_data import TokenizerFiles
-from penstock.text.pairs import load_pair_tokenizer
+from penstock.text.pairs import Openings, PairTokenizer, load_pair_tokenizer
 
 BYTES = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
 QUERY, DOCUMENT = "  ab cd", " e ab\n fab  z"
@@ -47,30 +47,42 @@ def saved(tokenizer: Any, folder: Path) -> TokenizerFiles:
     return TokenizerFiles(folder / "tokenizer.json", len(tokenizer))
 
 
+def whole(pairs: PairTokenizer, query: str, document: str, most_tokens: int) -> list[int]:
+    """A pair of at most so many tokens."""
+    room = most_tokens - len(pairs.end)
+    (opening,) = pairs.openings(query, [document], room).each
+    return opening[:room] + pairs.end
+
+
 @pytest.mark.parametrize("make", [bert, roberta, xlm_roberta, qwen2])
 def test_a_pair_is_framed_as_its_tokenizer_does_it(tmp_path: Path, make: Any) -> None:
     tokenizer = make()
-    pairs, frame = load_pair_tokenizer(saved(tokenizer, tmp_path))
-    query, document = pairs.encode_bare([QUERY, DOCUMENT])
-    before = [*frame.before, *query, *frame.between]
+    pairs = load_pair_tokenizer(saved(tokenizer, tmp_path))
     expected = tokenizer(QUERY, DOCUMENT, return_token_type_ids=True)
-    assert [*before, *document, *frame.after] == expected["input_ids"]
-    assert frame.tokens == tokenizer.num_special_tokens_to_add(pair=True)
-    if frame.typed:
-        rest = len(expected["input_ids"]) - len(before)
-        assert expected["token_type_ids"] == [0] * len(before) + [1] * rest
-    assert make is not bert or frame.typed
+    assert whole(pairs, QUERY, DOCUMENT, 512) == expected["input_ids"]
+    if pairs.typed:
+        first = pairs.openings(QUERY, [DOCUMENT], 512).query_tokens
+        rest = len(expected["input_ids"]) - first
+        assert expected["token_type_ids"] == [0] * first + [1] * rest
+    assert make is not bert or pairs.typed
 
 
 @pytest.mark.parametrize("make", [bert, roberta, xlm_roberta, qwen2])
 def test_a_document_is_cut_as_its_tokenizer_does_it(tmp_path: Path, make: Any) -> None:
     tokenizer = make()
-    pairs, frame = load_pair_tokenizer(saved(tokenizer, tmp_path))
-    query, document = pairs.encode_bare([QUERY, DOCUMENT])
-    most = frame.tokens + len(query) + 3
+    pairs = load_pair_tokenizer(saved(tokenizer, tmp_path))
+    most = len(tokenizer(QUERY, "")["input_ids"]) + 3
     expected = tokenizer(QUERY, DOCUMENT, truncation="only_second", max_length=most)
-    cut = [*frame.before, *query, *frame.between, *document[:3], *frame.after]
-    assert cut == expected["input_ids"]
+    assert whole(pairs, QUERY, DOCUMENT, most) == expected["input_ids"]
+    assert whole(pairs, QUERY, DOCUMENT * 100_000, most) == expected["input_ids"]
+
+
+@pytest.mark.parametrize("make", [bert, roberta, xlm_roberta, qwen2])
+def test_a_query_that_leaves_no_room_has_no_pairs(tmp_path: Path, make: Any) -> None:
+    pairs = load_pair_tokenizer(saved(make(), tmp_path))
+    tokens = pairs.openings(QUERY, [DOCUMENT], 512).query_tokens
+    assert len(pairs.openings(QUERY, [DOCUMENT], tokens + 1).each) == 1
+    assert pairs.openings(QUERY, [DOCUMENT], tokens) == Openings(tokens, ())
 
 
 def test_types_that_do_not_begin_with_the_second_text_are_refused(tmp_path: Path) -> None:
