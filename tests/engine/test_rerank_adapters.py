@@ -1,0 +1,70 @@
+"""Adapters of a decoder that reranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lora_folders import ALL, write_adapter
+from reranker_folders import save_reranker, small_reranker
+from sentence_folders import save_sentence_folder
+
+from penstock.adapters.live import LiveAdapters
+from penstock.agent import load_loop
+from penstock.base.errors import InvalidRequest
+from penstock.config import EngineSettings, LoraSettings
+from penstock.dialog import EmbeddingRequest, Ranking, RerankRequest
+from penstock.engine.adapter_host import AdapterHost, LoadOrder
+from penstock.engine.local import LocalEngine
+from penstock.models.sources import files_at
+
+SIZES = {"head_dim": 16, "num_hidden_layers": 2, "vocab_size": 200}  # what `lora_folders` adapts
+REQUEST = RerankRequest("a b", ("c", "cat a"))
+
+
+async def answered(folder: Path, root: Path, *requests: Any) -> list[Any]:
+    """What a model with the adapter `style` gives for each request."""
+    settings = EngineSettings(model=str(folder), threads=2, lora=LoraSettings())
+    engine = await LocalEngine.start(settings)
+    live = LiveAdapters(limits=settings.lora)
+    host = AdapterHost(LoraSettings(), root / "home", changed=lambda: live.apply(host.adapters))
+    host.attach(engine)
+    try:
+        loop: Any = load_loop(files_at(folder, "m"), engine, adapters=live)
+        await host.load(LoadOrder("style", str(write_adapter(root / "a", seed=0, targets=ALL))))
+        return [
+            await (loop.rerank(r) if isinstance(r, RerankRequest) else loop.embed(r))
+            for r in requests
+        ]
+    finally:
+        await host.close()
+        await engine.close()
+
+
+async def test_scores_are_those_of_the_adapted_states(tmp_path: Path) -> None:
+    model = small_reranker("Llama", **SIZES)
+    styled = RerankRequest(REQUEST.query, REQUEST.documents, adapter="style")
+    folder = save_reranker(tmp_path / "m", model)
+    plain, adapted = await answered(folder, tmp_path, REQUEST, styled)
+    assert plain.adapter_generation is None and adapted.adapter_generation
+    body = save_sentence_folder(tmp_path / "body", model.model, "lasttoken", normalize=False)
+    pairs = EmbeddingRequest(((2, 4, 5, 3, 6, 3), (2, 4, 5, 3, 32, 4, 3)), adapter="style")
+    (states,) = await answered(body, tmp_path / "other", pairs)
+    vectors = np.frombuffer(states.vectors, "<f4").reshape(2, -1)
+    logits = vectors @ model.score.weight.detach().numpy()[0]
+    assert scores(adapted) == pytest.approx(list(1 / (1 + np.exp(-logits))), abs=1e-5)
+    assert scores(plain) != pytest.approx(scores(adapted), abs=1e-3)
+
+
+async def test_an_unknown_adapter_is_refused(tmp_path: Path) -> None:
+    folder = save_reranker(tmp_path / "m", small_reranker("Llama", **SIZES))
+    other = RerankRequest(REQUEST.query, REQUEST.documents, adapter="other")
+    with pytest.raises(InvalidRequest, match="other"):
+        await answered(folder, tmp_path, other)
+
+
+def scores(ranking: Ranking) -> list[float]:
+    """By the index of the document."""
+    return [result.score for result in sorted(ranking.results, key=lambda r: r.index)]
