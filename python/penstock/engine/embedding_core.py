@@ -33,7 +33,7 @@ from penstock.scheduler import NO_ADAPTER
 
 Tokens: TypeAlias = tuple[int, ...]
 
-NOT_FINITE = "the model gave no finite embedding for this request"
+NOT_FINITE = "the model gave no finite numbers for this request"
 
 
 @dataclass(slots=True)

@@ -274,7 +274,8 @@ class LLM:
     async def _rerank(
         self, query: str, documents: Sequence[str], top_n: int | None
     ) -> list[RankedDocument]:
-        request = typed(RerankRequest(query, tuple(documents), top_n))
+        given = (documents,) if isinstance(documents, str) else tuple(documents)
+        request = typed(RerankRequest(query, given, top_n))
         return list((await self._host.loop.rerank(request)).results)
 
     async def _pump(self, request: GenerateRequest, put: Callable[[Event], None]) -> None:

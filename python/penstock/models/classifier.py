@@ -98,9 +98,10 @@ def check_labels(checkpoint: Checkpoint, spec: ClassifierSpec) -> None:
     """Raise ModelError for a model that tells several classes apart."""
     name = f"{spec.output}.weight"
     info = checkpoint.tensors.get(name)
-    if info is not None and info.shape[0] != 1:
+    labels = 1 if info is None or not info.shape else info.shape[0]
+    if labels != 1:
         raise ModelError(
-            f"{checkpoint.path}: {name} has {info.shape[0]} labels; a reranker has one, and other"
+            f"{checkpoint.path}: {name} has {labels} labels; a reranker has one, and other"
             " classifiers are not supported"
         )
 

@@ -33,6 +33,10 @@ async def test_reranking_from_asyncio_is_the_same(llm: LLM) -> None:
     assert await llm.arerank("c a t", DOCUMENTS) == llm.rerank("c a t", DOCUMENTS)
 
 
+def test_one_document_is_not_taken_for_its_letters(llm: LLM) -> None:
+    assert llm.rerank("c a t", DOCUMENTS[1]) == llm.rerank("c a t", DOCUMENTS[1:2])
+
+
 def test_long_documents_are_cut(llm: LLM) -> None:
     assert llm.rerank("a", ["b " * 500]) == llm.rerank("a", ["b " * 76])
 
