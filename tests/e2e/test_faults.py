@@ -113,6 +113,24 @@ def test_a_signal_ends_a_load(default_model: Path, number: signal.Signals, statu
     assert "ready" not in said
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_a_signal_has_every_process_tell_where_it_is(
+    start_server: Callable[..., RunningServer], workers: str
+) -> None:
+    server = start_server("--workers", workers)
+    own = psutil.Process(server.process.pid)
+    for told, process in enumerate((own, *own.children(recursive=True)), 1):
+        process.send_signal(signal.SIGUSR1)
+        while sum("Current thread" in line for line in server.lines) < told:
+            await asyncio.sleep(0.02)
+    while not any("engine/server.py" in line for line in server.lines):
+        await asyncio.sleep(0.02)
+    body = BODY | {"stream": False, "max_tokens": 3}
+    async with httpx.AsyncClient() as client:
+        answer = await client.post(server.url + "/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 200
+
+
 def wait_for_engine(parent: int, timeout_s: float = 60) -> psutil.Process:
     """The engine's process, as soon as it is there."""
     end = time.monotonic() + timeout_s

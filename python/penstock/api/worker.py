@@ -38,6 +38,7 @@ from penstock.api.serving import STOP_SIGNALS, HttpServer
 from penstock.api.tasks import WorkerTask
 from penstock.base.errors import ModelError
 from penstock.base.logs import configure_logging
+from penstock.base.stacks import tell_stacks
 from penstock.config import SettingsError, bound_heap
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ TOLD_BYTES = 64 * 1024 * 1024
 
 def main() -> int:
     configure_logging()
+    tell_stacks()
     bound_heap()
     try:
         uvloop.run(_serve())

@@ -29,8 +29,10 @@ def serve_settings(settings: ServingSettings) -> None:
     from penstock.api.access_log import configure_access_log
     from penstock.api.server import run_server
     from penstock.base.logs import configure_logging
+    from penstock.base.stacks import tell_stacks
 
     configure_logging()
+    tell_stacks()
     server = settings.server
     configure_access_log(server.access_log_format, enabled=not server.disable_access_log)
     check_store(server.store)

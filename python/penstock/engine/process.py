@@ -29,6 +29,8 @@ import msgspec
 from penstock.base.errors import ModelError
 from penstock.base.logs import configure_logging
 from penstock.base.output import take_standard_output
+from penstock.base.stacks import STANDARD_ERROR, tell_stacks
+from penstock.engine.stall_watch import StallWatch
 from penstock.engine.supervisor import EngineTask, StatusLine
 from penstock.engine.types import AdapterState, EngineInfo
 
@@ -44,6 +46,7 @@ def main(socket_path: str) -> int:
     from penstock.engine.server import EngineServer
 
     configure_logging()
+    tell_stacks()
     say = partial(_say, take_standard_output())
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -61,7 +64,9 @@ def main(socket_path: str) -> int:
     gc.freeze()  # what is loaded stays: no collection walks it in the middle of a step
     gc.enable()
     say("report", f"memory: {core.report}")
-    server = EngineServer(core, socket_path)
+    watch = StallWatch(STANDARD_ERROR)
+    watch.start()
+    server = EngineServer(core, socket_path, watch)
     orders.pass_to(server)
     say("ready", info=core.info)
     server.run()

@@ -11,7 +11,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -58,6 +59,7 @@ READ_BYTES = 256 * 1024
 MAX_READ_BYTES = 8 * 1024 * 1024
 """Of one connection before a step. The system holds some 200 kB of what it sends, less than a long
 prompt: what stands behind that would wait for a step for each such piece."""
+UNWATCHED: Final = nullcontext()
 ACCEPT_PAUSE_S = 0.01
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 
@@ -75,10 +77,13 @@ class Connection:
 
 class EngineServer:
     """Serves `core` on a Unix socket until `stop` is called, or `drain` and all connections are
-    closed. Never spins: without work it blocks in select."""
+    closed. Never spins: without work it blocks in select. `watch`: around each step."""
 
-    def __init__(self, core: Core, socket_path: str) -> None:
+    def __init__(
+        self, core: Core, socket_path: str, watch: AbstractContextManager[None] = UNWATCHED
+    ) -> None:
         self._core = core
+        self._watch = watch
         self._joiner = Joiner()
         self._connections: dict[int, Connection] = {}
         self._owners: dict[str, tuple[Connection, str]] = {}  # engine's id -> who, its own id
@@ -116,7 +121,9 @@ class EngineServer:
                     break
             news = self._handle_sockets(self._patience_s())
             if self._core.has_work and not self._stopping:
-                self._deliver(self._joiner.pass_on(self._core.step()))
+                with self._watch:
+                    made = self._core.step()
+                self._deliver(self._joiner.pass_on(made))
                 self._may_prepare, self._preparing = True, False
             elif news:
                 self._preparing = False
