@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import httpx
 import msgspec
@@ -26,6 +27,7 @@ from stores import opened, store_settings
 
 from penstock.adapters.live import LiveAdapters
 from penstock.adapters.registry import LoadedAdapter
+from penstock.agent import load_loop
 from penstock.api.app import create_app
 from penstock.api.metrics import Metrics
 from penstock.api.registry import ModelRegistry
@@ -34,7 +36,7 @@ from penstock.api.server import bind_socket, url_of
 from penstock.api.services import Services
 from penstock.api.serving import HttpServer
 from penstock.base.errors import InvalidRequest, Unavailable
-from penstock.config import ServerSettings
+from penstock.config import EngineSettings, ServerSettings
 from penstock.dialog import (
     EmbeddingRequest,
     Embeddings,
@@ -55,8 +57,10 @@ from penstock.dialog import (
 )
 from penstock.engine.adapter_host import AdapterHost, LoadOrder
 from penstock.engine.fleet import ModelState
+from penstock.engine.local import LocalEngine
 from penstock.engine.protocol import Engine
 from penstock.engine.types import NO_EMBEDDINGS, NO_RANKING
+from penstock.models.sources import files_at
 from penstock.store import Store
 
 MODEL = "scripted-model"
@@ -252,6 +256,20 @@ class Serving:
         """Let the server go on until something is so; the test's own timeout bounds it."""
         while not condition():
             await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def serving_folder(
+    folder: Path, **settings: Any
+) -> AsyncIterator[tuple[Serving, LocalEngine]]:
+    """A server over the model of a folder, and its engine, which is in this process."""
+    engine = await LocalEngine.start(EngineSettings(model=str(folder), threads=2, **settings))
+    try:
+        loop = load_loop(files_at(folder, MODEL), engine)
+        async with serving(models={MODEL: loop}) as server:
+            yield server, engine
+    finally:
+        await engine.close()
 
 
 @asynccontextmanager

@@ -6,20 +6,16 @@ import asyncio
 import base64
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openai
 import pytest
-from http_serving import MODEL, Serving, serving
+from http_serving import MODEL, Serving, serving, serving_folder
 from sentence_folders import save_sentence_folder, small_body
 
-from penstock.agent import AgentLoop, load_loop
-from penstock.config import EngineSettings
-from penstock.engine.local import LocalEngine
-from penstock.models.sources import files_at
+from penstock.agent import AgentLoop
 
 URL = "/v1/embeddings"
 LETTERS = {"a": 4, "b": 5, "c": 6}  # ids of the small vocabulary; [CLS] is 2, [SEP] is 3
@@ -31,20 +27,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_sentence_folder(folder, small_body("Bert"), max_tokens=16)
 
 
-@asynccontextmanager
-async def embedding(folder: Path, **settings: Any) -> AsyncIterator[tuple[Serving, LocalEngine]]:
-    engine = await LocalEngine.start(EngineSettings(model=str(folder), threads=2, **settings))
-    try:
-        loop = load_loop(files_at(folder, MODEL), engine)
-        async with serving(models={MODEL: loop}) as server:
-            yield server, engine
-    finally:
-        await engine.close()
-
-
 @pytest.fixture
 async def server(folder: Path) -> AsyncIterator[Serving]:
-    async with embedding(folder) as (server, _):
+    async with serving_folder(folder) as (server, _):
         yield server
 
 
@@ -226,7 +211,7 @@ async def test_the_official_client_gets_numbers_from_both_encodings(server: Serv
 
 async def test_a_full_queue_is_a_429_that_says_when_to_come_back(folder: Path) -> None:
     many = {"input": ["a b c d e f g h i j k l m n"] * 2048}
-    async with embedding(folder, max_queue=1, token_budget=16) as (server, engine):
+    async with serving_folder(folder, max_queue=1, token_budget=16) as (server, engine):
         first = asyncio.ensure_future(server.http.post(URL, json=many))
         while (await engine.gauges()).sequences_waiting == 0:
             await asyncio.sleep(0)
@@ -238,7 +223,7 @@ async def test_a_full_queue_is_a_429_that_says_when_to_come_back(folder: Path) -
 
 async def test_a_client_that_leaves_takes_its_request_with_it(folder: Path) -> None:
     many = {"input": ["a b c d e f g h i j k l m n"] * 2048}
-    async with embedding(folder, token_budget=16) as (server, engine):
+    async with serving_folder(folder, token_budget=16) as (server, engine):
         left = asyncio.ensure_future(server.http.post(URL, json=many))
         while (await engine.gauges()).sequences_waiting == 0:
             await asyncio.sleep(0)
@@ -251,7 +236,7 @@ async def test_a_client_that_leaves_takes_its_request_with_it(folder: Path) -> N
 async def test_a_prompt_of_the_model_goes_before_every_text(tmp_path: Path, folder: Path) -> None:
     prompts = {"prompts": {"query": "c a t "}, "default_prompt_name": "query"}
     prompted = save_sentence_folder(tmp_path, small_body("Bert"), prompts=prompts)
-    async with embedding(prompted) as (server, _):
+    async with serving_folder(prompted) as (server, _):
         with_prompt = await vectors(server, input="b")
         by_ids = await vectors(server, input=[2, 6, 4, 23, 5, 3])
     assert with_prompt == by_ids

@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from http_serving import MODEL, Serving, serving
+from http_serving import MODEL, Serving, serving, serving_folder
 from reranker_folders import expected_logit, save_reranker, small_reranker
 from sentence_folders import save_sentence_folder, small_body
 
-from penstock.agent import AgentLoop, load_loop
-from penstock.config import EngineSettings
-from penstock.engine.local import LocalEngine
-from penstock.models.sources import files_at
+from penstock.agent import AgentLoop
 
 URL = "/v1/rerank"
 BODY = {"query": "c a t", "documents": ["a b", "cat", "x y z", "c a t", ""]}
@@ -30,20 +26,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_reranker(tmp_path_factory.mktemp("bert"), small_reranker("Bert"))
 
 
-@asynccontextmanager
-async def reranking(folder: Path, **settings: Any) -> AsyncIterator[tuple[Serving, LocalEngine]]:
-    engine = await LocalEngine.start(EngineSettings(model=str(folder), threads=2, **settings))
-    try:
-        loop = load_loop(files_at(folder, MODEL), engine)
-        async with serving(models={MODEL: loop}) as server:
-            yield server, engine
-    finally:
-        await engine.close()
-
-
 @pytest.fixture
 async def server(folder: Path) -> AsyncIterator[Serving]:
-    async with reranking(folder) as (server, _):
+    async with serving_folder(folder) as (server, _):
         yield server
 
 
@@ -235,14 +220,14 @@ async def test_a_model_that_writes_refuses_to_rerank() -> None:
 
 async def test_an_embedding_model_refuses_to_rerank(tmp_path: Path) -> None:
     embedder = save_sentence_folder(tmp_path, small_body("Bert"))
-    async with reranking(embedder) as (embedding, _):
+    async with serving_folder(embedder) as (embedding, _):
         error = await refused(embedding)
     assert (error["code"], error["param"]) == ("unsupported_model", "model")
 
 
 async def test_a_decoder_reranks_by_its_last_token(tmp_path: Path) -> None:
     model = small_reranker("Qwen3")
-    async with reranking(save_reranker(tmp_path, model)) as (server, _):
+    async with serving_folder(save_reranker(tmp_path, model)) as (server, _):
         (result,) = await ranked(server, query="a", documents=["b c"])
     logit = float(expected_logit(model, [2, 4, 3, 5, 6, 3], 6))
     assert result["relevance_score"] == pytest.approx(1 / (1 + math.exp(-logit)), abs=1e-5)
@@ -250,7 +235,7 @@ async def test_a_decoder_reranks_by_its_last_token(tmp_path: Path) -> None:
 
 async def test_a_full_queue_is_a_429_that_says_when_to_come_back(folder: Path) -> None:
     many = BODY | {"documents": ["a b c d e f g"] * 2048}
-    async with reranking(folder, max_queue=1, token_budget=80) as (server, engine):
+    async with serving_folder(folder, max_queue=1, token_budget=80) as (server, engine):
         first = asyncio.ensure_future(server.http.post(URL, json=many))
         while (await engine.gauges()).sequences_waiting == 0:
             await asyncio.sleep(0)
@@ -262,7 +247,7 @@ async def test_a_full_queue_is_a_429_that_says_when_to_come_back(folder: Path) -
 
 async def test_a_client_that_leaves_takes_its_request_with_it(folder: Path) -> None:
     many = BODY | {"documents": ["a b c d e f g"] * 2048}
-    async with reranking(folder, token_budget=80) as (server, engine):
+    async with serving_folder(folder, token_budget=80) as (server, engine):
         left = asyncio.ensure_future(server.http.post(URL, json=many))
         while (await engine.gauges()).sequences_waiting == 0:
             await asyncio.sleep(0)
