@@ -250,11 +250,11 @@ def _regex(rules: _Rules) -> str | None:
     depths: dict[str, int] = {}
     try:
         for name in TopologicalSorter(needs).static_order():
-            size = sum(len(_in_regex(piece, written)) for piece in rules[name])
             depths[name] = _depth(rules[name], depths)
-            if size > MAX_REGEX_CHARS or depths[name] > MAX_REGEX_DEPTH:
+            regex = _joined(rules[name], written)
+            if regex is None or depths[name] > MAX_REGEX_DEPTH:
                 return None
-            written[name] = "".join(_in_regex(piece, written) for piece in rules[name])
+            written[name] = regex
     except CycleError:
         return None
     return written[ROOT]
@@ -268,6 +268,19 @@ def _depth(pieces: list[_Piece], depths: dict[str, int]) -> int:
         inner = depths[piece.name] + 1 if isinstance(piece, _Reference) else 0
         deepest = max(deepest, depth + inner)
     return deepest
+
+
+def _joined(pieces: list[_Piece], written: dict[str, str]) -> str | None:
+    """A rule as a regular expression; None once it is over its bound."""
+    parts: list[str] = []
+    size = 0
+    for piece in pieces:
+        part = _in_regex(piece, written)
+        size += len(part)
+        if size > MAX_REGEX_CHARS:
+            return None
+        parts.append(part)
+    return "".join(parts)
 
 
 def _in_regex(piece: _Piece, written: dict[str, str]) -> str:
