@@ -16,8 +16,17 @@ MAX_SCHEMA_DEPTH: Final = 64
 SPECIAL: Final = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")
 GRAMMAR_KINDS: Final = ("regex", "json_schema", "lark", "gbnf", "llguidance")
 GBNF_RULE: Final = re.compile(r"(?m)^[ \t]*[\w-]+[ \t]*::=")
-# Of `structured_outputs`, and with `guided_` before it in older requests of the same kind.
 STRUCTURES: Final = ("json", "regex", "choice", "grammar")
+# Fields that ask for the same without it: of older requests to vLLM, of llama.cpp and of SGLang.
+ALONE: Final = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "json_schema": "json",
+    "regex": "regex",
+    "ebnf": "grammar",
+}
 UNSUPPORTED_STRUCTURES: Final = ("json_object", "structural_tag")
 MAX_CHOICES: Final = 1024
 
@@ -130,7 +139,7 @@ def _grammar(fields: Fields) -> Constraint | None:
 
 
 def _structured_outputs(fields: Fields) -> dict[str, Constraint]:
-    """What `structured_outputs` and the `guided_` fields say: path -> constraint."""
+    """What `structured_outputs` and the fields of ALONE say: path -> constraint."""
     wanted: dict[str, Constraint | None] = {}
     structured = fields.object("structured_outputs")
     if structured is not None:
@@ -140,10 +149,10 @@ def _structured_outputs(fields: Fields) -> dict[str, Constraint]:
                 structured.refuse(key, why, code="unsupported_value")
         for kind in STRUCTURES:
             wanted[structured.name_of(kind)] = _structure(structured, kind, kind)
-    for kind in STRUCTURES:
-        older = _structure(fields, f"guided_{kind}", kind)
-        if older not in wanted.values():  # some clients write both
-            wanted[f"guided_{kind}"] = older
+    for key, kind in ALONE.items():
+        same = _structure(fields, key, kind)
+        if same not in wanted.values():  # some clients write both
+            wanted[key] = same
     return {path: constraint for path, constraint in wanted.items() if constraint is not None}
 
 

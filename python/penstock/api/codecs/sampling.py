@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import orjson
 
@@ -20,6 +21,8 @@ MAX_TOKEN_ID: Final = 2**31 - 1
 SEED_MASK: Final = 2**63 - 1
 GENERATION: Final = re.compile(r"[0-9a-f]{64}")
 
+_T = TypeVar("_T")
+
 
 def decode_sampling(fields: Fields) -> Sampling:
     """Every range as spec/decisions.md gives it."""
@@ -31,7 +34,11 @@ def decode_sampling(fields: Fields) -> Sampling:
         seed=_seed(fields),
         presence_penalty=fields.number("presence_penalty", -2, 2),
         frequency_penalty=fields.number("frequency_penalty", -2, 2),
-        repetition_penalty=fields.number("repetition_penalty", 0, above=True),
+        repetition_penalty=_either(
+            fields,
+            ("repetition_penalty", "repeat_penalty"),
+            lambda key: fields.number(key, 0, above=True),
+        ),
         logit_bias=_logit_bias(fields),
         dry_multiplier=fields.number("dry_multiplier", 0),
         dry_base=fields.number("dry_base", 1),
@@ -42,11 +49,8 @@ def decode_sampling(fields: Fields) -> Sampling:
 
 def decode_limits(fields: Fields, least_tokens: int = 1) -> Limits:
     """`max_completion_tokens` is an alias of `max_tokens`; both may be sent if they agree."""
-    tokens = fields.integer("max_tokens", least_tokens)
-    alias = fields.integer("max_completion_tokens", least_tokens)
-    if tokens is not None and alias is not None and tokens != alias:
-        fields.refuse("max_completion_tokens", "differs from `max_tokens`; send only one of them")
-    most = alias if tokens is None else tokens
+    names = ("max_tokens", "max_completion_tokens")
+    most = _either(fields, names, lambda key: fields.integer(key, least_tokens))
     return Limits(
         max_tokens=most,
         truncate=fields.boolean("truncate_sequence") or False,
@@ -114,6 +118,14 @@ def decode_adapter(fields: Fields) -> str | AdapterGeneration | None:
     if not GENERATION.fullmatch(generation):
         fields.refuse("adapter.generation", "must be 64 hexadecimal digits")
     return AdapterGeneration(generation)
+
+
+def _either(fields: Fields, names: tuple[str, str], read: Callable[[str], _T | None]) -> _T | None:
+    """A field that has two names."""
+    first, second = map(read, names)
+    if first is not None and second is not None and first != second:
+        fields.refuse(names[1], f"differs from `{names[0]}`; send only one of them")
+    return second if first is None else first
 
 
 def _top_k(fields: Fields) -> int | None:

@@ -16,7 +16,8 @@ from penstock.api.wire.constraints import (
 
 
 class SamplingFields(Struct, kw_only=True):
-    """How tokens are drawn. What is null or absent: the model's own default, else off."""
+    """How tokens are drawn. What is null or absent: the model's own default, else off.
+    `repeat_penalty` is another name of `repetition_penalty`."""
 
     temperature: f.Temperature | None = None
     top_p: f.TopP | None = None
@@ -25,6 +26,7 @@ class SamplingFields(Struct, kw_only=True):
     presence_penalty: f.Penalty | None = None
     frequency_penalty: f.Penalty | None = None
     repetition_penalty: f.RepetitionPenalty | None = None
+    repeat_penalty: f.RepetitionPenalty | None = None
     logit_bias: f.LogitBias | None = None
     dry_multiplier: f.DryMultiplier | None = None
     dry_base: f.DryBase | None = None
@@ -35,7 +37,7 @@ class SamplingFields(Struct, kw_only=True):
 
 class AnswerFields(SamplingFields, kw_only=True):
     """What an answer must match, what ends it, and who shares the cache of its prompt. At most one
-    field may ask for a match; `guided_json` and its kin are the older form of
+    field may ask for a match; from `guided_json` on they are other engines' forms of
     `structured_outputs`."""
 
     ignore_eos: bool | None = None
@@ -49,3 +51,6 @@ class AnswerFields(SamplingFields, kw_only=True):
     guided_regex: str | None = None
     guided_choice: Alternatives | None = None
     guided_grammar: GrammarText | None = None
+    json_schema: SchemaOrItsText | None = None
+    regex: str | None = None
+    ebnf: GrammarText | None = None

@@ -1,4 +1,5 @@
-"""Fields that clients of vLLM send beside those of the vendors, in the words in which they do."""
+"""Fields that clients of other engines send beside those of the vendors, in the words in which they
+do: of vLLM, and of llama.cpp and SGLang."""
 
 from __future__ import annotations
 
@@ -125,6 +126,37 @@ def test_structured_outputs_bind_the_answer(
     assert request(structured_outputs=asked).constraint == expected
     older = {f"guided_{key}": value for key, value in asked.items()}
     assert request(**older).constraint == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"json_schema": RIVER}, SCHEMA),
+        ({"json_schema": json.dumps(RIVER)}, SCHEMA),
+        ({"regex": "[0-9]{3}"}, Constraint("regex", "[0-9]{3}")),
+        ({"ebnf": 'root ::= "a"'}, Constraint("gbnf", 'root ::= "a"')),
+        ({"json_schema": None, "regex": None, "ebnf": None}, None),
+    ],
+)
+def test_fields_of_llama_cpp_and_sglang_bind_the_answer(
+    asked: dict[str, Any], expected: Constraint | None
+) -> None:
+    assert request(**asked).constraint == expected
+
+
+def test_a_field_that_binds_the_answer_stands_alone() -> None:
+    assert refused(regex="a", ebnf='root ::= "a"').field == "ebnf"
+    assert refused(regex=3).field == "regex"
+    assert refused(json_schema="{").field == "json_schema"
+
+
+@pytest.mark.parametrize(("decode", "body"), DIALECTS)
+def test_repeat_penalty_is_the_repetition_penalty(decode: Any, body: dict[str, Any]) -> None:
+    got: GenerateRequest = decode(json.dumps(body | {"repeat_penalty": 1.1}).encode()).request
+    assert got.sampling.repetition_penalty == 1.1
+    assert request(repeat_penalty=1.2, repetition_penalty=1.2).sampling.repetition_penalty == 1.2
+    assert refused(repeat_penalty=1.2, repetition_penalty=1.1).field == "repeat_penalty"
+    assert refused(repeat_penalty=0).field == "repeat_penalty"
 
 
 def test_a_choice_is_one_of_its_strings() -> None:
