@@ -25,6 +25,7 @@ from penstock.models.encoder_spec import EncoderSpec
 from penstock.models.experts_config import hf_mixtures
 from penstock.models.hf_config import HfConfig, Windows
 from penstock.models.hf_defaults import DEFAULTS
+from penstock.models.language_part import container_of, language_config
 from penstock.models.spec import DecoderSpec, LayerSpec
 from penstock.models.unsupported_keys import HF_NEUTRAL, refuse_unsupported
 from penstock.quant.gguf import GgufFile
@@ -114,8 +115,11 @@ _F = TypeVar("_F")
 
 
 class _Named(msgspec.Struct):
+    """`container`: the architecture around the one that is named."""
+
     architectures: list[str] | None = None
     model_type: str | None = None
+    container: str | None = None
 
     @property
     def candidates(self) -> list[str]:
@@ -128,6 +132,8 @@ class _Named(msgspec.Struct):
     def fault(self) -> str:
         """What is wrong with a config that names no known architecture: both keys, in words."""
         names = ", ".join(self.candidates)
+        if self.container is not None:
+            return f"{self.container} over a {names or self.model_type} is not supported"
         model_type = "" if self.model_type is None else f"model_type {self.model_type!r}"
         if names:
             return f"{names} is not supported" + (f" ({model_type})" if model_type else "")
@@ -165,14 +171,19 @@ def reranker_spec_of_folder(folder: Path) -> EncoderSpec | DecoderSpec:
 
 def is_reranker_folder(folder: Path) -> bool:
     """Whether the config names a classifier of texts."""
-    named = read_json(folder / "config.json", _Named)
+    named = _read_named(folder / "config.json")
     return any(name in RERANKERS for name in named.candidates)
 
 
 def is_encoder_folder(folder: Path) -> bool:
     """Whether the config names an encoder, which can do nothing but embed."""
-    named = read_json(folder / "config.json", _Named)
+    named = _read_named(folder / "config.json")
     return any(name in ENCODER_ARCHITECTURES for name in named.candidates)
+
+
+def container_of_folder(folder: Path) -> str | None:
+    """The architecture of a folder whose language model is one part of it."""
+    return container_of(read_json(folder / "config.json", dict[str, Any]))
 
 
 def spec_of_gguf(file: GgufFile) -> tuple[DecoderSpec, GgufFamily]:
@@ -192,15 +203,24 @@ def spec_of_gguf(file: GgufFile) -> tuple[DecoderSpec, GgufFamily]:
 def _family(path: Path, known: Mapping[str, _F]) -> _F:
     """Looked up before the rest is decoded, so that a foreign config is refused by its name."""
     read_scheme(path)
-    named = read_json(path, _Named)
+    named = _read_named(path)
     for name in named.candidates:
         if name in known:
             return known[name]
     raise ModelError(f"{path}: {named.fault}, known are {', '.join(known)}")
 
 
+def _read_named(path: Path) -> _Named:
+    config = read_json(path, dict[str, Any])
+    named = {**language_config(config), "container": container_of(config)}
+    try:
+        return msgspec.convert(named, _Named)
+    except msgspec.ValidationError as error:
+        raise ModelError(f"{path}: {error}") from None
+
+
 def _decoder_spec(path: Path, family: Family) -> DecoderSpec:
-    given = {**DEFAULTS[family.name], **read_json(path, dict[str, Any])}
+    given = {**DEFAULTS[family.name], **language_config(read_json(path, dict[str, Any]))}
     foreign = {key for key, name in OWN_KEYS.items() if name != family.name}
     given = {key: value for key, value in given.items() if key not in foreign}
     refuse_unsupported(str(path), given, HF_NEUTRAL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -11,6 +12,7 @@ from penstock.models.architectures import spec_of_folder
 from penstock.models.declared_tokens import SpecialTokens, read_special_tokens
 from penstock.models.folder_files import TOOL_TEMPLATE
 from penstock.models.hf_config import read_generation_config
+from penstock.models.language_part import language_config
 from penstock.models.tokenizer_data import TextParts, TokenizerFiles
 from penstock.quant.json_file import read_json
 
@@ -58,6 +60,14 @@ def text_parts(folder: Path, model_id: str, fingerprint: str) -> TextParts:
     )
 
 
+def _config_ids(path: Path) -> int | list[int] | None:
+    try:
+        config = language_config(read_json(path, dict[str, Any]))
+        return msgspec.convert(config, _Ids).eos_token_id
+    except msgspec.ValidationError as error:
+        raise ModelError(f"{path}: {error}") from None
+
+
 def _templates(folder: Path) -> dict[str, str]:
     """By name; one alone is the default. Files of their own win over tokenizer_config.json, as
     newer tools write them."""
@@ -90,7 +100,7 @@ def _stop_ids(
     """generation_config.json's ends, else config.json's; and the tokenizer's own end token."""
     ids = generation_ids
     if ids is None:
-        ids = read_json(folder / "config.json", _Ids).eos_token_id
+        ids = _config_ids(folder / "config.json")
     stops = set(ids if isinstance(ids, list) else [] if ids is None else [ids])
     stops.update(
         token.id

@@ -252,7 +252,7 @@ def _window(config: HfConfig) -> int:
 
 def _scaling(config: HfConfig, rope: RopeParameters, where: str) -> RopeScaling | None:
     kind = rope.rope_type or rope.type or "default"
-    if kind == "default":
+    if kind in ("default", "mrope"):  # positions in several dimensions are one, of text
         return None
     if kind not in ("linear", "llama3", "yarn"):
         raise ModelError(

@@ -28,6 +28,7 @@ from penstock.models.encoder_names import HF_ENCODER_NAMES, gguf_encoder_names
 from penstock.models.encoder_spec import EncoderSpec
 from penstock.models.encoder_weights import EncoderWeights
 from penstock.models.files import ModelFiles, fingerprint
+from penstock.models.language_part import names_inside, other_bytes
 from penstock.models.sentence import SentenceSpec, is_sentence_folder, sentence_spec
 from penstock.models.spec import DecoderSpec
 from penstock.models.strict import NOTHING, Shape
@@ -45,7 +46,8 @@ COMPARED_ROWS: Final = 1024
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A model whose header has been checked and whose weights are read when they are packed.
-    `widened_bytes`: what the weights take beyond their files; `remark`: what is to be said of that
+    `widened_bytes`: what the weights take beyond their files, less than none where these hold parts
+    that nobody reads; `remark`: what is to be said of that
     beside the memory that they take."""
 
     model_id: str
@@ -172,15 +174,18 @@ def load_model(
     unexpected or misshapen tensor, a corrupt file.
     """
     checkpoint: Checkpoint
+    container = None
     if files.kind == "gguf":
         checkpoint = file = GgufFile(files.path)
         spec, family = architectures.spec_of_gguf(file)
         weights = DecoderWeights(file, GGUF_NAMES, spec, dtype, family.interleaved)
     else:
         spec = architectures.spec_of_folder(files.path)
+        container = architectures.container_of_folder(files.path)
         checkpoint = open_checkpoint(files.path, _held(float8, dtype))
-        spec = _with_its_head(spec, checkpoint)
-        weights = DecoderWeights(checkpoint, _names(spec, checkpoint), spec, dtype)
+        names = _names(spec, checkpoint, container)
+        spec = _with_its_head(spec, checkpoint, names)
+        weights = DecoderWeights(checkpoint, names, spec, dtype)
     if spec.bidirectional:
         raise ModelError(
             f"{files.path}: its tokens see those after them (attention.causal, is_causal or"
@@ -188,18 +193,21 @@ def load_model(
         )
     widened = 0 if dtype == "f32" else widened_bytes(checkpoint)
     remark = WIDENED if widened and isinstance(checkpoint, Float8Checkpoint) else ""
+    if container is not None:
+        remark += f"; of {container} the language model alone: it reads no images"
+        widened -= 0 if dtype == "f32" else other_bytes(checkpoint.tensors)
     return LoadedModel(files.model_id, fingerprint(files), spec, weights, widened, remark)
 
 
-def _names(spec: DecoderSpec, checkpoint: Checkpoint) -> TensorNames:
+def _names(spec: DecoderSpec, checkpoint: Checkpoint, container: str | None) -> TensorNames:
     stacked = any(f".{MLX_EXPERTS}" in name for name in checkpoint.tensors)
-    return hf_names(spec, stacked=stacked)
+    names = hf_names(spec, stacked=stacked)
+    return names if container is None else names_inside(names, checkpoint.tensors)
 
 
-def _with_its_head(spec: DecoderSpec, checkpoint: Checkpoint) -> DecoderSpec:
+def _with_its_head(spec: DecoderSpec, checkpoint: Checkpoint, names: TensorNames) -> DecoderSpec:
     """The spec of a folder whose config ties the head to the embedding: not tied after all where
     the file has both and they differ."""
-    names = hf_names(spec)
     both = [f"{name}.weight" for name in (names.embedding, names.head)]
     shapes = [checkpoint.tensors[name].shape for name in both if name in checkpoint.tensors]
     if not spec.tied_head or shapes != [(spec.vocab, spec.width)] * 2:
