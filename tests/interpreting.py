@@ -22,6 +22,38 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _SCRIPT = Path(__file__).parent / "kernels" / "interpret.py"
 
 
+class _Kept:
+    """In the place of what would put Triton's language back."""
+
+    def restore(self) -> None:
+        pass
+
+
+def _patch_language_once() -> None:
+    """Triton turns its language into the interpreted one at each call of each function, which takes
+    a third of the time of interpreting. A process that only interprets leaves it so."""
+    from triton.runtime import interpreter
+
+    patch, patched = interpreter._patch_lang, set()
+
+    def patch_once(function: Any) -> _Kept:
+        languages = {id(value) for value in function.__globals__.values() if _is_language(value)}
+        if not languages <= patched:
+            patch(function)
+            patched.update(languages)
+        return _Kept()
+
+    interpreter._patch_lang = patch_once
+
+
+def _is_language(value: object) -> bool:
+    return getattr(value, "__name__", "") in ("triton.language", "triton.language.core")
+
+
+if INTERPRETED:
+    _patch_language_once()
+
+
 def _environment() -> dict[str, str]:
     path = os.pathsep.join(path for path in sys.path if path)
     return {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}

@@ -25,6 +25,7 @@ from gpu_checks import (
     rounded,
     rounded_weights,
 )
+from interpreting import INTERPRETED
 from kernel_checks import differences, neighbours_matter
 
 from penstock.kernels.cuda import CudaOps, open_library
@@ -42,6 +43,7 @@ def _answer(check: Callable[..., list[Any]], op: Op, case: Case, ops: TritonOps)
 
 
 def main(library: str | None = None) -> None:
+    assert INTERPRETED
     # Makes torch fill what is allocated with NaN or the largest integer.
     torch.use_deterministic_algorithms(True)
     assert torch.utils.deterministic.fill_uninitialized_memory
