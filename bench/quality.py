@@ -1,6 +1,6 @@
 """How far the fast arithmetic is from the exact one: mean KL divergence of the next token.
 
-    python -m bench quality MODEL.gguf TEXT [--chunks 12]
+    python -m bench quality MODEL TEXT [--chunks 12] [--quantize int4]
 
 The text is cut into chunks of 512 tokens, each computed alone; the second half of each chunk
 counts, as in llama.cpp's `llama-perplexity --kl-divergence`, whose figure for the same file and
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,11 @@ from penstock.kernels.table import LayerCache, StepInputs
 from penstock.models.decoder import Decoder
 from penstock.models.loading import load_model, load_text_parts
 from penstock.models.sources import files_at
+from penstock.quant.rounding import Bits
+from penstock.runtime.rounding import integer_bits
 from penstock.text import load_tokenizer
+
+Form: TypeAlias = Literal["int8", "int4"]
 
 CHUNK = 512
 BLOCK = 16
@@ -35,8 +39,10 @@ BLOCK = 16
 class Scorer:
     """All logits of a chunk, with the weights in one arithmetic."""
 
-    def __init__(self, path: Path, dtype: Any, cache_dtype: type[np.generic]) -> None:
-        model = load_model(files_at(path, path.stem), dtype)
+    def __init__(
+        self, path: Path, dtype: Any, cache_dtype: type[np.generic], bits: Bits | None = None
+    ) -> None:
+        model = load_model(files_at(path, path.stem), dtype, bits=bits)
         spec = model.spec
         ops = NativeOps.eager(Pool(EngineSettings().threads or 2))
         keys = (CHUNK // BLOCK, spec.kv_heads, spec.head_dim, BLOCK)
@@ -68,13 +74,16 @@ class Scorer:
         return scores
 
 
-def divergence(path: Path, text: str, chunks: int) -> dict[str, float]:
+def divergence(
+    path: Path, text: str, chunks: int, quantize: Form | None = None
+) -> dict[str, float]:
     """Mean and high quantiles of KL(base || fast), agreement of the best token, perplexities."""
     parts = load_text_parts(files_at(path, path.stem))
     tokens = np.array(load_tokenizer(parts).encode(text)[: chunks * CHUNK], np.int32)
     if len(tokens) < CHUNK:
         raise SystemExit(f"the text has {len(tokens)} tokens; a chunk has {CHUNK}")
-    exact, fast = Scorer(path, "f32", np.float32), Scorer(path, "auto", np.float16)
+    bits = integer_bits(EngineSettings(quantize=quantize))
+    exact, fast = Scorer(path, "f32", np.float32), Scorer(path, "auto", np.float16, bits)
     kl, agree, nll = [], [], []
     for start in range(0, len(tokens) - CHUNK + 1, CHUNK):
         chunk = tokens[start : start + CHUNK]
@@ -101,13 +110,15 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("text", type=Path)
     parser.add_argument("--chunks", type=int, default=12)
+    parser.add_argument("--quantize", choices=("int8", "int4"))
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     text = arguments.text.read_text(encoding="utf-8")[: arguments.chunks * CHUNK * 8]
     result = {
         "machine": facts(),
         "model": arguments.model.name,
-        "penstock": divergence(arguments.model, text, arguments.chunks),
+        "quantize": arguments.quantize,
+        "penstock": divergence(arguments.model, text, arguments.chunks, arguments.quantize),
     }
     print(json.dumps(result["penstock"], indent=1))
     if arguments.out:

@@ -18,6 +18,7 @@ from penstock.runtime.gpu import GpuRuntime
 from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_load import place
 from penstock.runtime.gpu_memory import plan_device_memory
+from penstock.runtime.rounding import integer_bits
 
 FREE_BYTES = 1 << 30
 
@@ -35,7 +36,7 @@ def rehearse(path: Path, settings: EngineSettings) -> GpuRuntime:
     """The runtime that a GPU would have, on the CPU."""
     torch.set_num_threads(1)  # more only get into each other's way at these sizes
     files = files_at(path, path.name) if path.is_dir() else ModelFiles(path.name, "gguf", path)
-    model = load_model(files, settings.dtype, float8="float8")
+    model = load_model(files, settings.dtype, float8="float8", bits=integer_bits(settings))
     sizes = sizes_up_to(settings.max_seqs)
     memory = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES, sizes)
     return place(model, memory, settings, rehearsal_ops(settings))

@@ -12,6 +12,7 @@ from sequence_breakers import breakers_of
 from penstock.dialog import Sampling
 from penstock.kernels.table import StepInputs
 from penstock.runtime import CpuRuntime
+from penstock.runtime.protocol import Runtime
 from penstock.scheduler import NO_ADAPTER, NewSequence, Scheduler
 
 Token = tuple[int, float, tuple[tuple[int, float], ...]]
@@ -131,3 +132,19 @@ def generate(
     assert finished == len(requests)
     outcome.preemptions = scheduler.gauges().preemptions
     return outcome
+
+
+def first_logprobs(runtime: Runtime) -> list[float]:
+    """Of the first token of each greedy request; closes the runtime, of a small model."""
+    scheduler = Scheduler(
+        num_blocks=runtime.info.cache_blocks,
+        block_tokens=runtime.info.block_tokens,
+        context_tokens=runtime.info.context_tokens,
+        max_seqs=6,
+        token_budget=runtime.info.context_tokens,
+    )
+    asked = requests_over(runtime.info.vocab_size, 60)
+    greedy = [one for one in asked if one.sampling.temperature == 0.0]
+    answers = generate(runtime, scheduler, greedy).answers  # type: ignore[arg-type]
+    runtime.close()
+    return [answer[0][1] for answer in answers]

@@ -9,7 +9,7 @@ import small_experts
 import torch
 from device_runtimes import rehearse
 from float8_folders import Form, write_float8
-from generations import generate, requests_over
+from generations import first_logprobs
 from small_experts import write_small_experts
 from small_llama import (
     CONTEXT,
@@ -31,7 +31,6 @@ from penstock.models.sources import files_at
 from penstock.quant.rows import size_bytes
 from penstock.runtime import start_runtime
 from penstock.runtime.protocol import Runtime
-from penstock.scheduler import Scheduler
 
 CODES = LAYERS * WIDTH * (HEAD_DIM * 2 * (HEADS + KV_HEADS) + 3 * FF)
 SCALES = 4 * 7 * LAYERS  # no matrix is larger than a block
@@ -118,21 +117,6 @@ def test_it_counts_experts_and_not_the_router(tmp_path: Path) -> None:
     rows += (2 * sizes.EXPERT_FF + sizes.WIDTH) * experts
     weights = load_model(files, "auto").weights
     assert weights.float8_savings(size_bytes) == sizes.WIDTH * columns - 4 * rows
-
-
-def first_logprobs(runtime: Runtime) -> list[float]:
-    """Of the first token of each greedy request."""
-    scheduler = Scheduler(
-        num_blocks=runtime.info.cache_blocks,
-        block_tokens=runtime.info.block_tokens,
-        context_tokens=CONTEXT,
-        max_seqs=6,
-        token_budget=CONTEXT,
-    )
-    asked = [one for one in requests_over(VOCAB, 60) if one.sampling.temperature == 0.0]
-    answers = generate(runtime, scheduler, asked).answers  # type: ignore[arg-type]
-    runtime.close()
-    return [answer[0][1] for answer in answers]
 
 
 def test_a_device_keeps_the_codes_and_answers_alike(folder: Path) -> None:

@@ -42,8 +42,8 @@ ENGINE_OPTIONS: Final = (
     SettingOption(
         "quantize",
         ("--quantize",),
-        Literal["fp8"],
-        "On a GPU, round float weights of layers to 8 bits.",
+        Literal["int8", "int4", "fp8"],
+        "Round float weights at the load; fp8 is of a GPU.",
         MODEL_PANEL,
         "as they are stored",
     ),

@@ -76,7 +76,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
     `tool_syntax`: how the model writes calls of functions, None: as its chat template tells.
     `speculation`: guess next tokens from a request's own where that pays; answers stay the same.
     `lora` None: the model has no dynamic LoRA runtime.
-    `quantize`: at the load, on a GPU, float weights of layers become 8-bit floats ("fp8").
+    `quantize`: at the load, float weights of layers become integers of 8 or 4 bits, embedding and
+    head those of 8; or, on a GPU, layers' alone become 8-bit floats ("fp8").
     `kernels`: who computes; "native" and "reference" are of the CPU, "triton" does without the CUDA
     library. `deterministic`: on a GPU, no answer depends on what is computed beside it, at the
     price of slower products; on a CPU none ever does.
@@ -84,7 +85,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
 
     model: str = "smollm2-135m-instruct"
     dtype: Literal["auto", "f32"] = "auto"
-    quantize: Literal["fp8"] | None = None
+    quantize: Literal["int8", "int4", "fp8"] | None = None
     cache_dtype: Literal["auto", "f16", "f32", "f8e4m3"] = "auto"
     device: str = "auto"
     tensor_parallel: int = 1

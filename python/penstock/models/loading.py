@@ -34,11 +34,13 @@ from penstock.models.spec import DecoderSpec
 from penstock.models.strict import NOTHING, Shape
 from penstock.models.tensor_names import GGUF_NAMES, MLX_EXPERTS, TensorNames, hf_names
 from penstock.models.tokenizer_data import EmbeddingParts, TextParts, TokenizerFiles
-from penstock.models.weights import DecoderWeights, Weights
+from penstock.models.weights import DecoderWeights, Weights, roundable_names
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.float8_checkpoint import WIDENED, Float8Checkpoint, Held
 from penstock.quant.folder_checkpoint import open_checkpoint, widened_bytes
 from penstock.quant.gguf import GgufFile
+from penstock.quant.rounded_checkpoint import RoundedCheckpoint
+from penstock.quant.rounding import Bits
 
 COMPARED_ROWS: Final = 1024
 
@@ -166,9 +168,13 @@ def tokenizer_files(files: ModelFiles, vocab: int, *, lower_case: bool = False) 
 
 
 def load_model(
-    files: ModelFiles, dtype: Literal["auto", "f32"], float8: Held = "bf16"
+    files: ModelFiles,
+    dtype: Literal["auto", "f32"],
+    float8: Held = "bf16",
+    bits: Bits | None = None,
 ) -> LoadedModel:
     """Open a model. `float8`: what matrices of 8-bit floats become; a CPU knows no such weights.
+    `bits`: float matrices of layers are rounded to integers of so many, embedding and head to 8.
 
     Raises ModelError naming file and key or tensor for an unknown architecture, a missing,
     unexpected or misshapen tensor, a corrupt file.
@@ -178,14 +184,17 @@ def load_model(
     if files.kind == "gguf":
         checkpoint = file = GgufFile(files.path)
         spec, family = architectures.spec_of_gguf(file)
-        weights = DecoderWeights(file, GGUF_NAMES, spec, dtype, family.interleaved)
+        names, interleaved = GGUF_NAMES, family.interleaved
     else:
         spec = architectures.spec_of_folder(files.path)
         container = architectures.container_of_folder(files.path)
         checkpoint = open_checkpoint(files.path, _held(float8, dtype))
-        names = _names(spec, checkpoint, container)
+        names, interleaved = _names(spec, checkpoint, container), False
         spec = _with_its_head(spec, checkpoint, names)
-        weights = DecoderWeights(checkpoint, names, spec, dtype)
+    rounded = None
+    if bits is not None:
+        rounded = RoundedCheckpoint(checkpoint, rounded_bits(names, spec, bits))
+    weights = DecoderWeights(rounded or checkpoint, names, spec, dtype, interleaved)
     if spec.bidirectional:
         raise ModelError(
             f"{files.path}: its tokens see those after them (attention.causal, is_causal or"
@@ -196,7 +205,17 @@ def load_model(
     if container is not None:
         remark += f"; of {container} the language model alone: it reads no images"
         widened -= 0 if dtype == "f32" else other_bytes(checkpoint.tensors)
+    if rounded is not None:
+        remark += f"; float weights of layers are rounded to integers of {bits} bits"
+        widened -= rounded.saved_bytes
     return LoadedModel(files.model_id, fingerprint(files), spec, weights, widened, remark)
+
+
+def rounded_bits(names: TensorNames, spec: DecoderSpec, bits: Bits) -> dict[str, Bits]:
+    """What each matrix that is rounded has. Embedding and head keep 8: all that a model says goes
+    through them."""
+    ends: dict[str, Bits] = {f"{name}.weight": 8 for name in (names.embedding, names.head)}
+    return ends | dict.fromkeys(roundable_names(names, spec), bits)
 
 
 def _names(spec: DecoderSpec, checkpoint: Checkpoint, container: str | None) -> TensorNames:

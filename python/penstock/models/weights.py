@@ -154,7 +154,7 @@ class DecoderWeights:
     def float8_savings(self, size: MatrixBytes, part: DecoderSpec | None = None) -> int:
         """See `Weights`. `part`: the sizes of a shard of these, which is counted then."""
         expected, rounded = expected_shapes(self.names, part or self._spec), {}
-        for name in self._rounded_names():
+        for name in roundable_names(self.names, self._spec):
             info = self._checkpoint.tensors.get(name)
             if info is not None and info.type_name in ("F32", "F16", "BF16"):
                 rounded[name] = expected[name]
@@ -176,20 +176,6 @@ class DecoderWeights:
                 each[alike] = Fraction(size(pattern), math.prod(pattern.shape))
             taken += math.ceil(each[alike] * math.prod(shape))
         return taken
-
-    def _rounded_names(self) -> Iterator[str]:
-        """Of all matrices that may be rounded; some layers lack some."""
-        names = self.names
-        linears = (names.q, names.k, names.v, names.output, names.gate, names.up, names.down)
-        of_experts = (names.expert_gate, names.expert_up, names.expert_down)
-        for index, layer in enumerate(self._spec.layers):
-            prefix = names.layer.format(index)
-            yield from (f"{prefix}{linear}.weight" for linear in linears)
-            if layer.experts is not None:
-                numbers = range(layer.experts.count)
-                for name in of_experts:
-                    each = [name.format(number) for number in numbers] if "{}" in name else [name]
-                    yield from (f"{prefix}{one}.weight" for one in each)
 
     def layers(self) -> Iterator[LayerWeights]:
         """Every layer in order, converted a few ahead of the one that is given."""
@@ -296,6 +282,21 @@ def check_tensors(
     first tensor that is missing, misshapen or unexpected."""
     expected = expected_shapes(names, spec) | dict(besides)
     check_shapes(checkpoint, expected, _optional_shapes(names, spec), names.ignored)
+
+
+def roundable_names(names: TensorNames, spec: DecoderSpec) -> Iterator[str]:
+    """Of the matrices of layers all that may be rounded, experts' among them, but not what chooses
+    experts; some layers lack some."""
+    linears = (names.q, names.k, names.v, names.output, names.gate, names.up, names.down)
+    of_experts = (names.expert_gate, names.expert_up, names.expert_down)
+    for index, layer in enumerate(spec.layers):
+        prefix = names.layer.format(index)
+        yield from (f"{prefix}{linear}.weight" for linear in linears)
+        if layer.experts is not None:
+            numbers = range(layer.experts.count)
+            for name in of_experts:
+                each = [name.format(number) for number in numbers] if "{}" in name else [name]
+                yield from (f"{prefix}{one}.weight" for one in each)
 
 
 def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:

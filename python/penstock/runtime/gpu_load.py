@@ -86,8 +86,6 @@ def open_device(settings: EngineSettings, device: str) -> OpenDevice:
     serve."""
     if not torch_serves():
         raise ModelError(f"device is {device}, and this build of torch sees no CUDA device")
-    if settings.quantize is not None and settings.dtype == "f32":
-        raise ModelError(f"quantize is {settings.quantize}; dtype must be auto then, not f32")
     torch.cuda.set_device(device)
     dtype = torch.float32 if settings.dtype == "f32" else torch.bfloat16
     # only where there is a GPU, as in `serving_ops`
@@ -120,7 +118,7 @@ def weight_bytes(model: LoadedModel, settings: EngineSettings, ops: TorchOps) ->
     """What the weights of a model, or of a shard of one, will take as `ops` pack them: often more
     than in a GGUF file, whose blocks are denser than what kernels read."""
     taken_bytes = model.weights.packed_bytes(ops.packed_bytes)
-    if settings.quantize is None:
+    if settings.quantize != "fp8":
         return taken_bytes
     return taken_bytes - model.weights.float8_savings(ops.packed_bytes)
 
@@ -134,7 +132,7 @@ def serving_ops(settings: EngineSettings, device: str, dtype: torch.dtype) -> To
 
     # torch lets cuBLAS round the parts of a product to bfloat16 before it adds them up
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    dense: Literal["stored", "float8"] = "stored" if settings.quantize is None else "float8"
+    dense: Literal["stored", "float8"] = "float8" if settings.quantize == "fp8" else "stored"
     if settings.deterministic:
         return TritonOps(device, dtype, products="invariant", dense=dense)
     if settings.kernels == "triton":
@@ -202,7 +200,7 @@ def _info(
         context_tokens=memory.context_tokens,
         cache_blocks=memory.cache.blocks - 1,  # the last takes what only fills steps up
         block_tokens=memory.cache.block_tokens,
-        weight_bytes=memory.weight_bytes if settings.quantize else packed_bytes,
+        weight_bytes=memory.weight_bytes if settings.quantize == "fp8" else packed_bytes,
         memory_bytes=memory.host_total_bytes,
         overlaps=True,
         host_blocks=memory.host_blocks,
@@ -212,7 +210,7 @@ def _info(
 
 def _report(model: LoadedModel, memory: DevicePlan, settings: EngineSettings) -> str:
     """The line of memory that a start shows."""
-    return memory.formula() + (ROUNDED if settings.quantize else "") + model.remark
+    return memory.formula() + (ROUNDED if settings.quantize == "fp8" else "") + model.remark
 
 
 def cache_dtype(settings: EngineSettings, activations: torch.dtype) -> torch.dtype:

@@ -26,6 +26,7 @@ from penstock.runtime.embedding import NativeEmbedding
 from penstock.runtime.memory import MemoryPlan, plan_memory, warn_of_short_context
 from penstock.runtime.native import NativeBackend
 from penstock.runtime.protocol import Runtime, RuntimeInfo
+from penstock.runtime.rounding import integer_bits, refuse_for_vectors, refuse_on_cpu
 from penstock.runtime.rows import RowTable
 
 
@@ -67,7 +68,7 @@ def start_embedding(
         raise ModelError(
             f"{files.model_id}: embedding models and rerankers have native kernels only"
         )
-    refuse_quantize(settings)
+    refuse_for_vectors(settings)
     rank_devices(settings, "cpu")
     load = load_reranker if is_reranker(files) else load_embedder
     model = load(files, settings.dtype)
@@ -94,11 +95,12 @@ def start_runtime(
                 from penstock.runtime import rank_load
 
                 return rank_load.start_ranked_runtime(files, settings, devices, progress)
-            model = load_model(files, settings.dtype, float8="float8")
+            bits = integer_bits(settings)
+            model = load_model(files, settings.dtype, float8="float8", bits=bits)
             return gpu_load.start_gpu_runtime(model, settings, device, progress)
-    refuse_quantize(settings)
+    refuse_on_cpu(settings)
     rank_devices(settings, "cpu")
-    model = load_model(files, settings.dtype)
+    model = load_model(files, settings.dtype, bits=integer_bits(settings))
     packed_bytes = weight_bytes(files, model.spec, settings) + model.widened_bytes
     memory = plan_memory(model.spec, packed_bytes, settings, available)
     warn_of_short_context(model.spec, settings, memory)
@@ -117,15 +119,6 @@ def start_runtime(
     )
     report = taken.formula() + model.remark
     return CpuRuntime(rows, backend, info, report)
-
-
-def refuse_quantize(settings: EngineSettings) -> None:
-    """Raise ModelError where a CPU is asked to round weights."""
-    if settings.quantize is not None:
-        raise ModelError(
-            f"quantize is {settings.quantize}, which needs a GPU; on a CPU weights are served as "
-            "they are stored"
-        )
 
 
 def backend_for(

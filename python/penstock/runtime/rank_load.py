@@ -42,6 +42,7 @@ from penstock.runtime.rank_wire import (
     ToRank,
 )
 from penstock.runtime.ranks import LeadingRuntime, leave
+from penstock.runtime.rounding import integer_bits
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,8 @@ def start_ranked_runtime(
         raise ModelError(
             "tensor_parallel: this process has a model already that is divided among devices"
         )
-    model = load_model(files, settings.dtype, float8="float8")
+    bits = integer_bits(settings)
+    model = load_model(files, settings.dtype, float8="float8", bits=bits)
     shard = shard_model(model, 0, len(devices))
     opened = _open(settings, devices[0])
     with ExitStack() as undo:
@@ -90,7 +92,8 @@ def start_follower(
     """The runtime of a rank that is not the first, which says how far it is. Raises ModelError."""
     opened = _open(task.settings, task.device)
     files = ModelFiles(task.model_id, task.kind, Path(task.path))
-    model = load_model(files, task.settings.dtype, float8="float8")
+    bits = integer_bits(task.settings)
+    model = load_model(files, task.settings.dtype, float8="float8", bits=bits)
     shard = shard_model(model, task.rank, task.count)
     say(RankStatus("started"))
     meeting = Path(task.rendezvous)

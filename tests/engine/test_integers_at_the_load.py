@@ -1,0 +1,176 @@
+"""Float weights that become integers at the load are served as such, and the start says what they
+take."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from adapter_bases import write_quantized
+from device_runtimes import rehearse
+from float8_folders import write_float8
+from generations import first_logprobs
+from safetensors.numpy import load_file, save_file
+from small_experts import write_small_experts
+from small_llama import CONTEXT, write_small_llama
+
+from penstock.base.errors import ModelError
+from penstock.config import EngineSettings
+from penstock.kernels.weights import Affine, Dense
+from penstock.models.loading import load_model
+from penstock.models.sources import files_at
+from penstock.quant.dequantize import dequantize
+from penstock.quant.rounding import Bits, round_to_integers
+from penstock.runtime import start_runtime
+from penstock.runtime.protocol import Runtime
+
+Form = Literal["int8", "int4"]
+BITS: dict[Form, Bits] = {"int8": 8, "int4": 4}
+
+
+def settings(**options: Any) -> EngineSettings:
+    return EngineSettings(
+        context_tokens=CONTEXT, max_seqs=6, token_budget=CONTEXT, cache_mb=1, **options
+    )
+
+
+def native(folder: Path, **options: Any) -> Runtime:
+    """With exact attention: what differs is to be the weights."""
+    return start_runtime(
+        files_at(folder, "m"), settings(kernels="native", cache_dtype="f32", **options)
+    )
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_llama(tmp_path_factory.mktemp("floats") / "m")
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_experts(tmp_path_factory.mktemp("floats") / "m")
+
+
+def write_moved(folder: Path, target: Path, bits: Bits) -> Path:
+    """The model whose weights are, in floats, what those of `folder` become."""
+    shutil.copytree(folder, target)
+    tensors = load_file(folder / "model.safetensors")
+    for name, tensor in tensors.items():
+        if tensor.ndim == 2 and not name.endswith("mlp.gate.weight"):
+            own: Bits = bits if ".layers." in name else 8
+            rounded = round_to_integers(Dense(tensor, "f16"), own)
+            tensors[name] = dequantize(rounded)
+        else:
+            tensors[name] = tensor.astype("float32")
+    save_file(tensors, target / "model.safetensors")
+    return target
+
+
+@pytest.mark.parametrize("form", BITS)
+def test_answers_are_those_of_what_the_weights_become(
+    llama: Path, form: Form, tmp_path: Path
+) -> None:
+    """But for what products of integers round of activations."""
+    moved = first_logprobs(native(write_moved(llama, tmp_path / "moved", BITS[form])))
+    assert first_logprobs(native(llama, quantize=form)) == pytest.approx(moved, abs=0.05)
+    device = rehearse(llama, settings(quantize=form))
+    assert first_logprobs(device) == pytest.approx(moved, abs=0.05)
+    stored = first_logprobs(native(llama))
+    assert form == "int8" or stored != pytest.approx(moved, abs=0.05), "nothing would be told"
+
+
+@pytest.mark.parametrize("form", BITS)
+@pytest.mark.parametrize("name", ["llama", "mixture"])
+def test_kernels_answer_as_the_reference_does(
+    name: str, form: Form, request: pytest.FixtureRequest
+) -> None:
+    files = files_at(request.getfixturevalue(name), "m")
+    asked = settings(kernels="reference", cache_dtype="f32", quantize=form)
+    reference = first_logprobs(start_runtime(files, asked))
+    assert first_logprobs(native(files.path, quantize=form)) == pytest.approx(reference, abs=0.02)
+
+
+@pytest.mark.parametrize("form", BITS)
+@pytest.mark.parametrize("name", ["llama", "mixture"])
+def test_a_start_counts_what_they_take_and_says_so(
+    name: str, form: Form, request: pytest.FixtureRequest
+) -> None:
+    folder = request.getfixturevalue(name)
+    model = load_model(files_at(folder, "m"), "auto", bits=BITS[form])
+    planned = (folder / "model.safetensors").stat().st_size + model.widened_bytes
+    runtime, plain = native(folder, quantize=form), native(folder)
+    header_and_norms = 40_000
+    assert 0 <= planned - runtime.info.weight_bytes <= header_and_norms
+    assert runtime.info.weight_bytes < 0.6 * plain.info.weight_bytes
+    assert f"; float weights of layers are rounded to integers of {BITS[form]} bits" in (
+        runtime.report
+    )
+    assert "rounded" not in plain.report
+    for one in (runtime, plain):
+        one.close()
+
+
+def test_embedding_and_head_keep_8_bits_and_what_chooses_experts_stays(mixture: Path) -> None:
+    weights = load_model(files_at(mixture, "m"), "auto", bits=4).weights
+    head, table = weights.head(), weights.embedding()
+    assert isinstance(table, Affine) and table.bits == 8
+    assert head is not None and [part.bits for part in head.parts] == [8]  # type: ignore[union-attr]
+    layer = next(iter(weights.layers()))
+    assert layer.router is not None and isinstance(layer.router.parts[0], Dense)
+    assert layer.experts is not None
+    inner = (*layer.qkv.parts, *layer.output.parts, *layer.experts.gate, *layer.experts.down)
+    assert all(isinstance(one, Affine) and one.bits == 4 for one in inner)
+
+
+def test_8_bit_floats_become_integers_on_a_cpu(llama: Path, tmp_path: Path) -> None:
+    write_float8(llama, tmp_path / "small", "fp8-block", torch.bfloat16)
+    runtime = native(tmp_path / "small", quantize="int8")
+    plain = native(tmp_path / "small")
+    assert runtime.info.weight_bytes < plain.info.weight_bytes
+    assert first_logprobs(runtime) == pytest.approx(first_logprobs(plain), abs=0.1)
+
+
+def test_integers_of_a_file_stay_as_they_are(tmp_path: Path) -> None:
+    path, _ = write_quantized(tmp_path, "Q4_1")
+    model = load_model(files_at(path, "m"), "auto", bits=8)
+    layer = next(iter(model.weights.layers()))
+    assert isinstance(layer.output.parts[0], Affine) and layer.output.parts[0].bits == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"quantize": "fp8"}, "quantize is fp8, which needs a GPU"),
+        ({"quantize": "int8", "dtype": "f32"}, "quantize is int8; dtype must be auto then"),
+        ({"quantize": "int4", "dtype": "f32"}, "quantize is int4; dtype must be auto then"),
+    ],
+)
+def test_what_cannot_be_is_refused(llama: Path, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ModelError, match=why):
+        start_runtime(files_at(llama, "m"), settings(device="cpu", **options))
+
+
+def test_a_number_that_is_not_finite_is_named(llama: Path, tmp_path: Path) -> None:
+    shutil.copytree(llama, tmp_path / "m")
+    tensors = load_file(tmp_path / "m" / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = float("nan")
+    save_file(tensors, tmp_path / "m" / "model.safetensors")
+    with pytest.raises(ModelError, match=r"layers\.1\.mlp\.up_proj\.weight: not all numbers are"):
+        native(tmp_path / "m", quantize="int8")
+
+
+def test_a_tied_head_is_rounded_once(llama: Path, tmp_path: Path) -> None:
+    shutil.copytree(llama, tmp_path / "m")
+    tensors = load_file(tmp_path / "m" / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, tmp_path / "m" / "model.safetensors")
+    path = tmp_path / "m" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": True}))
+    runtime = native(tmp_path / "m", quantize="int4")
+    assert runtime.info.weight_bytes < native(llama, quantize="int4").info.weight_bytes
+    assert load_model(files_at(tmp_path / "m", "m"), "auto", bits=4).weights.head() is None
+    assert all(value < 0 for value in first_logprobs(runtime))
