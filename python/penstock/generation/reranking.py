@@ -91,7 +91,7 @@ def _ranked(logits: bytes, top_n: int | None) -> tuple[RankedDocument, ...]:
     """`logits`: float32, one for each document. Their sigmoids, in float64."""
     numbers = np.frombuffer(logits, "<f4").astype(np.float64)
     scores = np.exp(-np.logaddexp(0.0, -numbers))
-    order = np.argsort(-scores, kind="stable")[:top_n]
+    order = np.argsort(-numbers, kind="stable")[:top_n]
     return tuple(RankedDocument(int(index), float(scores[index])) for index in order)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from http_serving import MODEL, Serving, serving, serving_folder
 from reranker_folders import expected_logit, save_reranker, small_reranker
 from sentence_folders import save_sentence_folder, small_body
@@ -261,3 +262,17 @@ async def test_the_request_is_counted_under_its_route(server: Serving) -> None:
     await ranked(server)
     lines = (await server.http.get("/metrics")).text.splitlines()
     assert any(URL in line and MODEL in line for line in lines)
+
+
+async def test_documents_whose_scores_are_all_one_are_ordered_by_what_tells_them(
+    server: Serving, tmp_path: Path
+) -> None:
+    """From a logit of 37 on a score is 1."""
+    model = small_reranker("Bert")
+    with torch.no_grad():
+        model.classifier.bias += 100
+    async with serving_folder(save_reranker(tmp_path, model)) as (moved, _):
+        results = await ranked(moved)
+    assert {result["relevance_score"] for result in results} == {1.0}
+    order = [result["index"] for result in await ranked(server)]
+    assert [result["index"] for result in results] == order != sorted(order)
