@@ -39,10 +39,12 @@ GEMMA_NAMES = GGUF_NAMES | {
 
 ARCHITECTURES = {"qwen3_moe": "qwen3moe", "mixtral": "llama"}
 """Where a converter's name is not that of the config."""
+INTERLEAVED = ("llama", "granite")
+"""Whose rows of q and k the converters put in the order of neighbours."""
 
 
 def interleave(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Halves of a head to neighbours: what converters do to q and k of the llama architecture."""
+    """Halves of a head to neighbours: what converters do to q and k of some architectures."""
     halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
     return halves.swapaxes(1, 2).reshape(weight.shape)
 
@@ -70,6 +72,11 @@ def export_gguf(
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     rope = config.rope_parameters
     writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+    if architecture == "granite":
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
     if gemma:
         writer.add_sliding_window(config.sliding_window)
     if getattr(config, "head_dim", None):
@@ -93,9 +100,9 @@ def export_gguf(
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         values = parameter.float().numpy()
-        if architecture == "llama" and ".q_proj." in name:
+        if architecture in INTERLEAVED and ".q_proj." in name:
             values = interleave(values, config.num_attention_heads)
-        if architecture == "llama" and ".k_proj." in name:
+        if architecture in INTERLEAVED and ".k_proj." in name:
             values = interleave(values, config.num_key_value_heads)
         if gemma and name.endswith("norm.weight"):
             values = values + 1

@@ -62,6 +62,18 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]] = 
         (),
         {"max_window_layers": 2},
     ),
+    "granite, multipliers": (
+        "Granite",
+        {},
+        (
+            "embedding_multiplier",
+            "attention_multiplier",
+            "residual_multiplier",
+            "logits_scaling",
+            "rms_norm_eps",
+        ),
+        {},
+    ),
     "smollm3, rotation": ("SmolLM3", {}, ("rope_parameters",), {}),
     "smollm3, an interval": ("SmolLM3", {}, ("no_rope_layers",), {"no_rope_layer_interval": 2}),
     "smollm3, a tied head": (

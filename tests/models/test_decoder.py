@@ -51,6 +51,15 @@ GEMMA3 = {
     "tie_word_embeddings": True,
 }
 
+# An eps that tells: what divides the residual stream is squared in it.
+GRANITE = {
+    "embedding_multiplier": 12.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 8.0,
+    "rms_norm_eps": 0.05,
+}
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama tied": ("Llama", {"tie_word_embeddings": True}),
@@ -72,6 +81,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2 with yarn rope": ("Qwen2", {"rope_parameters": YARN}),
     "qwen3": ("Qwen3", {"head_dim": 32}),
     "qwen3 with biases": ("Qwen3", {"head_dim": 16, "attention_bias": True}),
+    "granite": ("Granite", GRANITE),
+    "granite tied, with biases": (
+        "Granite",
+        GRANITE | {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
+    ),
     "smollm3": ("SmolLM3", {"no_rope_layer_interval": 2}),
     "gemma3": ("Gemma3", GEMMA3),
     "gemma3 with linear rope, a scale of its own and an untied head": (

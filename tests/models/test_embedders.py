@@ -66,6 +66,11 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {},
         {"pooling": "lasttoken", "normalize": False},
     ),
+    "granite, mean, not normalised": (
+        "Granite",
+        {"residual_multiplier": 0.22, "logits_scaling": 8.0, "embedding_multiplier": 12.0},
+        {"normalize": False},
+    ),
     "gemma3 that sees both ways": (
         "Gemma3Text",
         WINDOWED | {"use_bidirectional_attention": True, "sliding_window": 12},

@@ -109,6 +109,26 @@ def test_scales_of_attention_and_embeddings_are_the_files(tmp_path: Path) -> Non
     assert (spec.attention_scale, spec.embedding_scale) == (0.25, 12.0)
 
 
+def test_granite_whose_positions_are_not_trained_has_none(tmp_path: Path) -> None:
+    spec = spec_with(tmp_path / "m.gguf", {"granite.rope.scaling.finetuned": False}, "Granite")
+    assert not any(layer.rotary for layer in spec.layers)
+    keys = {"granite.rope.scaling.finetuned": True}
+    assert all(layer.rotary for layer in spec_with(tmp_path / "t.gguf", keys, "Granite").layers)
+
+
+def test_scales_of_zero_are_none(tmp_path: Path) -> None:
+    names = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
+    spec = spec_with(tmp_path / "m.gguf", {f"granite.{name}": 0.0 for name in names}, "Granite")
+    assert (spec.attention_scale, spec.embedding_scale, spec.logit_scale) == (None, 1.0, 1.0)
+    assert spec.norm_eps == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize("name", ["residual_scale", "logit_scale", "embedding_scale"])
+def test_a_negative_scale_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ModelError, match=r"m\.gguf: .* -2\.0 is not positive"):
+        spec_with(tmp_path / "m.gguf", {f"granite.{name}": -2.0}, "Granite")
+
+
 def test_a_base_of_its_own_for_windows_keeps_the_scaling(tmp_path: Path) -> None:
     keys = {"llama.rope.freq_base_swa": 5000.0, "llama.rope.scaling.factor": 2.0}
     local = spec_with(tmp_path / "m.gguf", keys).local_rope

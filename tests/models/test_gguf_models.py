@@ -14,7 +14,7 @@ from gguf_export import GGUF_NAMES, export_gguf, interleave
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stepping import Stepper, load_decoder
-from test_decoder import GEMMA3, LLAMA3, PROMPT, SMALL, TOLERANCE, expected_logits
+from test_decoder import GEMMA3, GRANITE, LLAMA3, PROMPT, SMALL, TOLERANCE, expected_logits
 
 from penstock.base.errors import ModelError
 from penstock.models.files import ModelFiles
@@ -47,6 +47,8 @@ def logits_of(path: Path, dtype: Any = "auto") -> torch.Tensor:
         ("Qwen2", {}),
         ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
         ("Gemma3", GEMMA3),
+        ("Granite", GRANITE),
+        ("Granite", {"tie_word_embeddings": True}),
     ],
 )
 def test_float_gguf_gives_the_logits_of_transformers(

@@ -68,6 +68,7 @@ CASES: dict[str, tuple[DecoderSpec, str]] = {
     "qwen2": (replace(LLAMA, qkv_bias=True), "f32"),
     "qwen3": (replace(LLAMA, qk_norm=True), "f32"),
     "gemma3": (GEMMA, "f32"),
+    "granite": (replace(LLAMA, embedding_scale=54.0, logit_scale=0.125, norm_eps=1e-3), "f32"),
     "a vocabulary of fewer rows than the ranks want": (replace(LLAMA, vocab=45), "f32"),
     "smollm3": (replace(LLAMA, layers=(LayerSpec(), LayerSpec(rotary=False))), "f32"),
     "a mixture": (replace(LLAMA, layers=(MIXTURE, LayerSpec())), "f32"),

@@ -26,6 +26,7 @@ from penstock.models.experts_config import hf_mixtures
 from penstock.models.hf_config import HfConfig, Windows
 from penstock.models.hf_defaults import DEFAULTS
 from penstock.models.language_part import container_of, language_config
+from penstock.models.multipliers import with_multipliers
 from penstock.models.spec import DecoderSpec, LayerSpec
 from penstock.models.unsupported_keys import HF_NEUTRAL, refuse_unsupported
 from penstock.quant.gguf import GgufFile
@@ -37,7 +38,8 @@ from penstock.quant.quantization_config import read_scheme
 class Family:
     """How a member differs in what its config does not say; `hf_defaults` has what it may leave
     out. A bias of None: as `attention_bias` says. `gemma`: scaled embeddings, norms stored less one
-    and around each block. `experts`: how the config says which layers are mixtures of them."""
+    and around each block. `multipliers`: of embeddings, attention, residuals and logits, by keys of
+    its own. `experts`: how the config says which layers are mixtures of them."""
 
     name: str
     windows: Windows = "none"
@@ -45,17 +47,20 @@ class Family:
     output_bias: bool | None = None
     qk_norm: bool = False
     gemma: bool = False
+    multipliers: bool = False
     experts: Literal["qwen3", "mixtral"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GgufFamily:
     """`interleaved`: the rows of q and k are stored for a rotation of neighbours (2i, 2i + 1).
-    `gemma`: as in `Family`, but for the norms, which the converters complete."""
+    `gemma`: as in `Family`, but for the norms, which the converters complete. `multipliers`: as in
+    `Family`."""
 
     name: str
     interleaved: bool = False
     gemma: bool = False
+    multipliers: bool = False
 
 
 HF_ARCHITECTURES = {
@@ -68,6 +73,7 @@ HF_ARCHITECTURES = {
         "mixtral", "all", qkv_bias=False, output_bias=False, experts="mixtral"
     ),
     "SmolLM3ForCausalLM": Family("smollm3", "unrotated"),
+    "GraniteForCausalLM": Family("granite", multipliers=True),
     "Gemma3ForCausalLM": Family("gemma3", "pattern", qk_norm=True, gemma=True),
 }
 GGUF_ARCHITECTURES = {
@@ -75,6 +81,7 @@ GGUF_ARCHITECTURES = {
     "qwen2": GgufFamily("qwen2"),
     "qwen3": GgufFamily("qwen3"),
     "qwen3moe": GgufFamily("qwen3moe"),
+    "granite": GgufFamily("granite", interleaved=True, multipliers=True),
     "gemma3": GgufFamily("gemma3", gemma=True),
 }
 ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
@@ -89,6 +96,12 @@ OWN_KEYS = {
     "no_rope_layers": "smollm3",
     "no_rope_layer_interval": "smollm3",
 }
+MULTIPLIERS = (
+    "embedding_multiplier",
+    "attention_multiplier",
+    "residual_multiplier",
+    "logits_scaling",
+)
 
 
 # Models saved without a head: what sentence-transformers makes of a decoder.
@@ -155,7 +168,7 @@ def embedding_spec_of_folder(folder: Path) -> EncoderSpec | DecoderSpec:
     family = _family(path, ENCODER_ARCHITECTURES | HF_ARCHITECTURES | HEADLESS)
     if isinstance(family, EncoderFamily):
         return encoder_spec(path, family)
-    return replace(_decoder_spec(path, family), tied_head=True)
+    return _headless(_decoder_spec(path, family))
 
 
 def reranker_spec_of_folder(folder: Path) -> EncoderSpec | DecoderSpec:
@@ -164,7 +177,7 @@ def reranker_spec_of_folder(folder: Path) -> EncoderSpec | DecoderSpec:
     path = folder / "config.json"
     family = _family(path, RERANKERS)
     if not isinstance(family, EncoderFamily):
-        return replace(_decoder_spec(path, family), tied_head=True)
+        return _headless(_decoder_spec(path, family))
     spec = encoder_spec(path, family)
     return replace(spec, segments=2) if spec.token_types > 1 else spec
 
@@ -193,7 +206,10 @@ def spec_of_gguf(file: GgufFile) -> tuple[DecoderSpec, GgufFamily]:
     if family is None:
         known = ", ".join(GGUF_ARCHITECTURES)
         raise ModelError(f"{file.path}: {name} is not supported, known are {known}")
-    spec = gguf_config.decoder_spec(file, name)
+    own = gguf_config.MULTIPLIERS if family.multipliers else frozenset()
+    spec = gguf_config.decoder_spec(file, name, own)
+    if family.multipliers:
+        spec = gguf_config.granite_spec(file, name, spec)
     if family.gemma:
         spec = gguf_config.gemma_spec(file, name, spec)
     spec.check(str(file.path))
@@ -219,16 +235,31 @@ def _read_named(path: Path) -> _Named:
         raise ModelError(f"{path}: {error}") from None
 
 
+def _headless(spec: DecoderSpec) -> DecoderSpec:
+    """Of a decoder whose states are wanted, not its logits."""
+    return replace(spec, tied_head=True, logit_scale=1.0)
+
+
 def _decoder_spec(path: Path, family: Family) -> DecoderSpec:
     given = {**DEFAULTS[family.name], **language_config(read_json(path, dict[str, Any]))}
     foreign = {key for key, name in OWN_KEYS.items() if name != family.name}
     given = {key: value for key, value in given.items() if key not in foreign}
-    refuse_unsupported(str(path), given, HF_NEUTRAL)
+    read = MULTIPLIERS if family.multipliers else ()
+    neutral = {key: values for key, values in HF_NEUTRAL.items() if key not in read}
+    refuse_unsupported(str(path), given, neutral)
     try:
         config = msgspec.convert(given, HfConfig)
     except msgspec.ValidationError as error:
         raise ModelError(f"{path}: {error}") from None
     spec = _build(config, family, str(path))
+    if family.multipliers:
+        spec = with_multipliers(
+            replace(spec, attention_scale=config.attention_multiplier),
+            str(path),
+            embedding=config.embedding_multiplier,
+            residual=config.residual_multiplier,
+            logits_divisor=config.logits_scaling,
+        )
     spec.check(str(path))
     return spec
 

@@ -11,6 +11,7 @@ import numpy as np
 from penstock.base.errors import ModelError
 from penstock.dialog import Sampling
 from penstock.models.experts_config import gguf_experts
+from penstock.models.multipliers import with_multipliers
 from penstock.models.spec import (
     MAX_LAYERS,
     DecoderSpec,
@@ -29,15 +30,20 @@ GEMMA3_LOCAL_THETA = 10_000.0
 # An ext_factor of -1 is one that is not set.
 YARN_NEUTRAL: Final[Neutral] = {"yarn_ext_factor": (1, -1)}
 OTHER_NEUTRAL: Final[Neutral] = {"yarn_ext_factor": (0, -1), "attn_factor": (1,)}
+# What Granite's files have beside the scales of attention and embeddings, which any file may have.
+MULTIPLIERS: Final = frozenset({"residual_scale", "logit_scale"})
 GEMMA3_27B_LAYERS = 62  # the one member whose scale is not that of its head dimension
 
 
-def decoder_spec(file: GgufFile, architecture: str) -> DecoderSpec:
+def decoder_spec(
+    file: GgufFile, architecture: str, own: frozenset[str] = frozenset()
+) -> DecoderSpec:
     """The decoder of a Llama-family file. Biases, head norms and an untied head are there where
-    their tensors are: GGUF has no keys for them. Raises ModelError naming a key that is missing or
-    asks for what is not supported."""
+    their tensors are: GGUF has no keys for them. `own`: keys that the caller reads. Raises
+    ModelError naming a key that is missing or asks for what is not supported."""
     where = str(file.path)
-    refuse_unsupported(where, file.metadata, GGUF_NEUTRAL, f"{architecture}.")
+    neutral = {key: values for key, values in GGUF_NEUTRAL.items() if key not in own}
+    refuse_unsupported(where, file.metadata, neutral, f"{architecture}.")
     experts = gguf_experts(file, architecture)
     heads = file.integer(f"{architecture}.attention.head_count")
     width = file.integer(f"{architecture}.embedding_length")
@@ -76,6 +82,20 @@ def decoder_spec(file: GgufFile, architecture: str) -> DecoderSpec:
         attention_scale=file.real(f"{architecture}.attention.scale", 0.0) or None,
         embedding_scale=file.real(f"{architecture}.embedding_scale", 0.0) or 1.0,
         bidirectional=_is_bidirectional(file, architecture),
+    )
+
+
+def granite_spec(file: GgufFile, architecture: str, plain: DecoderSpec) -> DecoderSpec:
+    """A Granite: a scale of 0 is none, and positions that are said not to be trained are no
+    positions at all. Raises ModelError for a scale that is negative."""
+    rotary = file.boolean(f"{architecture}.rope.scaling.finetuned") is not False
+    layers = tuple(replace(layer, rotary=rotary) for layer in plain.layers)
+    return with_multipliers(
+        replace(plain, layers=layers, qk_norm=False),
+        str(file.path),
+        embedding=plain.embedding_scale,
+        residual=file.real(f"{architecture}.residual_scale", 0.0) or 1.0,
+        logits_divisor=file.real(f"{architecture}.logit_scale", 0.0) or 1.0,
     )
 
 

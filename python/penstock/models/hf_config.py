@@ -86,6 +86,10 @@ class HfConfig(msgspec.Struct):
     rope_local_base_freq: float | None = None
     original_max_position_embeddings: int | None = None
     query_pre_attn_scalar: float | None = None
+    embedding_multiplier: float = 1.0
+    attention_multiplier: float | None = None
+    residual_multiplier: float = 1.0
+    logits_scaling: float = 1.0
     use_bidirectional_attention: bool | None = None
     is_causal: bool | None = None
     num_experts: int | None = None

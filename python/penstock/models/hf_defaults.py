@@ -42,6 +42,7 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "no_rope_layer_interval": 4,
         "tie_word_embeddings": True,
     },
+    "granite": {"attention_multiplier": 1.0},
     "gemma3": {
         "num_key_value_heads": 4,
         "head_dim": 256,

@@ -134,6 +134,7 @@ def _load_gguf_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> Loa
         weights = EncoderWeights(file, gguf_encoder_names(file.tensors), spec, dtype)
     else:
         spec, family = architectures.spec_of_gguf(file)
+        spec = replace(spec, logit_scale=1.0)
         weights = DecoderWeights(file, GGUF_NAMES, spec, dtype, family.interleaved)
     sentence = gguf_sentence_spec(file)
     return LoadedEmbedder(files.model_id, fingerprint(files), spec, weights, sentence, ())

@@ -99,7 +99,8 @@ class DecoderSpec:
     """A decoder. Sizes are counts of elements; `ff` is the feed-forward width.
 
     `local_rope`: that of the layers with a window, where it is another. `attention_scale` None:
-    1 / sqrt(head_dim). `norm_offset`: what the file's norm weights are short of. `sandwich_norms`:
+    1 / sqrt(head_dim). `logit_scale`: of logits alone, not of states that are asked for
+    themselves. `norm_offset`: what the file's norm weights are short of. `sandwich_norms`:
     what attention and feed-forward give is normalised before it is added. `bidirectional`: a token
     sees those after it too, and sequences are computed whole.
     """
@@ -123,6 +124,7 @@ class DecoderSpec:
     local_rope: RopeSpec | None = None
     attention_scale: float | None = None
     embedding_scale: float = 1.0
+    logit_scale: float = 1.0
     norm_offset: float = 0.0
     sandwich_norms: bool = False
     activation: Literal["silu", "gelu_tanh"] = "silu"

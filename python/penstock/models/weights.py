@@ -134,8 +134,8 @@ class DecoderWeights:
         return Linear((self._matrix(f"{self.names.head}.weight"),))
 
     def final_norm(self) -> Vector:
-        """[W]."""
-        return self._norm(self.names.final_norm)
+        """[W]; what scales the logits is in it."""
+        return self._norm(self.names.final_norm) * np.float32(self._spec.logit_scale)
 
     def rope_factors(self) -> Vector | None:
         """[rotated / 2] divisors of the rope frequencies, where the file carries them."""

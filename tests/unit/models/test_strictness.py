@@ -39,6 +39,7 @@ CONFIG: dict[str, Any] = {
     "eos_token_id": 2,
 }
 SMOLLM3 = {"architectures": ["SmolLM3ForCausalLM"]}
+GRANITE = {"architectures": ["GraniteForCausalLM"]}
 SPEC = DecoderSpec(
     architecture="llama",
     width=32,
@@ -136,6 +137,10 @@ def test_a_head_that_is_no_copy_is_not_tied(tmp_path: Path) -> None:
         ({"embedding_multiplier": 12.0}, "embedding_multiplier 12.0 is not supported"),
         ({"residual_multiplier": 0.22}, "residual_multiplier 0.22 is not supported"),
         ({"attention_multiplier": 0.0078125}, "attention_multiplier 0.0078125 is not supported"),
+        (GRANITE | {"residual_multiplier": 0.0}, "residual multiplier 0.0 is not positive"),
+        (GRANITE | {"logits_scaling": -8.0}, "divisor of logits -8.0 is not positive"),
+        (GRANITE | {"attention_multiplier": -1.0}, "attention scale -1.0"),
+        (GRANITE | {"logit_scale": 0.0625}, "logit_scale 0.0625 is not supported"),
         ({"clip_qkv": 8}, "clip_qkv 8 is not supported"),
         (
             {
