@@ -14,7 +14,15 @@ import numpy as np
 import torch
 
 from penstock.kernels.table import LayerCache, StepInputs
-from penstock.kernels.weights import IQ4_VALUES, Affine, Dense, Float8, FloatName
+from penstock.kernels.weights import (
+    FLOAT4_VALUES,
+    FLOAT4_ZERO,
+    IQ4_VALUES,
+    Affine,
+    Dense,
+    Float8,
+    FloatName,
+)
 
 _ACTIVATION_GROUP = 32
 
@@ -90,6 +98,10 @@ class Draw:
         q = self.numpy.integers(0, top, (rows, packed), dtype=np.uint8)
         if like.startswith("iq4"):
             q = IQ4_VALUES[q % 16]
+        if like == "mxfp4":
+            exponent = self.numpy.integers(-10, -6, (rows, -(-width // group)))
+            scale = (2.0**exponent).astype(np.float16)
+            return Affine(bits, group, FLOAT4_VALUES[q % 16], scale, None, zero_point)
         levels = 16 if bits == 4 else top
         unit = 4 / levels / width**0.5
         groups = (rows, -(-width // group))
@@ -188,6 +200,7 @@ _AFFINE_FORMS: dict[str, tuple[Any, Any, int, str]] = {
     "q6_k": (8, 16, 32, "two-level"),
     "iq4_nl": (8, 32, 128, "direct"),
     "iq4_xs": (8, 32, 128, "two-level"),
+    "mxfp4": (8, 32, FLOAT4_ZERO, "direct"),
     "int4_g128": (4, 128, 8, "direct"),
     "int4_g96_minima": (4, 96, 0, "direct"),
     "int8_rows": (8, 1 << 20, 128, "direct"),

@@ -161,10 +161,13 @@ class Ops(Protocol[Tensor]):
         heads: tuple[int, int, int],
         scale: float,
         window: int,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Causal attention of each token over its own sequence's cache: [T, H * D] -> [T, H * D].
 
-        `window` 0: all positions up to the token's own; w: only the last w of them.
+        `window` 0: all positions up to the token's own; w: only the last w of them. `sinks: [H]`
+        float32: exp(sinks[h]) is one more term of the sum that head h divides by (arXiv 2309.17453
+        has such terms as tokens).
         """
 
     def bidirectional_attention(
@@ -200,9 +203,9 @@ class Ops(Protocol[Tensor]):
         """
 
     def experts(self, x: Tensor, chosen: Tensor, shares: Tensor, weights: Any) -> Tensor:
-        """sum over c of shares[t, c] * down(silu(gate(x[t])) * up(x[t])) by expert chosen[t, c], c
-        in order: [T, W], [T, C], [T, C] -> [T, W]. No expert is chosen twice for a token. Products
-        are as in `linear`."""
+        """sum over c of shares[t, c] * down(act(gate(x[t]), up(x[t]))) by expert chosen[t, c], c in
+        order: [T, W], [T, C], [T, C] -> [T, W]; act: the activation of the `Experts`. No expert is
+        chosen twice for a token. Products are as in `linear`."""
 
     def gelu_tanh_mul(self, gate_up: Tensor) -> Tensor:
         """gelu(gate) * up, gelu by its tanh form: [T, 2 F] -> [T, F]."""

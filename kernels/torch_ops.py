@@ -121,8 +121,9 @@ class TorchOps:
         heads: tuple[int, int, int],
         scale: float,
         window: int,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        return self.table["attention"].call(q, inputs, cache, heads, scale, window)
+        return self.table["attention"].call(q, inputs, cache, heads, scale, window, sinks)
 
     def bidirectional_attention(
         self,

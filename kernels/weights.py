@@ -69,6 +69,16 @@ IQ4_VALUES = np.array(
 """What the nibbles of GGML's IQ4 types stand for, 128 added: steps that widen away from zero. An
 `Affine` of 8 bits that has no other values may be held as their places."""
 
+FLOAT4_ZERO = 76
+"""What stands for 0 in a matrix of 4-bit floats."""
+FLOAT4_VALUES = np.array(
+    [FLOAT4_ZERO + sign * value for sign in (1, -1) for value in (0, 1, 2, 3, 4, 6, 8, 12)],
+    np.uint8,
+)
+"""What the codes of 4-bit floats (e2m1 of the OCP microscaling specification) stand for, doubled:
+sign, two bits of exponent with bias 1, one of mantissa. An `Affine` of 8 bits and the zero point
+FLOAT4_ZERO that has no other values may be held as their places too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Float8:
@@ -105,14 +115,23 @@ class Linear:
         return sum(part.shape[0] for part in self.parts), self.parts[0].shape[1]
 
 
+ExpertActivation = Literal["silu", "swiglu_oai"]
+"""What is made of gate and up. silu: silu(gate) * up. swiglu_oai: that of gpt-oss, (up + 1) * gate
+* sigmoid(1.702 * gate), where gate is at most 7 and up within -7 and 7."""
+
+
 @dataclass(frozen=True, slots=True)
 class Experts:
     """The feed-forwards of a layer's E experts, which are alike in their sizes: of expert e
-    `gate[e]` and `up[e]` [F, W], `down[e]` [W, F]."""
+    `gate[e]` and `up[e]` [F, W], `down[e]` [W, F]. `gate_up_bias: [E, 2 F]`, gate and then up, and
+    `down_bias: [E, W]`, float32: both or neither."""
 
     gate: tuple[Matrix, ...]
     up: tuple[Matrix, ...]
     down: tuple[Matrix, ...]
+    gate_up_bias: npt.NDArray[np.float32] | None = None
+    down_bias: npt.NDArray[np.float32] | None = None
+    activation: ExpertActivation = "silu"
 
     @property
     def shape(self) -> tuple[int, int, int]:

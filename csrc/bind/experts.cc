@@ -2,6 +2,7 @@
 #include "bind/packed_experts.h"
 
 #include <stdexcept>
+#include <string>
 
 #include "bind/bindings.h"
 
@@ -24,8 +25,15 @@ cpu::ExpertLayer layer_of(const PackedWeights& packed, int64_t parts_each,
     }
     layer.panels.parts = parts.data();
     layer.panels.rows = parts_each * parts[0].rows;
-    layer.panels.bias = nullptr;
     return layer;
+}
+
+cpu::ExpertActivation activation_named(const std::string& name) {
+    if (name == "silu")
+        return cpu::ExpertActivation::silu;
+    if (name == "swiglu_oai")
+        return cpu::ExpertActivation::swiglu_oai;
+    throw std::invalid_argument("experts: activation: must be silu or swiglu_oai, not " + name);
 }
 
 int64_t row_bytes_of(const cpu::ExpertLayer& layer) {
@@ -35,8 +43,9 @@ int64_t row_bytes_of(const cpu::ExpertLayer& layer) {
 } // namespace
 
 PackedExperts::PackedExperts(std::shared_ptr<PackedWeights> gate_up,
-                             std::shared_ptr<PackedWeights> down)
+                             std::shared_ptr<PackedWeights> down, cpu::ExpertActivation activation)
     : gate_up_(std::move(gate_up)), down_(std::move(down)) {
+    panels_.activation = activation;
     panels_.gate_up = layer_of(*gate_up_, 2, gate_up_parts_);
     panels_.down = layer_of(*down_, 1, down_parts_);
     panels_.count = panels_.down.panels.num_parts;
@@ -63,8 +72,12 @@ size_t PackedExperts::size_bytes() const {
 void bind_experts(pybind11::module_& module) {
     namespace py = pybind11;
     py::class_<PackedExperts, std::shared_ptr<PackedExperts>>(module, "PackedExperts")
-        .def(py::init<std::shared_ptr<PackedWeights>, std::shared_ptr<PackedWeights>>(),
-             py::arg("gate_up"), py::arg("down"))
+        .def(py::init([](std::shared_ptr<PackedWeights> gate_up,
+                         std::shared_ptr<PackedWeights> down, const std::string& activation) {
+                 return std::make_shared<PackedExperts>(std::move(gate_up), std::move(down),
+                                                        activation_named(activation));
+             }),
+             py::arg("gate_up"), py::arg("down"), py::arg("activation") = "silu")
         .def_property_readonly("shape",
                                [](const PackedExperts& packed) {
                                    const cpu::ExpertPanels& panels = packed.panels();

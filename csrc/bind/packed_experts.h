@@ -11,9 +11,10 @@ namespace penstock::bind {
 
 class PackedExperts {
   public:
-    // `gate_up`: gate and up of each expert in turn; `down`: one part for each. Throws
-    // std::invalid_argument where parts are not alike.
-    PackedExperts(std::shared_ptr<PackedWeights> gate_up, std::shared_ptr<PackedWeights> down);
+    // `gate_up`: gate and up of each expert in turn; `down`: one part for each; either with the
+    // biases of all. Throws std::invalid_argument where parts are not alike.
+    PackedExperts(std::shared_ptr<PackedWeights> gate_up, std::shared_ptr<PackedWeights> down,
+                  cpu::ExpertActivation activation);
 
     PackedExperts(const PackedExperts&) = delete;
     PackedExperts& operator=(const PackedExperts&) = delete;

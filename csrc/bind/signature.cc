@@ -219,6 +219,13 @@ const std::vector<Signature>& table() {
          {"scale"},
          ObjectKind::none,
          attention_refusal},
+        {"sink_attention",
+         attention_tensors(
+             {{"partials", write, f32, {"partials"}, ""}, {"sinks", read, f32, {"H"}, ""}}),
+         {"H", "K", "D", "window"},
+         {"scale"},
+         ObjectKind::none,
+         attention_refusal},
         {"bidirectional_attention",
          attention_tensors(),
          {"H", "K", "D", "window"},

@@ -6,8 +6,9 @@
 //                              float32); 6 out [T, H * D] float32; 7 partials [n] float32 scratch
 //                    integers: H, K, D, window (0: none)
 //                    reals:    scale
-//   bidirectional_attention  the same without partials: a token also sees the tokens after it, with
-//                    a window w those at a distance below w
+//   sink_attention   the same and 8 sinks [H] float32: exp(sinks[h]) is one more term of the mass
+//   bidirectional_attention  as paged_attention without partials: a token also sees the tokens
+//                    after it, with a window w those at a distance below w
 //   biased_attention  the same with 7 bias [H, 2 M + 1] float32: a key d positions after a token
 //                    (or -d before it) has bias[h, M + d] added to its score, d no farther than M
 //
@@ -51,6 +52,8 @@ using SharedHalves = Pairs;
 using SharedHalves = Floats<uint16_t>;
 #endif
 
+constexpr int kSinks = 8; // their place among the tensors
+
 // A row's sums of all spans so far times `keep`, and those of one more times `add`. The first one
 // is taken as it is.
 PENSTOCK_INLINE void add_span(const float* sums, int64_t padded, float* total, float keep,
@@ -74,8 +77,20 @@ PENSTOCK_INLINE void merge(const float* sums, float highest, float mass, int64_t
     total_highest = top;
 }
 
-PENSTOCK_INLINE void write_out(const float* sums, float mass, int64_t dim, float* out) {
-    const F32 inverse = broadcast(1.0f / mass);
+// The factor of a row's sums, whose weights are 2^(score - highest), in its result. A sink has a
+// weight and no value.
+PENSTOCK_INLINE float share_of_sums(const Arguments& call, int64_t head, float highest,
+                                    float mass) {
+    if (!call.tensor[kSinks].data)
+        return 1.0f / mass;
+    const float sink = call.tensor[kSinks].row<float>(0)[head] * kLog2e;
+    const float top = sink > highest ? sink : highest;
+    const float keep = exp2_below(highest, top);
+    return keep / (mass * keep + exp2_below(sink, top));
+}
+
+PENSTOCK_INLINE void write_out(const float* sums, float share, int64_t dim, float* out) {
+    const F32 inverse = broadcast(share);
     for (int64_t i = 0; i < dim; i += kLanes) {
         const int n = lanes_from(i, dim);
         store_lanes(out + i, load(sums + i) * inverse, n);
@@ -141,10 +156,13 @@ struct Walk {
         }
         const float* sums = one_span ? buffer.sums : buffer.totals;
         const float* mass = buffer.total_mass;
+        const float* highest = one_span ? buffer.highest : buffer.total_highest;
         for (int64_t token = 0; token < job.count; ++token) {
             float* out = task.heads_of(call.tensor[6], token);
-            for (int64_t g = 0; g < step.group; ++g, sums += padded, out += step.dim)
-                write_out(sums, *mass++, step.dim, out);
+            for (int64_t g = 0; g < step.group; ++g, sums += padded, out += step.dim) {
+                const int64_t head = job.kv_head * step.group + g;
+                write_out(sums, share_of_sums(call, head, *highest++, *mass++), step.dim, out);
+            }
         }
     }
 
@@ -222,7 +240,8 @@ void merge_spans(const Arguments& call, const Step& step, int64_t task, Workspac
             const float* from = Walk<Floats<float>>::partial(call, step, token, s, head);
             merge(from, from[padded], from[padded + 1], padded, total, highest, mass, s == 0);
         }
-        write_out(total, mass, step.dim, call.tensor[6].row<float>(token) + head * step.dim);
+        write_out(total, share_of_sums(call, head, highest, mass), step.dim,
+                  call.tensor[6].row<float>(token) + head * step.dim);
     }
 }
 
@@ -271,6 +290,9 @@ size_t workspace_bytes(const Arguments& call) {
 
 constexpr Kernel kAttentionKernels[] = {
     {"paged_attention", attention::phases<attention::Reach::back>,
+     attention::tasks<attention::Reach::back>, attention::run<attention::Reach::back>,
+     attention::workspace_bytes},
+    {"sink_attention", attention::phases<attention::Reach::back>,
      attention::tasks<attention::Reach::back>, attention::run<attention::Reach::back>,
      attention::workspace_bytes},
     {"bidirectional_attention", attention::phases<attention::Reach::both>,

@@ -43,9 +43,10 @@ PENSTOCK_INLINE void unpack_quants(Encoding encoding, const uint8_t* words, uint
     }
     if (encoding == Encoding::affine4)
         return;
-    if (encoding == Encoding::table4) {
+    if (has_table(encoding)) {
+        const auto& table = encoding == Encoding::table4 ? kTable4 : kFloat4;
         for (int k = 0; k < kUnit; ++k)
-            q[k] = kTable4[q[k]];
+            q[k] = table[q[k]];
         return;
     }
     for (int k = 0; k < kUnit; ++k) {

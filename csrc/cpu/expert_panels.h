@@ -18,7 +18,7 @@ constexpr int64_t expert_row_bytes(bool affine, bool dense, int64_t depth) {
 }
 
 // One of the two layers of all experts. Parts e * parts_each .. are those of expert e; the columns
-// of parts count from the expert's own first.
+// of parts count from the expert's own first. Biases [E * panels.rows] are expert by expert.
 struct ExpertLayer {
     LinearPanels panels;
     int64_t parts_each = 1;
@@ -26,8 +26,13 @@ struct ExpertLayer {
     bool dense = false;
 };
 
+// What is made of gate and up: silu(gate) * up; or (up + 1) * gate * sigmoid(1.702 * gate), where
+// gate is at most 7 and up within +-7.
+enum class ExpertActivation : uint8_t { silu, swiglu_oai };
+
 struct ExpertPanels {
     int64_t count = 0;
+    ExpertActivation activation = ExpertActivation::silu;
     ExpertLayer gate_up; // parts: gate, up
     ExpertLayer down;
 };

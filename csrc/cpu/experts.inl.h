@@ -226,15 +226,35 @@ PENSTOCK_INLINE void gather_token(const Call& call, const Arguments& arguments, 
     }
 }
 
-// silu(gate) * up of the row at a place, over its gate, and from there to its inner row.
+struct SiluMul {
+    PENSTOCK_INLINE F32 of(F32 gate, F32 up) { return activation::Silu::of(gate) * up; }
+};
+
+// See ExpertActivation. A NaN stays one: of two numbers min and max give the second if any is NaN.
+struct SwigluOai {
+    PENSTOCK_INLINE F32 of(F32 gate, F32 up) {
+        const F32 limit = broadcast(7.0f), one = broadcast(1.0f);
+        gate = min(limit, gate);
+        up = max(-limit, min(limit, up));
+        return (up + one) * (gate / (one + exp(gate * broadcast(-1.702f))));
+    }
+};
+
+template <class Activation>
+PENSTOCK_INLINE void apply(float* gate, const float* up, int64_t ff) {
+    for (int64_t i = 0; i < ff; i += kLanes) {
+        const int n = lanes_from(i, ff);
+        store_lanes(gate + i, Activation::of(load_lanes(gate + i, n), load_lanes(up + i, n)), n);
+    }
+}
+
+// What is made of gate and up of the row at a place, over its gate, and from there to its inner
+// row.
 PENSTOCK_INLINE void activate_row(const Call& call, const Arguments& arguments, int64_t place) {
     float* gate = static_cast<float*>(arguments.tensor[5].data) + place * 2 * call.ff;
     const float* up = gate + call.ff;
-    for (int64_t i = 0; i < call.ff; i += kLanes) {
-        const int n = lanes_from(i, call.ff);
-        const F32 inner = activation::Silu::of(load_lanes(gate + i, n)) * load_lanes(up + i, n);
-        store_lanes(gate + i, inner, n);
-    }
+    call.panels->activation == ExpertActivation::silu ? apply<SiluMul>(gate, up, call.ff)
+                                                      : apply<SwigluOai>(gate, up, call.ff);
     auto* to = static_cast<uint8_t*>(arguments.tensor[6].data) + place * call.inner_bytes;
     write_row(call.panels->down, gate, to);
 }
@@ -263,9 +283,12 @@ PENSTOCK_INLINE void multiply(const Call& call, const ExpertLayer& layer, int64_
     const int64_t begin = rest % cut.chunks * cut.chunk_panels, end = begin + cut.chunk_panels;
     const LinearTask task{&part, begin, end < part.panels ? end : part.panels, call.begin[block],
                           call.end[block]};
-    const int64_t columns = layer.panels.rows;
+    LinearPanels panels = layer.panels;
+    const int64_t columns = panels.rows;
+    if (panels.bias != nullptr)
+        panels.bias += call.expert[block] * columns;
     if (is_affine(part.encoding)) {
-        multiply_affine({&layer.panels, x, row_bytes, out, columns}, task, workspace);
+        multiply_affine({&panels, x, row_bytes, out, columns}, task, workspace);
         return;
     }
     TensorView from, to;
@@ -273,7 +296,7 @@ PENSTOCK_INLINE void multiply(const Call& call, const ExpertLayer& layer, int64_
     from.stride[0] = row_bytes / static_cast<int64_t>(sizeof(float));
     to.data = out;
     to.stride[0] = columns;
-    multiply_dense(layer.panels, task, from, to, workspace);
+    multiply_dense(panels, task, from, to, workspace);
 }
 
 int phases(const Arguments& arguments) {

@@ -138,7 +138,7 @@ constexpr int kFourRows = kRegisterRows < 4 ? kRegisterRows : 4;
 template <Encoding kEncoding, int kGroup>
 constexpr int kMaxRows =
     kGroup != kUnit ? (kEncoding == Encoding::affine6 ? kFourRows : 2)
-    : (kEncoding == Encoding::affine4 || kEncoding == Encoding::table4) && kBf16Pairs && !kTiles
+    : (kEncoding == Encoding::affine4 || has_table(kEncoding)) && kBf16Pairs && !kTiles
         ? kFourRows
         : kRegisterRows;
 
@@ -260,6 +260,9 @@ inline void multiply_affine(const AffineOperands& operands, const LinearTask& ta
     case Encoding::affine6: multiply_format<Encoding::affine6>(operands, task, workspace); break;
     case Encoding::table4:
         multiply_task<Encoding::table4, kUnit, Minima::none>(operands, task, workspace);
+        break;
+    case Encoding::float4:
+        multiply_task<Encoding::float4, kUnit, Minima::none>(operands, task, workspace);
         break;
     default: multiply_format<Encoding::affine8>(operands, task, workspace); break;
     }

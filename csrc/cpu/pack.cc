@@ -46,9 +46,9 @@ bool fits_six_bits(const MatrixSource& source) {
 }
 
 // Of weights that such types have.
-bool fits_table4(const MatrixSource& source) {
+bool fits_table(const MatrixSource& source, const std::array<int8_t, 256>& places) {
     return source.group == kUnit && source.minimum == nullptr &&
-           all_have(source, [](uint8_t q) { return kPlaceInTable4[q]; });
+           all_have(source, [&](uint8_t q) { return places[q]; });
 }
 
 ScaleForm scale_form(const MatrixSource& source) {
@@ -72,10 +72,11 @@ bool pairs(const MatrixSource& source, Encoding encoding, Level level, Use use) 
 
 PanelPart affine_part(const MatrixSource& source, Level level, Use use) {
     PanelPart part;
-    part.encoding = source.bits == 4        ? Encoding::affine4
-                    : fits_six_bits(source) ? Encoding::affine6
-                    : fits_table4(source)   ? Encoding::table4
-                                            : Encoding::affine8;
+    part.encoding = source.bits == 4                     ? Encoding::affine4
+                    : fits_six_bits(source)              ? Encoding::affine6
+                    : fits_table(source, kPlaceInTable4) ? Encoding::table4
+                    : fits_table(source, kPlaceInFloat4) ? Encoding::float4
+                                                         : Encoding::affine8;
     part.scale_form = scale_form(source);
     part.stored_minimum = source.minimum != nullptr;
     part.group = source.group;

@@ -64,14 +64,15 @@ struct Affine6 {
     }
 };
 
-struct Table4 {
+template <const std::array<int8_t, 256>& kPlace>
+struct Tabled {
     static constexpr int64_t kSourceBytes = 32;
     static void pack(const uint8_t* row, uint8_t* to) {
         for (int step = 0; step < 4; ++step) {
             for (int j = 0; j < 4; ++j) {
                 const uint8_t* pair = row + 8 * step + j;
                 to[step * kStepBytes + j] =
-                    static_cast<uint8_t>(kPlaceInTable4[pair[0]] | kPlaceInTable4[pair[4]] << 4);
+                    static_cast<uint8_t>(kPlace[pair[0]] | kPlace[pair[4]] << 4);
             }
         }
     }
@@ -269,7 +270,8 @@ void pack_panel(const MatrixSource& source, const PanelPart& part, int64_t panel
     switch (part.encoding) {
     case Encoding::affine4: pack_affine<Affine4>(source, part, rows, to); break;
     case Encoding::affine6: pack_affine<Affine6>(source, part, rows, to); break;
-    case Encoding::table4: pack_affine<Table4>(source, part, rows, to); break;
+    case Encoding::table4: pack_affine<Tabled<kPlaceInTable4>>(source, part, rows, to); break;
+    case Encoding::float4: pack_affine<Tabled<kPlaceInFloat4>>(source, part, rows, to); break;
     case Encoding::affine8: pack_affine<Affine8>(source, part, rows, to); break;
     case Encoding::dense_f32: pack_dense(source, rows, reinterpret_cast<uint32_t*>(to)); break;
     case Encoding::dense_f16: pack_dense(source, rows, reinterpret_cast<uint16_t*>(to)); break;

@@ -7,14 +7,16 @@
 
 namespace penstock::cpu {
 
-// Where kTable4 has each q; -1 where it has not.
-constexpr std::array<int8_t, 256> kPlaceInTable4 = [] {
+// Where a table has each q; -1 where it has not.
+constexpr std::array<int8_t, 256> places_in(const uint8_t (&table)[16]) {
     std::array<int8_t, 256> places{};
     places.fill(-1);
     for (int i = 0; i < 16; ++i)
-        places[kTable4[i]] = static_cast<int8_t>(i);
+        places[table[i]] = static_cast<int8_t>(i);
     return places;
-}();
+}
+constexpr std::array<int8_t, 256> kPlaceInTable4 = places_in(kTable4);
+constexpr std::array<int8_t, 256> kPlaceInFloat4 = places_in(kFloat4);
 
 // Packs rows [panel * 16, (panel + 1) * 16) of `source` into their place in `part`, in the
 // layout of panel.h. Rows past the end become zeros.

@@ -14,7 +14,8 @@
 //     affine4: 4 steps; byte j of step s holds k = 8 s + j (low nibble), 8 s + 4 + j (high);
 //     affine6: as affine4 for the low 4 bits, then 2 steps for the high 2: bits 2 i and 2 i + 1 of
 //       byte j of step h belong to k = 16 h + 4 i + j;
-//     table4: as affine4, but each nibble is the place in kTable4 of a q of 8 bits.
+//     table4, float4: as affine4, but each nibble is the place in kTable4, or in kFloat4, of a q of
+//       8 bits.
 // Scales and minima are f16, f32, or int8 multipliers of the f16 super values (two-level): always
 // the exact values of the source, near its size.
 //
@@ -44,6 +45,7 @@ enum class Encoding : uint8_t {
     affine6,
     affine8,
     table4,
+    float4,
     dense_f32,
     dense_f16,
     dense_bf16
@@ -51,12 +53,22 @@ enum class Encoding : uint8_t {
 enum class ScaleForm : uint8_t { f16, f32, two_level, paired };
 
 constexpr bool is_affine(Encoding encoding) {
-    return encoding <= Encoding::table4;
+    return encoding <= Encoding::float4;
 }
 
 // The 16 values that weights of IQ4_NL and IQ4_XS have, 128 added.
 alignas(16) constexpr uint8_t kTable4[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                              129, 141, 153, 166, 181, 197, 217, 241};
+
+// Twice the numbers of e2m1, the 4-bit floats of MXFP4, 76 added: so that none is of 6 bits, nor
+// the 128 that stands for 0 in Q8_0.
+alignas(16) constexpr uint8_t kFloat4[16] = {76, 77, 78, 79, 80, 82, 84, 88,
+                                             76, 75, 74, 73, 72, 70, 68, 64};
+
+// Whether quants of 8 bits are held as their places in a table.
+constexpr bool has_table(Encoding encoding) {
+    return encoding == Encoding::table4 || encoding == Encoding::float4;
+}
 
 // Bits that hold a q of an affine encoding.
 constexpr int quant_bits(Encoding encoding) {
@@ -65,7 +77,7 @@ constexpr int quant_bits(Encoding encoding) {
 
 // Bytes of the quants of one unit of an affine panel.
 constexpr int64_t quant_bytes(Encoding encoding) {
-    const int stored = encoding == Encoding::table4 ? 4 : quant_bits(encoding);
+    const int stored = has_table(encoding) ? 4 : quant_bits(encoding);
     return kUnit * kPanelRows * stored / 8;
 }
 

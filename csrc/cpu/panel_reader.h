@@ -31,6 +31,8 @@ PENSTOCK_INLINE Words step_words(const uint8_t* quants) {
             return low;
         } else if constexpr (kEncoding == Encoding::table4) {
             return looked_up(kTable4, low);
+        } else if constexpr (kEncoding == Encoding::float4) {
+            return looked_up(kFloat4, low);
         } else {
             const Words top = load_words(rows + (4 + step / 4) * kStepBytes);
             return join(low, two_bits<step % 4>(top));

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#define PENSTOCK_CUDA_ABI 4
+#define PENSTOCK_CUDA_ABI 5
 
 #if defined(__GNUC__)
 #define PENSTOCK_EXPORT extern "C" __attribute__((visibility("default")))
@@ -40,22 +40,22 @@ penstock_cuda_rope_cache(void* out, void* keys, void* values, const void* qkv, c
 // The units of one persistent launch: see kernels/triton/attention_work.py, which lists them, and
 // csrc/cuda/attention/decode_attention.cuh. dim 64 or 128, `lanes` (query heads of a KV head, times
 // the most tokens of a row) up to 16, block_tokens a power of two from 16 on.
-// Caches as above.
+// Caches as above. `sinks` [q_heads]: see `Ops.attention`; null where there are none.
 PENSTOCK_EXPORT int penstock_cuda_decode_attention(
     void* out, const void* q, const void* keys, const void* values, const float* key_scales,
-    const float* value_scales, const int32_t* starts, const int32_t* contexts,
+    const float* value_scales, const float* sinks, const int32_t* starts, const int32_t* contexts,
     const int32_t* tables, const int32_t* units, const int32_t* unit_count, float* parts,
     float* stats, int32_t* arrived, int table_width, int64_t key_stride, int64_t value_stride,
     float log2_scale, int window, int lanes, int q_heads, int kv_heads, int dim, int block_tokens,
     int programs, void* stream);
 
 // Chunks of more than `shorter` tokens, on compute capability 9.0 alone; see
-// csrc/cuda/attention/prompt_attention.cuh. q and out [tokens, H * dim], caches as above, of
-// `blocks` blocks whose strides are multiples of block_tokens * dim; dim 64 or 128, block_tokens a
-// power of two from 8 on, at most 128 query heads a KV head.
+// csrc/cuda/attention/prompt_attention.cuh. q and out [tokens, H * dim], caches and sinks as above,
+// of `blocks` blocks whose strides are multiples of block_tokens * dim; dim 64 or 128, block_tokens
+// a power of two from 8 on, at most 128 query heads a KV head.
 PENSTOCK_EXPORT int penstock_cuda_prompt_attention(
     void* out, const void* q, const void* keys, const void* values, const float* key_scales,
-    const float* value_scales, const int32_t* starts, const int32_t* contexts,
+    const float* value_scales, const float* sinks, const int32_t* starts, const int32_t* contexts,
     const int32_t* tables, int rows, int tokens, int blocks, int table_width, int64_t key_stride,
     int64_t value_stride, float log2_scale, int window, int shorter, int q_heads, int kv_heads,
     int dim, int block_tokens, int programs, void* stream);

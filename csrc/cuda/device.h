@@ -205,6 +205,8 @@ __device__ __forceinline__ float load_shared_cache(const float* address) {
 #endif
 }
 
+constexpr float kLog2e = 1.44269504088896341f;
+
 // 2^x by the special function unit: exact at -inf, two units in the last place elsewhere.
 __device__ __forceinline__ float power_of_two(float x) {
 #ifdef PENSTOCK_EMULATED

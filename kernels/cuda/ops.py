@@ -139,6 +139,7 @@ def _attention(
     heads: tuple[int, int, int],
     scale: float,
     window: int,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     decode: Callable[..., None] = decode_attention
     prompt: Callable[..., None] = triton_attention.long_chunks
@@ -146,7 +147,7 @@ def _attention(
         decode = partial(_decode, library)
     if "prompt_attention" not in declined and _prompt_served(library, q, cache, heads):
         prompt = partial(_prompt, library)
-    return triton_attention.attention(q, inputs, cache, heads, scale, window, decode, prompt)
+    return triton_attention.attention(q, inputs, cache, heads, scale, window, sinks, decode, prompt)
 
 
 def _decode_served(
@@ -184,6 +185,7 @@ def _decode(
     heads: tuple[int, int, int],
     scale: float,
     window: int,
+    sinks: torch.Tensor | None = None,
 ) -> None:
     """See `decode_attention`."""
     q_heads, kv_heads, dim = heads
@@ -193,7 +195,7 @@ def _decode(
     work = work_of(inputs, heads, window, tokens, block_tokens)
     library.call(
         "decode_attention",
-        *(out, q, cache.keys, cache.values, cache.key_scales, cache.value_scales),
+        *(out, q, cache.keys, cache.values, cache.key_scales, cache.value_scales, sinks),
         *(inputs.query_starts, inputs.context_lens, inputs.block_tables),
         *(work.units, work.count, work.parts, work.stats, work.arrived),
         inputs.block_tables.shape[1],
@@ -213,13 +215,14 @@ def _prompt(
     scale: float,
     window: int,
     shorter: int,
+    sinks: torch.Tensor | None = None,
 ) -> None:
     """Write the rows of chunks of more than `shorter` tokens."""
     blocks, _, block_tokens, _ = cache.values.shape
     rows, table_width = inputs.block_tables.shape
     library.call(
         "prompt_attention",
-        *(out, q, cache.keys, cache.values, cache.key_scales, cache.value_scales),
+        *(out, q, cache.keys, cache.values, cache.key_scales, cache.value_scales, sinks),
         *(inputs.query_starts, inputs.context_lens, inputs.block_tables),
         *(rows, q.shape[0], blocks, table_width),
         *(cache.keys.stride(0), cache.values.stride(0)),

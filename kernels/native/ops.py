@@ -46,8 +46,10 @@ class SinkOps(Generic[Tensor]):
 
     def pack_experts(self, weights: Experts) -> Any:
         pairs = zip(weights.gate, weights.up, strict=True)
-        layers = ([part for pair in pairs for part in pair], weights.down)
-        return _native.PackedExperts(*(self.pack_linear(Linear(tuple(parts))) for parts in layers))
+        gate_up = Linear(tuple(part for pair in pairs for part in pair), weights.gate_up_bias)
+        layers = (gate_up, Linear(weights.down, weights.down_bias))
+        packed = (self._pack(Linear(one.parts, _flat(one.bias))) for one in layers)
+        return _native.PackedExperts(*packed, weights.activation)
 
     def pack_embedding(self, table: Matrix) -> Any:
         """The same packed form as that of a head."""
@@ -139,13 +141,17 @@ class SinkOps(Generic[Tensor]):
         heads: tuple[int, int, int],
         scale: float,
         window: int,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         out = self._sink.empty(q, _columns(q))
         max_context = _columns(inputs.block_tables) * cache.values.shape[2]
         partials = self._sink.scratch(_native.attention_partial_floats(*heads, max_context))
         tensors = [q, inputs.query_starts, inputs.context_lens, inputs.block_tables]
         tensors += [cache.keys, cache.values, out, partials]
-        self._sink.call("paged_attention", tensors, [*heads, window], [scale])
+        if sinks is None:
+            self._sink.call("paged_attention", tensors, [*heads, window], [scale])
+        else:
+            self._sink.call("sink_attention", [*tensors, sinks], [*heads, window], [scale])
         return out
 
     def bidirectional_attention(
@@ -331,6 +337,11 @@ def plan_arguments(inputs: StepInputs[Any]) -> tuple[Any, ...]:
     if own is None or sampled is None:
         return arguments
     return (*arguments, (own.slots, own.order, own.starts, sampled.order, sampled.starts))
+
+
+def _flat(bias: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32] | None:
+    """[E, N] biases of experts as those of all their rows, one after another."""
+    return None if bias is None else np.ascontiguousarray(bias).reshape(-1)
 
 
 def _columns(x: Any) -> int:

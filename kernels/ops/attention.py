@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from penstock.kernels.draw import Draw
@@ -22,17 +23,19 @@ def attention(
     heads: tuple[int, int, int],
     scale: float,
     window: int,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Each token over its own sequence up to itself: [T, H * D] -> [T, H * D].
 
     Query head h reads KV head h // (H / K). `window` 0: no limit; w: the last w positions.
+    `sinks: [H]`: scores of something that head h sees too, and that has no value.
     """
 
     def hidden(own: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
         after = place > own
         return after | (place <= own - window) if window else after
 
-    return _attention(q, inputs, cache, heads, scale, hidden, None)
+    return _attention(q, inputs, cache, heads, scale, hidden, None, sinks)
 
 
 def bidirectional_attention(
@@ -64,6 +67,7 @@ def _attention(
     scale: float,
     hidden: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     bias: torch.Tensor | None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`hidden(position of the token, positions of the keys)`: which keys it does not see."""
     _, kv_heads, dim = heads
@@ -83,7 +87,11 @@ def _attention(
             most = bias.shape[1] // 2
             column = most + (place - own[:, 0, 0]).clamp(-most, most)  # [t, c]
             scores += bias.view(kv_heads, -1, bias.shape[1])[..., column].permute(2, 0, 1, 3)
-        weights = scores.masked_fill(hidden(own, place), float("-inf")).softmax(dim=-1)
+        scores = scores.masked_fill(hidden(own, place), float("-inf"))
+        if sinks is not None:
+            sink = sinks.to(scores.dtype).view(kv_heads, -1, 1).expand(*scores.shape[:-1], 1)
+            scores = torch.cat((scores, sink), dim=-1)
+        weights = scores.softmax(dim=-1)[..., :context]
         out[chunk] = torch.einsum("tkgc,ckd->tkgd", weights, values).reshape(len(grouped), -1)
     return out
 
@@ -95,13 +103,20 @@ def _draw(
     dtype: torch.dtype,
     window: int = 0,
     farthest: int = 0,
+    with_sinks: bool = False,
 ) -> Callable[[int], dict[str, Any]]:
     def draw(seed: int) -> dict[str, Any]:
         source = Draw(seed)
         q_heads, kv_heads, dim = heads
         step = source.step(chunks, block_tokens)
         bias = source.normal(q_heads, 2 * farthest + 1) if farthest else None
+        sinks = None
+        if with_sinks:  # from ones that nothing is left beside to ones that take nothing
+            sinks = torch.from_numpy(
+                source.numpy.permutation(np.linspace(12, -12, q_heads))
+            ).float()
         return {
+            "sinks": sinks,
             "bias": bias,
             # Twice the usual spread makes peaked weights, as real heads have.
             "q": 2 * source.normal(len(step.tokens), q_heads * dim),
@@ -115,8 +130,9 @@ def _draw(
     return draw
 
 
-_NAMES = ("q", "inputs", "cache", "heads", "scale", "window")
-_BOTH = (*_NAMES, "bias")
+_COMMON = ("q", "inputs", "cache", "heads", "scale", "window")
+_NAMES = (*_COMMON, "sinks")
+_BOTH = (*_COMMON, "bias")
 
 
 def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
@@ -162,6 +178,17 @@ def _cost(inputs: Inputs) -> Cost:
     return Cost(cached + 8 * inputs["q"].numel(), 4 * q_heads * dim * int(seen.sum()))
 
 
+def _sinks(
+    name: str,
+    kind: str,
+    chunks: Sequence[tuple[int, int]],
+    heads: tuple[int, int, int],
+    dtype: torch.dtype,
+    window: int = 0,
+) -> Case:
+    return Case(f"sinks-{name}", kind, _draw(chunks, heads, 16, dtype, window, with_sinks=True))
+
+
 _MIXED = ((0, 5), (30, 1), (15, 3), (16, 1), (0, 1), (70, 20))
 _LONG = ((599, 1), (255, 1), (1, 1), (256, 1))  # on both sides of where long ones are cut
 _WHOLE = ((0, 5), (0, 1), (0, 64), (0, 33), (0, 300))
@@ -201,6 +228,12 @@ ATTENTION = Op(
             _draw(((137, 190), (0, 40)), (6, 2, 128), 32, _F16, window=150),
         ),
         Case("mixed-long", "f16", _draw((*_LONG, (290, 70)), (4, 1, 64), 16, _F16)),
+        _sinks("mixed-f32", "f32", _MIXED, (9, 3, 64), _F32),
+        _sinks("own-heads-f16", "f16", _MIXED, (4, 4, 64), _F16),
+        _sinks("decode-long", "f16", _LONG, (16, 2, 64), _F16),
+        _sinks("decode-window", "f16", ((200, 1), (60, 1), (599, 1)), (16, 2, 64), _F16, 128),
+        _sinks("prompt-window", "f16", ((0, 300), (137, 190)), (16, 2, 64), _F16, 128),
+        _sinks("mixed-long", "f16", (*_LONG, (290, 70)), (8, 1, 64), _F16),
     ),
     benchmarks=tuple(
         Case(f"{model}-{name}", "f16", _draw(chunks, heads, 16, _F16))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from penstock.kernels.draw import Draw
@@ -14,7 +16,7 @@ from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
 from penstock.kernels.ops.activation import silu_mul
 from penstock.kernels.ops.dequantize import stored_bytes
 from penstock.kernels.ops.linear import FLOAT8_GROUP, ReferenceLinear, linear, pack_linear
-from penstock.kernels.weights import Experts, Float8, Linear, Matrix
+from penstock.kernels.weights import ExpertActivation, Experts, Float8, Linear, Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +25,37 @@ class ReferenceExperts:
 
     gate_up: tuple[ReferenceLinear, ...]
     down: tuple[ReferenceLinear, ...]
+    activation: ExpertActivation
 
 
 def pack_experts(
     weights: Experts, device: str = "cpu", dtype: Any = torch.float32
 ) -> ReferenceExperts:
     """Dequantize every matrix to `dtype`."""
+    none = (None,) * len(weights.gate)
+    opening = none if weights.gate_up_bias is None else tuple(weights.gate_up_bias)
+    closing = none if weights.down_bias is None else tuple(weights.down_bias)
     pairs = zip(weights.gate, weights.up, strict=True)
+
+    def packed(parts: tuple[Matrix, ...], bias: npt.NDArray[np.float32] | None) -> ReferenceLinear:
+        return pack_linear(Linear(parts, bias), device, dtype)
+
     return ReferenceExperts(
-        tuple(pack_linear(Linear(pair), device, dtype) for pair in pairs),
-        tuple(pack_linear(Linear((down,)), device, dtype) for down in weights.down),
+        tuple(starmap(packed, zip(pairs, opening, strict=True))),
+        tuple(packed((down,), bias) for down, bias in zip(weights.down, closing, strict=True)),
+        weights.activation,
     )
+
+
+def swiglu_oai(gate_up: torch.Tensor) -> torch.Tensor:
+    """(up + 1) * gate * sigmoid(1.702 * gate) of gate up to 7 and up within -7 and 7:
+    [T, 2 F] -> [T, F]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    gate, up = gate.clamp(max=7), up.clamp(-7, 7)
+    return (up + 1) * gate * torch.sigmoid(1.702 * gate)
+
+
+_ACTIVATIONS = {"silu": silu_mul, "swiglu_oai": swiglu_oai}
 
 
 def route_experts(
@@ -49,13 +71,14 @@ def route_experts(
 def experts(
     x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, weights: ReferenceExperts
 ) -> torch.Tensor:
-    """sum over c of shares[t, c] * down(silu(gate(x[t])) * up(x[t])): [T, W] -> [T, W]. What goes
+    """sum over c of shares[t, c] * down(act(gate(x[t]), up(x[t]))): [T, W] -> [T, W]. What goes
     into a product may be rounded as in `linear`."""
+    activate = _ACTIVATIONS[weights.activation]
     parts = x.new_zeros(*chosen.shape, x.shape[1])
     for number, (gate_up, down) in enumerate(zip(weights.gate_up, weights.down, strict=True)):
         token, place = torch.nonzero(chosen == number, as_tuple=True)
         if len(token):
-            parts[token, place] = linear(silu_mul(linear(x[token], gate_up)), down)
+            parts[token, place] = linear(activate(linear(x[token], gate_up)), down)
     return (parts * shares[:, :, None].to(x.dtype)).sum(dim=1)
 
 
@@ -131,9 +154,10 @@ def _matrices(source: Draw, count: int, rows: int, width: int, like: str) -> tup
 
 
 def _draw(
-    like: Mapping[str, str], tokens: int, sizes: _Sizes, favourites: int = 0
+    like: Mapping[str, str], tokens: int, sizes: _Sizes, favourites: int = 0, oai: bool = False
 ) -> Callable[[int], dict[str, Any]]:
-    """`favourites`: only so many experts are ever chosen."""
+    """`favourites`: only so many experts are ever chosen. `oai`: experts as gpt-oss has them, some
+    of whose gates and ups are beyond the limits."""
 
     def draw(seed: int) -> dict[str, Any]:
         source = Draw(seed)
@@ -146,13 +170,19 @@ def _draw(
             for name in ("gate", "up")
         )
         down = _matrices(source, sizes.count, sizes.width, sizes.ff, like["down"])
+        weights = Experts(gate, up, down)
+        if oai:
+            opening = source.normal(sizes.count, 2 * sizes.ff).numpy()
+            opening[:, ::7] *= 8
+            closing = source.normal(sizes.count, sizes.width).numpy()
+            weights = Experts(gate, up, down, opening, closing, "swiglu_oai")
         return {
             "x": source.normal(tokens, sizes.width)
             if (_FLOATS | _FLOAT8).issuperset(like.values())
             else source.quantizable(tokens, sizes.width),
             "chosen": chosen,
             "shares": shares,
-            "weights": Experts(gate, up, down),
+            "weights": weights,
         }
 
     return draw
@@ -214,6 +244,7 @@ def _case(
     down: str | None = None,
     up: str | None = None,
     favourites: int = 0,
+    oai: bool = False,
 ) -> Case:
     """`name` starts with the format of the gates, and of all where no other is said."""
     gate = name.partition("-")[0]
@@ -226,7 +257,7 @@ def _case(
     else:
         kind = "mixed" if integer and floats else "integer" if integer else floats[0]
     title = f"{name}-T{tokens}-E{sizes.count}-C{sizes.per_token}-F{sizes.ff}-W{sizes.width}"
-    return Case(title, kind, _draw(like, tokens, sizes, favourites))
+    return Case(title, kind, _draw(like, tokens, sizes, favourites, oai))
 
 
 def _float8_case(like: str, tokens: int, sizes: _Sizes, form: str = "") -> Case:
@@ -298,6 +329,13 @@ EXPERTS = Op(
         _case("q8_0-crowded", 70, _Sizes(2, 1, 32, 64)),
         _case("f16-crowded", 70, _Sizes(2, 1, 48, 72)),
         _case("q5_1-up-f16-down-f32", 5, _Sizes(4, 2, 32, 64), up="f16", down="f32"),
+        _case("mxfp4", 3, _Sizes(4, 2, 64, 96)),
+        _case("mxfp4-oai", 1, _Sizes(8, 4, 96, 64), oai=True),
+        _case("mxfp4-oai-favourites", 41, _Sizes(6, 2, 64, 96), favourites=2, oai=True),
+        _case("f32-oai", 37, _Sizes(6, 3, 40, 50), oai=True),
+        _case("bf16-oai", 5, _Sizes(4, 2, 64, 96), oai=True),
+        _case("f8_row-oai", 3, _Sizes(4, 2, 40, 200), oai=True),
+        _case("q8_0-oai-up-f16-down-f32", 5, _Sizes(4, 2, 32, 64), "f32", "f16", oai=True),
     ),
     benchmarks=tuple(
         _case(f"{like}-30b-a3b", tokens, _A3B)

@@ -227,6 +227,8 @@ LINEAR = Op(
         _case("q6_k", 1, 288, (24,)),
         _case("iq4_nl", 3, 96, (40,)),
         _case("iq4_xs", 20, 256, (40,), "bias"),
+        _case("mxfp4", 3, 96, (40,)),
+        _case("mxfp4", 20, 64, (33,), "bias"),
         _case("int4_g128", 3, 288, (40,)),
         _case("int4_g96_minima", 20, 320, (24,)),
         _case("int8_rows", 5, 160, (33,), "bias"),

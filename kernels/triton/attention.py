@@ -17,7 +17,7 @@ from penstock.kernels.gpu_cache import ALIGNED_ELEMENTS, is_token_major
 from penstock.kernels.op import Impl
 from penstock.kernels.ops.attention import ATTENTION, BIDIRECTIONAL_ATTENTION
 from penstock.kernels.table import LayerCache, StepInputs
-from penstock.kernels.triton.attention_tile import attend, load_queries
+from penstock.kernels.triton.attention_tile import attend, begin_softmax, load_queries
 from penstock.kernels.triton.decode_attention import decode_attention, decode_tokens
 from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import BF16_IS_BROKEN, launch, power_of_two, why_not
@@ -50,6 +50,7 @@ def attention_kernel(
     key_scales,
     value_scales,
     bias,
+    sinks,
     starts,
     contexts,
     tables,
@@ -72,10 +73,11 @@ def attention_kernel(
     BOTH: tl.constexpr,
     SCALED: tl.constexpr,
     BIASED: tl.constexpr,
+    SINKS: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     """Chunks of at most `shorter` tokens are left out. BOTH: a token also sees those after it.
-    BIASED: distances up to `farthest` have a bias."""
+    BIASED: distances up to `farthest` have a bias. SINKS: a head has a weight more."""
     SHARED: tl.constexpr = Q_HEADS // KV_HEADS
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -110,8 +112,7 @@ def attention_kernel(
         full_to = tl.maximum(clear // BLOCK_N * BLOCK_N, full_from)
         table = tables + row.to(tl.int64) * table_width
         biases = bias + head * (2 * farthest + 1) + farthest
-        top = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
-        mass = tl.zeros((BLOCK_M,), dtype=tl.float32)
+        top, mass = begin_softmax(sinks, head, present, True, SINKS, BLOCK_M)
         total = tl.zeros((BLOCK_M, BLOCK_D), dtype=tl.float32)
         for base in range(begin, full_from, BLOCK_N):
             top, mass, total = attend(
@@ -139,7 +140,7 @@ def attention_kernel(
 
 
 def long_chunks(
-    out, q, inputs, cache, heads, scale, window, shorter: int, both: int = 0, bias=None
+    out, q, inputs, cache, heads, scale, window, shorter: int, both: int = 0, bias=None, sinks=None
 ) -> None:
     """Write the rows of chunks of more than `shorter` tokens."""
     q_heads, kv_heads, dim = heads
@@ -161,6 +162,7 @@ def long_chunks(
         *(out, q, cache.keys, cache.values),
         *((cache.key_scales, cache.value_scales) if scaled else (out, out)),
         out if bias is None else bias,
+        out if sinks is None else sinks,
         *(inputs.query_starts, inputs.context_lens, inputs.block_tables),
         *(rows, inputs.block_tables.shape[1]),
         *(part.stride(0) // ALIGNED_ELEMENTS for part in (cache.keys, cache.values)),
@@ -178,6 +180,7 @@ def long_chunks(
         BOTH=both,
         SCALED=int(scaled),
         BIASED=int(bias is not None),
+        SINKS=int(sinks is not None),
         UPCAST=int(BF16_IS_BROKEN and torch.bfloat16 in (q.dtype, cache.keys.dtype)),
     )
 
@@ -189,20 +192,22 @@ def attention(
     heads: tuple[int, int, int],
     scale: float,
     window: int,
+    sinks: torch.Tensor | None = None,
     decode: Callable[..., None] = decode_attention,
     prompt: Callable[..., None] = long_chunks,
 ) -> torch.Tensor:
     """See `Ops.attention`.
 
-    `q` and the block tables are contiguous; the cache lies as `kernels.gpu_cache` says. A step of
-    as many tokens as rows has at most one token a row. `decode` writes the rows of short chunks,
-    `prompt` those of the others.
+    `q`, the block tables and `sinks` are contiguous; the cache lies as `kernels.gpu_cache` says. A
+    step of as many tokens as rows has at most one token a row. `decode` writes the rows of short
+    chunks, `prompt` those of the others.
     """
     assert is_token_major(cache), "the cache does not lie as kernels on a GPU read it"
     out = q.new_empty(*q.shape)  # cheaper than empty_like
-    decode(out, q, inputs, cache, heads, scale, window)
+    decode(out, q, inputs, cache, heads, scale, window, sinks=sinks)
     if q.shape[0] != inputs.context_lens.shape[0]:
-        prompt(out, q, inputs, cache, heads, scale, window, decode_tokens(heads))
+        longer_than = decode_tokens(heads)
+        prompt(out, q, inputs, cache, heads, scale, window, longer_than, sinks=sinks)
     return out
 
 

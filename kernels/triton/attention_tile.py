@@ -25,6 +25,19 @@ def load_queries(q, place, mask, dim, DIM: tl.constexpr, LIKE: tl.constexpr, UPC
 
 
 @triton.jit
+def begin_softmax(sinks, head, present, is_first, SINKS: tl.constexpr, BLOCK_M: tl.constexpr):
+    """(top, mass) before any key. SINKS: those of the sink of each `head` [M] where `is_first`, as
+    of one score that has been seen; each query must see it once."""
+    top = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
+    mass = tl.zeros((BLOCK_M,), dtype=tl.float32)
+    if SINKS:
+        sink = tl.load(sinks + head, mask=present, other=0.0).to(tl.float32)
+        top = tl.where(is_first, sink * 1.4426950408889634, top)
+        mass = tl.where(is_first, mass + 1.0, mass)
+    return top, mass
+
+
+@triton.jit
 def attend(
     query,
     top,

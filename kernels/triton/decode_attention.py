@@ -15,7 +15,12 @@ import torch
 
 from penstock.kernels.gpu_cache import ALIGNED_ELEMENTS
 from penstock.kernels.table import LayerCache, StepInputs
-from penstock.kernels.triton.attention_tile import attend, chunk_tokens, load_queries
+from penstock.kernels.triton.attention_tile import (
+    attend,
+    begin_softmax,
+    chunk_tokens,
+    load_queries,
+)
 from penstock.kernels.triton.attention_work import CHUNK, AttentionWork, work_of
 from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import BF16_IS_BROKEN, launch, power_of_two
@@ -68,6 +73,7 @@ def decode_attention_kernel(
     values,
     key_scales,
     value_scales,
+    sinks,
     starts,
     contexts,
     tables,
@@ -92,10 +98,12 @@ def decode_attention_kernel(
     BLOCK_D: tl.constexpr,
     PARTS: tl.constexpr,
     SCALED: tl.constexpr,
+    SINKS: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
     """`parts: [units, K, lanes, D]` and `stats: [units, K, lanes, 2]` float32, highest score and
-    mass, for the rows of more than one chunk; `arrived: [R, K]` int32, zero before and after."""
+    mass, for the rows of more than one chunk; `arrived: [R, K]` int32, zero before and after.
+    SINKS: a head has a weight more, in the first chunk of a row."""
     SHARED: tl.constexpr = Q_HEADS // KV_HEADS
     lane, dim = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
     items = tl.load(unit_count) * KV_HEADS
@@ -121,8 +129,8 @@ def decode_attention_kernel(
         last = tl.minimum((chunk + 1) * size, context)
         begin = tl.maximum(chunk * size, oldest // BLOCK_N * BLOCK_N)
         table = tables + row.to(tl.int64) * table_width
-        top = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
-        mass = tl.zeros((BLOCK_M,), dtype=tl.float32)
+        is_first = chunk == oldest // size
+        top, mass = begin_softmax(sinks, head, present, is_first, SINKS, BLOCK_M)
         total = tl.zeros((BLOCK_M, BLOCK_D), dtype=tl.float32)
         for base in range(begin, last, BLOCK_N):
             top, mass, total = attend(
@@ -166,6 +174,7 @@ def decode_attention(
     heads: tuple[int, int, int],
     scale: float,
     window: int,
+    sinks: torch.Tensor | None = None,
 ) -> None:
     """Write the rows of `out` that belong to chunks of at most `decode_tokens(heads)` tokens."""
     q_heads, kv_heads, dim = heads
@@ -179,6 +188,7 @@ def decode_attention(
         (_PROGRAMS_AN_SM * work.multiprocessors,),
         *(out, q, cache.keys, cache.values),
         *((cache.key_scales, cache.value_scales) if scaled else (out, out)),
+        out if sinks is None else sinks,
         *(inputs.query_starts, inputs.context_lens, inputs.block_tables),
         *(work.units, work.count, work.parts, work.stats, work.arrived),
         inputs.block_tables.shape[1],
@@ -196,5 +206,6 @@ def decode_attention(
         BLOCK_D=power_of_two(dim),
         PARTS=_PARTS_A_TILE,
         SCALED=int(scaled),
+        SINKS=int(sinks is not None),
         UPCAST=int(BF16_IS_BROKEN and torch.bfloat16 in (q.dtype, cache.keys.dtype)),
     )

@@ -144,10 +144,38 @@ def experts_affine_kernel(
 
 
 @triton.jit
+def expert_gated_kernel(
+    out, gate_up, bias, chosen,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, BIASED: tl.constexpr, OAI: tl.constexpr,
+):  # fmt: skip
+    """What a choice's expert makes of gate and up, its biases added. OAI: the activation of
+    gpt-oss, else silu. What is NaN stays NaN."""
+    choice = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    source = gate_up + choice * 2 * WIDTH + column
+    gate = tl.load(source, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(source + WIDTH, mask=inside, other=0.0).to(tl.float32)
+    if BIASED:
+        own = bias + tl.load(chosen + choice).to(tl.int64) * 2 * WIDTH + column
+        gate += tl.load(own, mask=inside, other=0.0)
+        up += tl.load(own + WIDTH, mask=inside, other=0.0)
+    slope = 1.0
+    if OAI:
+        gate = tl.where(gate > 7.0, 7.0, gate)
+        up = tl.where(up > 7.0, 7.0, tl.where(up < -7.0, -7.0, up)) + 1.0
+        slope = 1.702
+    active = gate / (1.0 + tl.exp(-slope * gate))
+    tl.store(out + choice * WIDTH + column, active * up, mask=inside)
+
+
+@triton.jit
 def combine_kernel(
-    out, y, shares, WIDTH: tl.constexpr, PER_TOKEN: tl.constexpr, BLOCK: tl.constexpr
-):
-    """The results of a token's choices, each with its share, added in their order."""
+    out, y, shares, bias, chosen,
+    WIDTH: tl.constexpr, PER_TOKEN: tl.constexpr, BIASED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The results of a token's choices, each with its expert's bias and its share, added in their
+    order."""
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -156,6 +184,9 @@ def combine_kernel(
         choice = token * PER_TOKEN + c
         share = tl.load(shares + choice).to(tl.float32)
         row = tl.load(y + choice * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+        if BIASED:
+            own = bias + tl.load(chosen + choice).to(tl.int64) * WIDTH + column
+            row += tl.load(own, mask=inside, other=0.0)
         total += share * row
     tl.store(out + token * WIDTH + column, total, mask=inside)
 
@@ -168,11 +199,38 @@ def experts(
     rows = _rows_a_tile(x.device, chosen.numel(), weights)
     order = order_choices(chosen, weights.down.shape[0], rows)
     products = partial(_products, order, chosen.numel(), weights.invariant)
-    y = products(silu_mul(products(x, weights.gate_up, per_token)), (weights.down,), 1)
+    inner = _activated(products(x, weights.gate_up, per_token), chosen, weights)
+    y = products(inner, (weights.down,), 1)
     out = torch.empty_like(x)
-    grid = (tokens, ceil_div(width, _COMBINED))
-    constants = {"WIDTH": width, "PER_TOKEN": per_token, "BLOCK": _COMBINED}
-    launch(combine_kernel, grid, out, y, shares, **constants)
+    bias = weights.down_bias
+    launch(
+        combine_kernel,
+        (tokens, ceil_div(width, _COMBINED)),
+        *(out, y, shares, out if bias is None else bias, chosen),
+        WIDTH=width,
+        PER_TOKEN=per_token,
+        BIASED=int(bias is not None),
+        BLOCK=_COMBINED,
+    )
+    return out
+
+
+def _activated(gate_up: torch.Tensor, chosen: torch.Tensor, weights: PackedExperts) -> torch.Tensor:
+    """[choices, 2 F] products -> [choices, F]."""
+    bias = weights.gate_up_bias
+    if bias is None and weights.activation == "silu":
+        return silu_mul(gate_up)
+    choices, width = gate_up.shape[0], gate_up.shape[1] // 2
+    out = gate_up.new_empty(choices, width)
+    launch(
+        expert_gated_kernel,
+        (choices, ceil_div(width, _COMBINED)),
+        *(out, gate_up, out if bias is None else bias, chosen),
+        WIDTH=width,
+        BLOCK=_COMBINED,
+        BIASED=int(bias is not None),
+        OAI=int(weights.activation == "swiglu_oai"),
+    )
     return out
 
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import torch
 
+from penstock.kernels.arrays import tensor_of
 from penstock.kernels.triton.packed import (
     Packed,
     PackedAffine,
@@ -16,7 +17,7 @@ from penstock.kernels.triton.packed import (
     in_float8,
     pack_matrix,
 )
-from penstock.kernels.weights import Experts, Matrix
+from penstock.kernels.weights import ExpertActivation, Experts, Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +70,14 @@ Stack: TypeAlias = "DenseStack | AffineStack | Float8Stack"
 @dataclass(frozen=True, slots=True)
 class PackedExperts:
     """`gate_up`: one stack of [E, 2 F, W], or two of [E, F, W] where they are stored in different
-    kinds. `invariant`: one tile, whatever the number of rows."""
+    kinds. `invariant`: one tile, whatever the number of rows. Biases: float32, as in `Experts`."""
 
     gate_up: tuple[Stack, ...]
     down: Stack
     invariant: bool = False
+    gate_up_bias: torch.Tensor | None = None
+    down_bias: torch.Tensor | None = None
+    activation: ExpertActivation = "silu"
 
 
 def pack_experts(weights: Experts, device: str, dtype: torch.dtype) -> PackedExperts:
@@ -81,7 +85,18 @@ def pack_experts(weights: Experts, device: str, dtype: torch.dtype) -> PackedExp
     gate, up, down = (
         _stack(matrices, device, dtype) for matrices in (weights.gate, weights.up, weights.down)
     )
-    return PackedExperts(_merged(gate, up), down)
+    opening, closing = (
+        None if bias is None else tensor_of(bias).float().to(device)
+        for bias in (weights.gate_up_bias, weights.down_bias)
+    )
+    merged = _merged(gate, up)
+    return PackedExperts(
+        merged,
+        down,
+        gate_up_bias=opening,
+        down_bias=closing,
+        activation=weights.activation,
+    )
 
 
 def rounded_to_float8(weights: PackedExperts) -> PackedExperts:

@@ -9,6 +9,7 @@ runtime of a GPU launches, so nothing is forgotten.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from penstock.kernels.triton.attention_work import AttentionWork, most_units
 from penstock.kernels.triton.embedding import PackedTable
 from penstock.kernels.triton.experts_float8 import float8_products
 from penstock.kernels.triton.experts_order import Order
-from penstock.kernels.triton.experts_packed import DenseStack, Float8Stack, PackedExperts
+from penstock.kernels.triton.experts_packed import DenseStack, Float8Stack, PackedExperts, Stack
 from penstock.kernels.triton.launch import ceil_div, noting
 from penstock.kernels.triton.linear import PackedLinear
 from penstock.kernels.triton.linear_choice import Float8Choice
@@ -114,12 +115,31 @@ def _products(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
     for invariant in (False, True):
         for shape in _layers(sizes):
             if invariant or extents.tokens <= 16:
-                packed = PackedLinear((PackedDense(empty(*shape)),), None, invariant=invariant)
+                part = PackedDense(empty(*shape))
+                packed = PackedLinear((part,), _bias(sizes, shape[0]), invariant=invariant)
                 ops.linear(empty(extents.tokens, shape[1]), packed)
         if invariant or extents.rows <= 16:
             matrix = PackedDense(empty(sizes.vocab, sizes.width))
             head = PackedLinear((matrix,), None, torch.float32, invariant)
             ops.linear(empty(extents.rows, sizes.width), head)
+
+
+def _bias(sizes: Sizes, rows: int) -> Any:
+    """Of a layer's products, where the model has biases."""
+    return floats(rows) if sizes.oai else None
+
+
+def _mixture(sizes: Sizes, gate_up: Stack, down: Stack, *, invariant: bool = False) -> Any:
+    """The experts of a layer."""
+    packed = PackedExperts((gate_up,), down, invariant)
+    if not sizes.oai:
+        return packed
+    return replace(
+        packed,
+        gate_up_bias=floats(sizes.experts, 2 * sizes.ff),
+        down_bias=floats(sizes.experts, sizes.width),
+        activation="swiglu_oai",
+    )
 
 
 def _experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
@@ -129,7 +149,7 @@ def _experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
     x = empty(extents.tokens, sizes.width)
     for invariant in (False, True):
         matrix = PackedDense(empty(sizes.experts, sizes.width))
-        router = PackedLinear((matrix,), None, torch.float32, invariant)
+        router = PackedLinear((matrix,), _bias(sizes, sizes.experts), torch.float32, invariant)
         if invariant or extents.tokens <= 16:
             ops.linear(x, router)
         chosen, shares = ops.route_experts(
@@ -137,7 +157,7 @@ def _experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
         )
         gate_up = DenseStack(empty(sizes.experts, 2 * sizes.ff, sizes.width))
         down = DenseStack(empty(sizes.experts, sizes.width, sizes.ff))
-        ops.experts(x, chosen, shares, PackedExperts((gate_up,), down, invariant))
+        ops.experts(x, chosen, shares, _mixture(sizes, gate_up, down, invariant=invariant))
 
 
 def _integer_experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
@@ -148,7 +168,7 @@ def _integer_experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
     for kind in INTEGERS.values():
         gate_up = kind.stacked(sizes.experts, 2 * sizes.ff, sizes.width)
         down = kind.stacked(sizes.experts, sizes.width, sizes.ff)
-        ops.experts(x, chosen, floats(*chosen.shape), PackedExperts((gate_up,), down))
+        ops.experts(x, chosen, floats(*chosen.shape), _mixture(sizes, gate_up, down))
 
 
 def _float8_experts(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
@@ -192,7 +212,7 @@ def _float8(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
             for kind in _float8_kinds(columns):
                 for invariant in (False, True):
                     out = empty(extents.tokens, rows)
-                    multiply(kind, out, x, part, None, 0, invariant)
+                    multiply(kind, out, x, part, _bias(sizes, rows), 0, invariant)
 
 
 def _integers(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
@@ -203,7 +223,8 @@ def _integers(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
         head = PackedLinear((kind.packed(*table),), None, torch.float32)
         ops.linear(empty(extents.rows, sizes.width), head)
         for shape in _parts(sizes):
-            ops.linear(empty(extents.tokens, shape[1]), PackedLinear((kind.packed(*shape),), None))
+            packed = PackedLinear((kind.packed(*shape),), _bias(sizes, shape[0]))
+            ops.linear(empty(extents.tokens, shape[1]), packed)
 
 
 def _attention(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
@@ -219,7 +240,8 @@ def _attention(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
         units = most_units(extents.rows, 4096)
         work = AttentionWork.allocate(extents.rows, units, sizes.heads, 0, "meta")
         work.plan(inputs)
-        ops.attention(rotated, inputs, cache, sizes.heads, 1.0, 0)
+        sinks = floats(q_heads) if sizes.oai else None
+        ops.attention(rotated, inputs, cache, sizes.heads, 1.0, 0, sinks)
 
 
 def _adapters(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:

@@ -29,7 +29,8 @@ def floats(*shape: int) -> Any:
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Of a decoder: what its kernels are compiled for. With `experts` each feed-forward is a
-    mixture: `per_token` of them, of `ff`."""
+    mixture: `per_token` of them, of `ff`; with `oai` as gpt-oss has them, whose attention has
+    sinks."""
 
     width: int
     heads: tuple[int, int, int]  # query heads, KV heads, head dim
@@ -38,6 +39,7 @@ class Sizes:
     head_norm: bool
     experts: int = 0
     per_token: int = 0
+    oai: bool = False
     blocks: bool = False  # 8-bit floats with scales of blocks are of this model too
 
 
@@ -49,6 +51,12 @@ MODELS = {
     "Qwen3-14B": Sizes(5120, (40, 8, 128), 17408, 151936, head_norm=True),
     "Qwen3-30B-A3B": Sizes(
         2048, (32, 4, 128), 768, 151936, head_norm=True, experts=128, per_token=8, blocks=True
+    ),
+    "gpt-oss-20b": Sizes(
+        2880, (64, 8, 64), 2880, 201088, head_norm=False, experts=32, per_token=4, oai=True
+    ),
+    "gpt-oss-120b": Sizes(
+        2880, (64, 8, 64), 2880, 201088, head_norm=False, experts=128, per_token=4, oai=True
     ),
     "Llama-3.2-1B": Sizes(2048, (32, 8, 64), 8192, 128256, head_norm=False),
     "Llama-3.2-3B": Sizes(3072, (24, 8, 128), 8192, 128256, head_norm=False),

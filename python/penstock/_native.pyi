@@ -106,13 +106,16 @@ class MatrixSource:
 
 class PackedExperts:
     """The packed experts of a layer. `gate_up`: gate and up of each in turn; `down`: one part for
-    each. ValueError where they are not alike. `row_bytes`, `inner_bytes`: of a row that goes into
-    the one and into the other."""
+    each; either with the biases of all. `activation`: "silu" or "swiglu_oai". ValueError where
+    parts are not alike. `row_bytes`, `inner_bytes`: of a row that goes into the one and into the
+    other."""
 
     row_bytes: int
     inner_bytes: int
     size_bytes: int
-    def __init__(self, gate_up: PackedLinear, down: PackedLinear) -> None: ...
+    def __init__(
+        self, gate_up: PackedLinear, down: PackedLinear, activation: str = "silu"
+    ) -> None: ...
     @property
     def shape(self) -> tuple[int, int, int]:
         """(E, F, W)."""

@@ -26,7 +26,11 @@ _CASES = [
     # What these have no CUDA form for is Triton's, and tested there.
     if op.name != "linear" or case.kind in ("f32", "f16", "bf16")
 ]
-_DECODED = [param for param in _CASES if "attention-decode" in str(param.id)]
+_DECODED = [
+    param
+    for param in _CASES
+    if str(param.id).startswith(("attention-decode", "attention-sinks-decode"))
+]
 # Token 0 and the last, alone: float sums must not depend on the batch either.
 _ALONE = [
     param
@@ -35,6 +39,7 @@ _ALONE = [
     in {
         "attention-decode-long",
         "attention-decode-f16",
+        "attention-sinks-decode-long",
         "linear-bf16-T18-K64-N48",
         "rope_cache-head-norm",
         "add_rms_norm-T3-W576",
@@ -48,6 +53,8 @@ _PROMPTS = {
     "attention-prompt-f16",
     "attention-prompt-window-f16",
     "attention-mixed-long",
+    "attention-sinks-mixed-long",
+    "attention-sinks-prompt-window",
 }
 _PROMPT_CASES = [param for param in _CASES if param.id in _PROMPTS]
 
@@ -105,6 +112,7 @@ def test_padding_changes_no_prompt(ask: Ask, op: Op, case: Case) -> None:
 
 _EIGHT_BITS = {
     "attention-decode-long-window",
+    "attention-sinks-decode-window",
     "attention-mixed-f16",
     "rope_cache-mixed-9x3x64",
     *_PROMPTS,

@@ -25,10 +25,10 @@ struct Format {
     DType scales;
     bool minimum;
     int zero_point;
-    int largest;            // quants are 0 .. largest
-    bool of_table4 = false; // of which only those in kTable4
+    int largest;                    // quants are 0 .. largest
+    const uint8_t* table = nullptr; // of which only those in it
 
-    int smallest() const { return of_table4 ? kTable4[0] : 0; }
+    int smallest() const { return table ? *std::min_element(table, table + 16) : 0; }
 };
 
 inline const std::vector<Format> kAffineFormats{
@@ -45,8 +45,10 @@ inline const std::vector<Format> kAffineFormats{
     {"6 bits, minima of 16", 8, 16, DType::f16, true, 0, 63},
     {"q8_0", 8, 32, DType::f16, false, 128, 255},
     {"8 bits, two levels", 8, 32, DType::i8, false, 128, 255},
-    {"iq4_nl", 8, 32, DType::f16, false, 128, 241, true},
-    {"iq4_xs", 8, 32, DType::i8, false, 128, 241, true},
+    {"iq4_nl", 8, 32, DType::f16, false, 128, 241, kTable4},
+    {"iq4_xs", 8, 32, DType::i8, false, 128, 241, kTable4},
+    {"mxfp4", 8, 32, DType::f16, false, 76, 88, kFloat4},
+    {"mxfp4, float scales", 8, 32, DType::f32, false, 76, 88, kFloat4},
     {"8 bits, zero point 1", 8, 32, DType::f32, false, 1, 255},
     {"8 bits, minima", 8, 32, DType::f32, true, 0, 255},
     {"8 bits, minima of 16", 8, 16, DType::f16, true, 0, 255},
@@ -155,8 +157,8 @@ inline Matrix draw_affine(std::mt19937& random, const Format& format, int64_t ro
     matrix.format = format;
     matrix.q.resize(static_cast<size_t>(rows * depth));
     for (auto& q : matrix.q)
-        q = format.of_table4 ? kTable4[random() % 16]
-                             : static_cast<uint8_t>(random() % (format.largest + 1));
+        q = format.table ? format.table[random() % 16]
+                         : static_cast<uint8_t>(random() % (format.largest + 1));
     pack_nibbles(matrix);
     draw_values(random, matrix, matrix.scale, matrix.super_scale, matrix.scale_value);
     if (format.minimum) {

@@ -31,6 +31,7 @@ def attend(
     chunks: list[Chunk],
     window: int = 0,
     partial_floats: int = SPLIT,
+    sinks: np.ndarray | None = None,
 ) -> list[np.ndarray]:
     """One step over the chunks; the result of each [tokens, H * D]."""
     queries = np.concatenate([sequences.queries[c.row][c.begin : c.end] for c in chunks])
@@ -39,7 +40,7 @@ def attend(
     partials = np.full(partial_floats, np.nan, np.float32)
     query_heads, kv_heads, dim = sequences.heads
     kernels(
-        "paged_attention",
+        "paged_attention" if sinks is None else "sink_attention",
         [
             queries,
             starts,
@@ -49,6 +50,7 @@ def attend(
             sequences.values,
             out,
             partials,
+            *([] if sinks is None else [sinks]),
         ],
         [query_heads, kv_heads, dim, window],
         [dim**-0.5],
@@ -127,6 +129,37 @@ def test_bits_do_not_depend_on_how_a_sequence_is_computed(kernels, heads, window
         crowded = attend(kernels, sequences, [token, *[others[1]] * 40], window)[0]
         for got in (alone, unsplit, batched, crowded):
             np.testing.assert_array_equal(got[0], whole[position])
+
+
+@pytest.mark.parametrize("window", [0, 48, 300])
+@pytest.mark.parametrize("heads", [(9, 3, 64), (2, 2, 40)])
+def test_bits_beside_sinks_do_not_depend_on_how_a_sequence_is_computed(kernels, heads, window):
+    length, sinks = 330, np.linspace(-3, 9, heads[0], dtype=np.float32)
+    sequences = draw_sequences(heads, [length, 280])
+    (whole,) = attend(kernels, sequences, [Chunk(0, 0, length)], window, sinks=sinks)
+    for position in (0, 17, 255, 256, 329):
+        token, other = Chunk(0, position, position + 1), Chunk(1, 279, 280)
+        alone = attend(kernels, sequences, [token], window, sinks=sinks)[0]
+        unsplit = attend(kernels, sequences, [token], window, WHOLE, sinks)[0]
+        crowded = attend(kernels, sequences, [token, *[other] * 40], window, sinks=sinks)[0]
+        for got in (alone, unsplit, crowded):
+            np.testing.assert_array_equal(got[0], whole[position])
+
+
+def test_a_sink_takes_its_share_of_what_a_head_sees(kernels):
+    """Of equal scores; and nothing where it weighs nothing."""
+    heads = (4, 2, 64)
+    sequences = draw_sequences(heads, [300], dtype=np.float32)
+    sequences.queries[0][:] = 0
+    plain = attend(kernels, sequences, [Chunk(0, 0, 300)])[0]
+    none = np.full(4, -np.inf, np.float32)
+    same = attend(kernels, sequences, [Chunk(0, 0, 300)], sinks=none)[0]
+    np.testing.assert_array_equal(same, plain)
+    sinks = np.log(np.array([0.5, 2, 100, 1e4], np.float32))
+    seen = np.arange(1, 301)[:, None]
+    share = (seen / (seen + np.exp(sinks))).repeat(64, axis=1)
+    got = attend(kernels, sequences, [Chunk(0, 0, 300)], sinks=sinks)[0]
+    np.testing.assert_allclose(got, plain * share, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("window", [0, 700])

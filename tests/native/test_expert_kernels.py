@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,38 @@ def test_an_expert_has_the_bits_of_its_linear_layers(
         inner = ops.silu_mul(ops.linear(np.ascontiguousarray(x[rows]), ops.pack_linear(pair)))
         expected = ops.linear(inner, ops.pack_linear(Linear((weights.down[expert],))))
         assert got[rows].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(("gate", "down"), [("f32", "f16"), ("mxfp4", "mxfp4"), ("q8_0", "f32")])
+def test_experts_with_biases_have_the_bits_of_linear_layers_with_them(
+    ops: NativeOps, gate: str, down: str
+) -> None:
+    weights, source = drawn(gate, down), Draw(4)
+    opening = source.normal(COUNT, 2 * FF).numpy()
+    closing = source.normal(COUNT, WIDTH).numpy()
+    biased = replace(weights, gate_up_bias=opening, down_bias=closing)
+    x = source.normal(70, WIDTH).numpy()
+    chosen = source.integers(0, COUNT, 70, 1).numpy()
+    got = ops.experts(x, chosen, np.ones((70, 1), np.float32), ops.pack_experts(biased))
+    for expert in range(COUNT):
+        rows = np.flatnonzero(chosen[:, 0] == expert)
+        pair = Linear((weights.gate[expert], weights.up[expert]), opening[expert])
+        inner = ops.silu_mul(ops.linear(np.ascontiguousarray(x[rows]), ops.pack_linear(pair)))
+        last = Linear((weights.down[expert],), closing[expert])
+        assert got[rows].tobytes() == ops.linear(inner, ops.pack_linear(last)).tobytes()
+
+
+def test_not_a_number_stays_one_beyond_the_limits_of_an_activation(ops: NativeOps) -> None:
+    weights = replace(drawn("f32", "f32"), activation="swiglu_oai")
+    x = np.full((1, WIDTH), np.nan, np.float32)
+    chosen, shares = np.zeros((1, 1), np.int32), np.ones((1, 1), np.float32)
+    assert np.isnan(ops.experts(x, chosen, shares, ops.pack_experts(weights))).all()
+
+
+def test_an_activation_that_is_not_known_is_refused(ops: NativeOps) -> None:
+    weights = replace(drawn("f32", "f32"), activation="gelu")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="activation: must be silu or swiglu_oai, not gelu"):
+        ops.pack_experts(weights)
 
 
 def test_choices_are_summed_with_their_shares(ops: NativeOps) -> None:

@@ -7,13 +7,13 @@ namespace cuda = penstock::cuda;
 
 int penstock_cuda_decode_attention(void* out, const void* q, const void* keys, const void* values,
                                    const float* key_scales, const float* value_scales,
-                                   const int32_t* starts, const int32_t* contexts,
-                                   const int32_t* tables, const int32_t* units,
-                                   const int32_t* unit_count, float* parts, float* stats,
-                                   int32_t* arrived, int table_width, int64_t key_stride,
-                                   int64_t value_stride, float log2_scale, int window, int lanes,
-                                   int q_heads, int kv_heads, int dim, int block_tokens,
-                                   int programs, void* stream) {
+                                   const float* sinks, const int32_t* starts,
+                                   const int32_t* contexts, const int32_t* tables,
+                                   const int32_t* units, const int32_t* unit_count, float* parts,
+                                   float* stats, int32_t* arrived, int table_width,
+                                   int64_t key_stride, int64_t value_stride, float log2_scale,
+                                   int window, int lanes, int q_heads, int kv_heads, int dim,
+                                   int block_tokens, int programs, void* stream) {
     const bool served = (dim == 64 || dim == 128) && lanes <= cuda::kQueries &&
                         block_tokens >= cuda::kKeys && (block_tokens & (block_tokens - 1)) == 0 &&
                         q_heads % kv_heads == 0;
@@ -28,6 +28,7 @@ int penstock_cuda_decode_attention(void* out, const void* q, const void* keys, c
                                      values,
                                      key_scales,
                                      value_scales,
+                                     sinks,
                                      starts,
                                      contexts,
                                      tables,

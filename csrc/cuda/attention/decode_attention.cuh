@@ -22,6 +22,7 @@ struct DecodeAttention {
     const void* values;
     const float* key_scales;
     const float* value_scales;
+    const float* sinks; // [H], or null
     const int32_t* starts;
     const int32_t* contexts;
     const int32_t* tables;
@@ -68,6 +69,20 @@ __device__ __forceinline__ int64_t query_place(const DecodeAttention& call, cons
     const int shared = call.q_heads / call.kv_heads;
     const int64_t token = unit.start + query / shared;
     return (token * call.q_heads + unit.kv_head * shared + query % shared) * kDim;
+}
+
+// Adds the weight of a query's sink, which has no value, to sums of weights 2^(score - top), and
+// gives what they shrink by.
+__device__ __forceinline__ float add_sink(const DecodeAttention& call, const Unit& unit, int query,
+                                          float top, float& mass) {
+    if (call.sinks == nullptr)
+        return 1.0f;
+    const int shared = call.q_heads / call.kv_heads;
+    const float sink = kLog2e * call.sinks[unit.kv_head * shared + query % shared];
+    const float level = fmaxf(top, sink);
+    const float fade = power_of_two(top - level);
+    mass = mass * fade + power_of_two(sink - level);
+    return fade;
 }
 
 // What a warp has of its keys: queries g and g + 8 of lane (g, t).
@@ -293,6 +308,7 @@ __device__ __forceinline__ void write_unit(const DecodeAttention& call, const Un
         }
         output *= value_scale;
         if (unit.cut.count == 1) {
+            output *= add_sink(call, unit, query, top, mass);
             const float result = output / (mass > 0.0f ? mass : 1.0f);
             call.out[query_place<kDim>(call, unit, query) + dim] = to_bf16(result);
             continue;
@@ -329,6 +345,7 @@ __device__ __forceinline__ void add_parts(const DecodeAttention& call, const Uni
             mass += load_shared_cache(call.stats + 2 * part + 1) * share;
             output += load_shared_cache(call.parts + part * kDim + dim) * share;
         }
+        output *= add_sink(call, unit, query, top, mass);
         const float result = output / (mass > 0.0f ? mass : 1.0f);
         call.out[query_place<kDim>(call, unit, query) + dim] = to_bf16(result);
     }

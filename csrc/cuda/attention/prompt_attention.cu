@@ -23,12 +23,12 @@ int launch(const cuda::PromptAttention& call, const cuda::PromptMaps& maps, int 
 
 int penstock_cuda_prompt_attention(void* out, const void* q, const void* keys, const void* values,
                                    const float* key_scales, const float* value_scales,
-                                   const int32_t* starts, const int32_t* contexts,
-                                   const int32_t* tables, int rows, int tokens, int blocks,
-                                   int table_width, int64_t key_stride, int64_t value_stride,
-                                   float log2_scale, int window, int shorter, int q_heads,
-                                   int kv_heads, int dim, int block_tokens, int programs,
-                                   void* stream) {
+                                   const float* sinks, const int32_t* starts,
+                                   const int32_t* contexts, const int32_t* tables, int rows,
+                                   int tokens, int blocks, int table_width, int64_t key_stride,
+                                   int64_t value_stride, float log2_scale, int window, int shorter,
+                                   int q_heads, int kv_heads, int dim, int block_tokens,
+                                   int programs, void* stream) {
     const int shared = q_heads % kv_heads == 0 ? q_heads / kv_heads : 0;
     const bool served = (dim == 64 || dim == 128) && shared >= 1 && shared <= cuda::kQueryRows &&
                         block_tokens >= 8 && (block_tokens & (block_tokens - 1)) == 0 &&
@@ -67,6 +67,7 @@ int penstock_cuda_prompt_attention(void* out, const void* q, const void* keys, c
     const cuda::PromptAttention call{static_cast<cuda::Bf16*>(out),
                                      key_scales,
                                      value_scales,
+                                     sinks,
                                      starts,
                                      contexts,
                                      tables,

@@ -271,6 +271,26 @@ __device__ __forceinline__ void clear_values(unsigned char* values, int from, in
     named_barrier(1 + group, kGroup);
 }
 
+// What the scores of a tile are multiplied with, for weights that are powers of two.
+template <class Cached>
+__device__ __forceinline__ float score_scale(const PromptAttention& call, const Tile& tile) {
+    return sizeof(Cached) == 1 ? call.log2_scale * call.key_scales[tile.kv_head] : call.log2_scale;
+}
+
+// Adds the weight of a head's sink, which has no value, to a sum of weights whose highest score,
+// unscaled, is `top`, and gives what such sums shrink by.
+template <class Cached>
+__device__ __forceinline__ float add_sink(const PromptAttention& call, const Tile& tile, int head,
+                                          float top, float& mass) {
+    if (call.sinks == nullptr)
+        return 1.0f;
+    const float sink = kLog2e * call.sinks[head], highest = top * score_scale<Cached>(call, tile);
+    const float level = fmaxf(highest, sink);
+    const float fade = power_of_two(highest - level);
+    mass = mass * fade + power_of_two(sink - level);
+    return fade;
+}
+
 template <int kDim, class Cached>
 __device__ __forceinline__ void write_outputs(const PromptAttention& call, const Tile& tile,
                                               const Share<kDim>& share, int row, int t) {
@@ -281,16 +301,18 @@ __device__ __forceinline__ void write_outputs(const PromptAttention& call, const
         float mass = share.mass[half];
         mass += __shfl_xor_sync(kWholeWarp, mass, 1);
         mass += __shfl_xor_sync(kWholeWarp, mass, 2);
-        const float divisor = mass > 0.0f ? mass : 1.0f;
-        const int token = (row + 8 * half) / shared, head = (row + 8 * half) % shared;
+        const int token = (row + 8 * half) / shared;
+        const int head = tile.kv_head * shared + (row + 8 * half) % shared;
         if (token >= tile.tokens)
             continue;
+        const float factor = scale * add_sink<Cached>(call, tile, head, share.top[half], mass);
+        const float divisor = mass > 0.0f ? mass : 1.0f;
         const int64_t place = int64_t{1} * (tile.first + token) * call.q_heads;
-        Bf16* const to = call.out + (place + tile.kv_head * shared + head) * kDim;
+        Bf16* const to = call.out + (place + head) * kDim;
 #pragma unroll
         for (int j = 0; j < kDim / 8; ++j) {
-            const float low = scale * share.outputs[4 * j + 2 * half] / divisor;
-            const float high = scale * share.outputs[4 * j + 2 * half + 1] / divisor;
+            const float low = factor * share.outputs[4 * j + 2 * half] / divisor;
+            const float high = factor * share.outputs[4 * j + 2 * half + 1] / divisor;
             *reinterpret_cast<uint32_t*>(to + 8 * j + 2 * t) = pack_bf16(low, high);
         }
     }
@@ -311,8 +333,7 @@ __device__ __forceinline__ void weigh_tile(const PromptAttention& call, const Ti
                        (call.window > 0 && base <= tile.last - 1 - call.window);
     if (hides)
         hide<kDim>(share, scores, base, call.window, t);
-    const float scale = sizeof(Cached) == 1 ? call.key_scales[tile.kv_head] : 1.0f;
-    weigh<kDim>(share, scores, call.log2_scale * scale);
+    weigh<kDim>(share, scores, score_scale<Cached>(call, tile));
 }
 
 // While the scores of a tile of keys are weighed, the outputs of the tile before go on.

@@ -9,6 +9,7 @@ struct PromptAttention {
     Bf16* out;
     const float* key_scales; // of each KV head, where the cache is of e4m3
     const float* value_scales;
+    const float* sinks; // [H], or null
     const int32_t* starts;
     const int32_t* contexts;
     const int32_t* tables;
