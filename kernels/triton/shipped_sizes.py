@@ -10,6 +10,7 @@ import torch
 
 from penstock.kernels.triton.experts_packed import AffineStack
 from penstock.kernels.triton.packed import PackedAffine
+from penstock.kernels.weights import FLOAT4_ZERO
 
 ACTIVATIONS = torch.bfloat16
 
@@ -97,6 +98,7 @@ INTEGERS = {
     "Q4_K": Integers(4, 32, None, torch.float32),
     "Q5_K": Integers(8, 32, None, torch.float32),
     "Q6_K": Integers(8, 16, 32, torch.float32),
+    "MXFP4": Integers(8, 32, FLOAT4_ZERO),
 }
 
 

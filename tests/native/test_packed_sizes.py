@@ -24,6 +24,7 @@ BITS = {  # of a weight: quants, and scales and minima over what shares them
     "Q8_0": 8 + 16 / 32,
     "IQ4_NL": 4 + 16 / 32,
     "IQ4_XS": 4 + 8 / 32 + 16 / 256,
+    "MXFP4": 4 + 16 / 32,
 }
 
 
@@ -39,12 +40,14 @@ def test_bits_of_a_weight(name: str, level: str) -> None:
     kind = next(kind for kind in SUPPORTED.values() if kind.name == name)
     count = ROWS * COLUMNS // kind.block * kind.size_bytes
     raw = np.random.default_rng(0).integers(0, 256, count, np.uint8)
+    if name == "MXFP4":
+        raw[:: kind.size_bytes] = 120  # an exponent that float16 scales hold
     matrix = convert(name, raw, (ROWS, COLUMNS))
     assert isinstance(matrix, Affine)
     assert packed_bits(matrix, level) == pytest.approx(BITS[name], rel=0.01)
 
 
-@pytest.mark.parametrize("form", ["iq4_nl", "iq4_xs"])
+@pytest.mark.parametrize("form", ["iq4_nl", "iq4_xs", "mxfp4"])
 def test_one_value_that_the_table_lacks_is_kept(form: str) -> None:
     matrix = Draw(0).affine(ROWS, COLUMNS, form)
     narrow = packed_bits(matrix, "scalar")

@@ -7,9 +7,10 @@ from pathlib import Path
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.float8_checkpoint import Float8Checkpoint, Held
 from penstock.quant.integer_checkpoint import IntegerCheckpoint
+from penstock.quant.mxfp4_checkpoint import Mxfp4Checkpoint
 from penstock.quant.quantization_config import read_scheme
 from penstock.quant.safetensors_file import SafetensorsFolder
-from penstock.quant.schemes import IntegerScheme
+from penstock.quant.schemes import IntegerScheme, Mxfp4Scheme
 
 
 def open_checkpoint(folder: Path, held: Held) -> Checkpoint:
@@ -20,10 +21,12 @@ def open_checkpoint(folder: Path, held: Held) -> Checkpoint:
         return plain
     if isinstance(scheme, IntegerScheme):
         return IntegerCheckpoint(plain, scheme)
+    if isinstance(scheme, Mxfp4Scheme):
+        return Mxfp4Checkpoint(plain)
     return Float8Checkpoint(plain, scheme, held)
 
 
 def widened_bytes(checkpoint: Checkpoint) -> int:
     """What the matrices of a checkpoint take beyond its files: see each kind of it."""
-    kinds = (Float8Checkpoint, IntegerCheckpoint)
+    kinds = (Float8Checkpoint, IntegerCheckpoint, Mxfp4Checkpoint)
     return checkpoint.widened_bytes if isinstance(checkpoint, kinds) else 0

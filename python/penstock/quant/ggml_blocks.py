@@ -13,7 +13,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from penstock.kernels.weights import IQ4_VALUES, Affine, Dense, Matrix
+from penstock.kernels.weights import FLOAT4_VALUES, IQ4_VALUES, Affine, Dense, Matrix
+from penstock.quant.mxfp4 import mxfp4_matrix
 
 Bytes = npt.NDArray[np.uint8]
 Lanes = npt.NDArray[np.uint64]
@@ -37,6 +38,7 @@ Q4_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "V12"), ("qs", "V128"
 Q5_K = np.dtype([("d", "<f2"), ("dmin", "<f2"), ("scales", "V12"), ("qh", "V32"), ("qs", "V128")])
 Q6_K = np.dtype([("ql", "V128"), ("qh", "V64"), ("scales", "V16"), ("d", "<f2")])
 IQ4_NL = np.dtype([("d", "<f2"), ("qs", "V16")])
+MXFP4 = np.dtype([("e", "u1"), ("qs", "V16")])
 IQ4_XS = np.dtype([("d", "<f2"), ("high", "<u2"), ("low", "V4"), ("qs", "V128")])
 
 Fill = Callable[[npt.NDArray[np.void], Bytes], None]
@@ -46,7 +48,7 @@ def convert(type_name: str, raw: Bytes, shape: tuple[int, int]) -> Matrix:
     """The tensor of `shape` [N, K] whose blocks are `raw`, a flat array of exactly its bytes.
 
     Float types become views of `raw`. The caller has checked the type, the size and that K is a
-    multiple of the block.
+    multiple of the block. Raises ValueError for numbers that no layout holds.
     """
     return CONVERTERS[type_name](raw, shape)
 
@@ -133,14 +135,20 @@ def _q6_k(raw: Bytes, shape: tuple[int, int]) -> Affine:
 
 def _iq4_nl(raw: Bytes, shape: tuple[int, int]) -> Affine:
     blocks = raw.view(IQ4_NL)
-    q = _fill(blocks, 32, _look_up_nibbles)
+    q = _fill(blocks, 32, _look_up_iq4)
     return Affine(8, 32, q.reshape(shape), _column(blocks, "d", shape), zero_point=128)
+
+
+def _mxfp4(raw: Bytes, shape: tuple[int, int]) -> Affine:
+    blocks = raw.view(MXFP4)
+    q = _fill(blocks, 32, _look_up_float4)
+    return mxfp4_matrix(q.reshape(shape), np.ascontiguousarray(blocks["e"]).reshape(shape[0], -1))
 
 
 def _iq4_xs(raw: Bytes, shape: tuple[int, int]) -> Affine:
     """Of each 32 elements a 6-bit multiplier of `d`, 32 added: four bits of it lie in `low`."""
     blocks = raw.view(IQ4_XS)
-    q = _fill(blocks, 256, _look_up_nibbles)
+    q = _fill(blocks, 256, _look_up_iq4)
     low = np.ascontiguousarray(blocks["low"]).view(np.uint8).reshape(-1, 4, 1)
     scale = (low >> np.array([0, 4], np.uint8) & 15).reshape(-1, 8)
     scale |= ((blocks["high"][:, None] >> np.arange(0, 16, 2, dtype=np.uint16) & 3) << 4).astype(
@@ -167,6 +175,7 @@ CONVERTERS: dict[str, Callable[[Bytes, tuple[int, int]], Matrix]] = {
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
 }
 
 
@@ -234,12 +243,20 @@ def _widen_5_bits(blocks: npt.NDArray[np.void], out: Bytes) -> None:
     out |= fifth
 
 
-def _look_up_nibbles(blocks: npt.NDArray[np.void], out: Bytes) -> None:
+def _look_up_iq4(blocks: npt.NDArray[np.void], out: Bytes) -> None:
+    _look_up_nibbles(blocks, out, IQ4_VALUES)
+
+
+def _look_up_float4(blocks: npt.NDArray[np.void], out: Bytes) -> None:
+    _look_up_nibbles(blocks, out, FLOAT4_VALUES)
+
+
+def _look_up_nibbles(blocks: npt.NDArray[np.void], out: Bytes, table: Bytes) -> None:
     """As `_pack_nibbles_16` of each 16 bytes, and the values that the nibbles stand for."""
     low, high = _nibbles(blocks)
     halves = out.view("V16").reshape(-1, 2)
-    halves[:, 0] = IQ4_VALUES.take(low.view(np.uint8)).view("V16")
-    halves[:, 1] = IQ4_VALUES.take(high.view(np.uint8)).view("V16")
+    halves[:, 0] = table.take(low.view(np.uint8)).view("V16")
+    halves[:, 1] = table.take(high.view(np.uint8)).view("V16")
 
 
 def _flip_signs(blocks: npt.NDArray[np.void], out: Bytes) -> None:

@@ -30,6 +30,7 @@ SUPPORTED = {
     20: GgmlType("IQ4_NL", 32, 18),
     23: GgmlType("IQ4_XS", 256, 136),
     30: GgmlType("BF16", 1, 2),
+    39: GgmlType("MXFP4", 32, 17),
 }
 
 # Known by name only, for the message that refuses them.
@@ -50,7 +51,6 @@ UNSUPPORTED = {
     29: "IQ1_M",
     34: "TQ1_0",
     35: "TQ2_0",
-    39: "MXFP4",
 }
 
 

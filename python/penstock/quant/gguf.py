@@ -21,7 +21,9 @@ from penstock.quant.ggml_blocks import convert
 from penstock.quant.ggml_types import SUPPORTED
 from penstock.quant.gguf_header import GgufHeader, StringArray, Value
 from penstock.quant.gguf_names import set_names
+from penstock.quant.integer_forms import in_one_form
 from penstock.quant.mapped import MappedFile
+from penstock.quant.mxfp4 import mxfp4_pattern
 
 
 def read_head(path: Path) -> Mapping[str, Value]:
@@ -107,7 +109,7 @@ class GgufFile:
         info = self._supported(name)
         if len(info.shape) != 2:
             raise ModelError(f"{self.path}: {name}: expected a matrix, the shape is {info.shape}")
-        return convert(info.type_name, self._raw(info), (info.shape[0], info.shape[1]))
+        return self._converted(info, self._raw(info), (info.shape[0], info.shape[1]))
 
     def stack(self, name: str) -> tuple[Matrix, ...]:
         """See Checkpoint."""
@@ -116,11 +118,14 @@ class GgufFile:
             raise ModelError(f"{self.path}: {name}: expected matrices, the shape is {info.shape}")
         count, rows, columns = info.shape
         raw = self._raw(info).reshape(count, -1)
-        return tuple(convert(info.type_name, one, (rows, columns)) for one in raw)
+        each = tuple(self._converted(info, one, (rows, columns)) for one in raw)
+        return in_one_form(each, f"{self.path}: {name}")
 
     def pattern(self, name: str) -> Matrix:
         """See Checkpoint."""
         kind = SUPPORTED[self._types[self._supported(name).name]]
+        if kind.name == "MXFP4":
+            return mxfp4_pattern()
         return convert(kind.name, np.zeros(kind.size_bytes, np.uint8), (1, kind.block))
 
     def vector(self, name: str) -> npt.NDArray[np.float32]:
@@ -128,10 +133,18 @@ class GgufFile:
         info = self._supported(name)
         if len(info.shape) != 1:
             raise ModelError(f"{self.path}: {name}: expected a vector, the shape is {info.shape}")
-        row = convert(info.type_name, self._raw(info), (1, info.shape[0]))
+        row = self._converted(info, self._raw(info), (1, info.shape[0]))
         if not isinstance(row, Dense):
             raise ModelError(f"{self.path}: {name}: a vector of type {info.type_name}")
         return np.array(dequantize(row)[0])
+
+    def _converted(
+        self, info: TensorInfo, raw: npt.NDArray[np.uint8], shape: tuple[int, int]
+    ) -> Matrix:
+        try:
+            return convert(info.type_name, raw, shape)
+        except ValueError as error:
+            raise ModelError(f"{self.path}: {info.name}: {error}") from None
 
     def _raw(self, info: TensorInfo) -> npt.NDArray[np.uint8]:
         return self._files[info.name].bytes(info.offset, info.size_bytes)

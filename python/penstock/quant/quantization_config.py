@@ -3,6 +3,7 @@ that is read; every other is refused by its name."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -15,15 +16,17 @@ from penstock.quant.schemes import (
     Float8Scheme,
     Grouping,
     IntegerScheme,
+    Mxfp4Scheme,
     Scheme,
     grouping,
     refuse_unless,
 )
 
 KNOWN = (
-    "8-bit floats (quant_method fp8, and compressed-tensors with the format float-quantized) and "
-    "integers of 4 and 8 bits (quant_method gptq and awq, compressed-tensors with the formats "
-    "pack-quantized and int-quantized, and the quantization of MLX)"
+    "8-bit floats (quant_method fp8, and compressed-tensors with the format float-quantized), "
+    "4-bit floats (quant_method mxfp4) and integers of 4 and 8 bits (quant_method gptq and awq, "
+    "compressed-tensors with the formats pack-quantized and int-quantized, and the quantization of "
+    "MLX)"
 )
 
 
@@ -99,7 +102,13 @@ def read_scheme(path: Path) -> Scheme | None:
         return _mlx(path)
     if named.quantization_config is None:
         return None
-    readers = {"fp8": _fp8, "compressed-tensors": read_compressed, "gptq": _gptq, "awq": _awq}
+    readers: dict[str, Callable[[Path], Scheme]] = {
+        "fp8": _fp8,
+        "compressed-tensors": read_compressed,
+        "gptq": _gptq,
+        "awq": _awq,
+        "mxfp4": lambda _: Mxfp4Scheme(),
+    }
     reader = readers.get(str(method))
     if reader is None:
         raise ModelError(

@@ -46,7 +46,12 @@ class IntegerScheme:
         return self.own.get(module, self.grouping)
 
 
-Scheme: TypeAlias = "Float8Scheme | IntegerScheme"
+@dataclass(frozen=True, slots=True)
+class Mxfp4Scheme:
+    """Which matrices are MXFP4, their tensors say."""
+
+
+Scheme: TypeAlias = "Float8Scheme | IntegerScheme | Mxfp4Scheme"
 
 
 def grouping(bits: int, group: int | None, where: str) -> Grouping:

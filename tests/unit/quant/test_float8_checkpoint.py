@@ -139,7 +139,7 @@ def test_a_scale_without_8_bits_stays_a_tensor(tmp_path: Path) -> None:
     assert "b.weight_scale_inv" in checkpoint.tensors
 
 
-@pytest.mark.parametrize("method", ["bitsandbytes", "hqq", "aqlm", "mxfp4", "fbgemm_fp8", None, 3])
+@pytest.mark.parametrize("method", ["bitsandbytes", "hqq", "aqlm", "fbgemm_fp8", None, 3])
 def test_another_method_is_refused_by_its_name(tmp_path: Path, method: object) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"quantization_config": {"quant_method": method, "bits": "4"}}))

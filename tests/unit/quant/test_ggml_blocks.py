@@ -12,7 +12,7 @@ from penstock.quant.ggml_blocks import CONVERTERS, PIECE_BYTES, convert
 from penstock.quant.ggml_types import SUPPORTED
 from penstock.quant.rows import size_bytes, take_rows
 
-QUANTIZED = [name for name in CONVERTERS if name.startswith(("Q", "IQ"))]
+QUANTIZED = [name for name in CONVERTERS if name.startswith(("Q", "IQ", "MX"))]
 SCALE_BYTES = {  # where the float16 scales lie in a block
     "Q4_0": [0],
     "Q4_1": [0, 2],
@@ -26,7 +26,9 @@ SCALE_BYTES = {  # where the float16 scales lie in a block
     "Q6_K": [208],
     "IQ4_NL": [0],
     "IQ4_XS": [0],
+    "MXFP4": [],
 }
+EXPONENTS = np.array([0, 1, 2, 103, 104, 127, 143, 144, 244], np.uint8)  # of MXFP4, 127 added
 
 
 def blocks_of(name: str, rows: int, blocks: int, fill: str, seed: int = 0) -> np.ndarray:
@@ -43,6 +45,8 @@ def blocks_of(name: str, rows: int, blocks: int, fill: str, seed: int = 0) -> np
     for offset in SCALE_BYTES[name]:
         scales = rng.normal(0, 10.0 ** rng.integers(-6, 4, (rows, blocks))).clip(-6e4, 6e4)
         raw[:, :, offset : offset + 2] = scales.astype("<f2")[..., None].view(np.uint8)
+    if name == "MXFP4":
+        raw[:, :, 0] = rng.choice(EXPONENTS, (rows, blocks))
     return raw.reshape(rows, -1)
 
 
