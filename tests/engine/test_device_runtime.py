@@ -12,6 +12,7 @@ from device_runtimes import rehearse
 from generations import Outcome, Request, generate, requests_over
 from interpreting import INTERPRETED, passes_interpreted
 from small_experts import write_small_experts
+from small_gpt_oss import gpt_oss_tensors, write_small_gpt_oss
 from small_llama import CONTEXT, VOCAB, write_small_llama
 
 from penstock.config import EngineSettings
@@ -44,7 +45,13 @@ def settings(**options: object) -> EngineSettings:
     )
 
 
-WRITERS = {"llama": write_small_llama, "experts": write_small_experts}
+WRITERS = {
+    "llama": write_small_llama,
+    "experts": write_small_experts,
+    "gpt-oss": lambda folder: write_small_gpt_oss(
+        folder, tensors=gpt_oss_tensors(layers=2), num_hidden_layers=2, layer_types=None
+    ),
+}
 
 
 @pytest.fixture(scope="module", params=list(WRITERS))

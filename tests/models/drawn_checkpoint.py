@@ -19,7 +19,7 @@ FLOATS = {"f32": 4, "f16": 2, "bf16": 2}
 FLOAT8 = {"f8_row": (1, 0), "f8_all": (0, 0), "f8_tile": (128, 128), "f8_group": (1, 128)}
 
 ENDS = ("model.embed_tokens.weight", "lm_head.weight", "token_embd.weight", "output.weight")
-ROUTERS = ("mlp.gate.weight", "ffn_gate_inp.weight")
+PLAIN = ("mlp.gate.weight", "mlp.router.weight", "ffn_gate_inp.weight", ".bias")
 
 
 def draw_matrix(source: Draw, rows: int, columns: int, form: str) -> Matrix:
@@ -33,8 +33,9 @@ def draw_matrix(source: Draw, rows: int, columns: int, form: str) -> Matrix:
 
 
 class DrawnCheckpoint:
-    """`Checkpoint` whose matrices have `form`; routers are float32, and embedding and head beside
-    8-bit floats. Two of the same names and shapes are alike. `changed`: tensors with other values.
+    """`Checkpoint` whose matrices have `form`; routers and biases are float32, and embedding and
+    head beside 8-bit floats. Two of the same names and shapes are alike. `changed`: tensors with
+    other values.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class DrawnCheckpoint:
         if name in self._changed:
             return self._changed[name]
         rows, columns = self.tensors[name].shape
-        plain = name.endswith(ROUTERS) or (name in ENDS and self._form in FLOAT8)
+        plain = name.endswith(PLAIN) or (name in ENDS and self._form in FLOAT8)
         return draw_matrix(self._source(name), rows, columns, "f32" if plain else self._form)
 
     def stack(self, name: str) -> tuple[Matrix, ...]:

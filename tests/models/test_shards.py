@@ -59,6 +59,17 @@ GEMMA = replace(
     local_rope=RopeSpec(100.0, 32),
     layers=(LayerSpec(window=5), LayerSpec(), LayerSpec(window=5)),
 )
+GPT_OSS = replace(
+    LLAMA,
+    architecture="gpt_oss",
+    qkv_bias=True,
+    output_bias=True,
+    sinks=True,
+    layers=(
+        LayerSpec(5, experts=ExpertsSpec(6, 2, 128, True, biased=True, activation="swiglu_oai")),
+        LayerSpec(experts=ExpertsSpec(6, 2, 256, True, biased=True, activation="swiglu_oai")),
+    ),
+)
 CASES: dict[str, tuple[DecoderSpec, str]] = {
     "llama": (LLAMA, "f32"),
     "llama in bfloat16, tied": (replace(LLAMA, tied_head=True), "bf16"),
@@ -75,6 +86,9 @@ CASES: dict[str, tuple[DecoderSpec, str]] = {
     "a mixture in every layer": (replace(LLAMA, ff=3, layers=(MIXTURE,) * 2), "bf16"),
     "a mixture of Q4_0": (replace(LLAMA, layers=(MIXTURE,)), "q4_0"),
     "a mixture of 8-bit floats": (replace(LLAMA, layers=(MIXTURE,)), "f8_row"),
+    "gpt-oss": (GPT_OSS, "f32"),
+    "gpt-oss in MXFP4": (GPT_OSS, "mxfp4"),
+    "gpt-oss with one kv head": (replace(GPT_OSS, kv_heads=1), "f32"),
     "Q4_0": (LLAMA, "q4_0"),
     "Q4_1": (LLAMA, "q4_1"),
     "Q5_1": (LLAMA, "q5_1"),
@@ -265,6 +279,17 @@ def test_counted_bytes_are_those_of_the_shard(count: int, form: str, tied: bool)
     norms = spec.width * (2 * len(spec.layers) + 1) + 2 * spec.head_dim * len(spec.layers)
     counted = part.weights.packed_bytes(size_bytes)
     assert counted == pytest.approx(decoder.weight_bytes + 4 * norms, rel=0.02 * (form == "f8_row"))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_sinks_and_biases_of_experts_are_counted(count: int) -> None:
+    model = model_of(GPT_OSS, drawn_weights(GPT_OSS, "mxfp4"))
+    part = shard_model(model, 0, count)  # the only one that has the bias of output
+    decoder = Decoder(part.spec, part.weights, ReferenceOps())
+    norms = GPT_OSS.width * (2 * len(GPT_OSS.layers) + 1)
+    sinks = part.spec.heads * len(GPT_OSS.layers)
+    counted = part.weights.packed_bytes(size_bytes)
+    assert counted == decoder.weight_bytes + 4 * (norms + sinks)
 
 
 def test_savings_of_8_bit_floats_are_those_of_the_shard() -> None:

@@ -22,7 +22,7 @@ from penstock.models.encoder_config import (
     encoder_spec,
 )
 from penstock.models.encoder_spec import EncoderSpec
-from penstock.models.experts_config import hf_mixtures
+from penstock.models.experts_config import MixtureKind, hf_mixtures
 from penstock.models.hf_config import HfConfig, Windows
 from penstock.models.hf_defaults import DEFAULTS
 from penstock.models.language_part import container_of, language_config
@@ -39,7 +39,8 @@ class Family:
     """How a member differs in what its config does not say; `hf_defaults` has what it may leave
     out. A bias of None: as `attention_bias` says. `gemma`: scaled embeddings, norms stored less one
     and around each block. `multipliers`: of embeddings, attention, residuals and logits, by keys of
-    its own. `experts`: how the config says which layers are mixtures of them."""
+    its own. `sinks`: as in the spec. `experts`: how the config says which layers are mixtures of
+    them."""
 
     name: str
     windows: Windows = "none"
@@ -48,7 +49,8 @@ class Family:
     qk_norm: bool = False
     gemma: bool = False
     multipliers: bool = False
-    experts: Literal["qwen3", "mixtral"] | None = None
+    sinks: bool = False
+    experts: MixtureKind | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ HF_ARCHITECTURES = {
     "SmolLM3ForCausalLM": Family("smollm3", "unrotated"),
     "GraniteForCausalLM": Family("granite", multipliers=True),
     "Gemma3ForCausalLM": Family("gemma3", "pattern", qk_norm=True, gemma=True),
+    "GptOssForCausalLM": Family("gpt_oss", "pattern", sinks=True, experts="gpt_oss"),
 }
 GGUF_ARCHITECTURES = {
     "llama": GgufFamily("llama", interleaved=True),
@@ -83,6 +86,7 @@ GGUF_ARCHITECTURES = {
     "qwen3moe": GgufFamily("qwen3moe"),
     "granite": GgufFamily("granite", interleaved=True, multipliers=True),
     "gemma3": GgufFamily("gemma3", gemma=True),
+    "gpt-oss": GgufFamily("gpt-oss"),
 }
 ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
     "silu": "silu",
@@ -212,6 +216,8 @@ def spec_of_gguf(file: GgufFile) -> tuple[DecoderSpec, GgufFamily]:
         spec = gguf_config.granite_spec(file, name, spec)
     if family.gemma:
         spec = gguf_config.gemma_spec(file, name, spec)
+    if name == "gpt-oss":
+        spec = gguf_config.gpt_oss_spec(file, name, spec)
     spec.check(str(file.path))
     return spec, family
 
@@ -297,6 +303,7 @@ def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
         sandwich_norms=family.gemma,
         activation=ACTIVATIONS[activation],
         bidirectional=hf_config.is_bidirectional(config, layers, where),
+        sinks=family.sinks,
     )
 
 

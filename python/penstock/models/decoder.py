@@ -45,6 +45,7 @@ class _Layer(Generic[Tensor]):
     experts: Any
     attention_post_norm: Tensor | None
     mlp_post_norm: Tensor | None
+    sinks: Tensor | None
 
 
 class _Linears(Generic[Tensor]):
@@ -163,8 +164,9 @@ class Decoder(Generic[Tensor]):
         scale = spec.attention_scale or spec.head_dim**-0.5
         qkv = linear(x, layer.qkv, QKV)
         q = ops.rope_cache(qkv, layer.rope, inputs, cache, heads, layer.head_norm)
-        attention = ops.bidirectional_attention if spec.bidirectional else ops.attention
-        return attention(q, inputs, cache, heads, scale, layer.spec.window)
+        if spec.bidirectional:
+            return ops.bidirectional_attention(q, inputs, cache, heads, scale, layer.spec.window)
+        return ops.attention(q, inputs, cache, heads, scale, layer.spec.window, layer.sinks)
 
     def _feed_forward(
         self, ops: Ops[Tensor], linear: _Linears[Tensor], x: Tensor, layer: _Layer[Tensor]
@@ -225,6 +227,7 @@ class Decoder(Generic[Tensor]):
             experts=None if layer.experts is None else ops.pack_experts(layer.experts),
             attention_post_norm=_constant(ops, layer.attention_post_norm),
             mlp_post_norm=_constant(ops, layer.mlp_post_norm),
+            sinks=_constant(ops, layer.sinks),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from penstock.base.errors import ModelError
@@ -11,20 +12,22 @@ from penstock.models.unsupported_keys import GGUF_EXPERTS_NEUTRAL, refuse_unsupp
 from penstock.quant.gguf import GgufFile
 
 Mixtures: TypeAlias = tuple[ExpertsSpec | None, ...]
+MixtureKind = Literal["qwen3", "mixtral", "gpt_oss"]
+"""Whose keys say what the experts of a model are."""
 
 
-def hf_mixtures(config: HfConfig, kind: Literal["qwen3", "mixtral"], where: str) -> Mixtures:
+def hf_mixtures(config: HfConfig, kind: MixtureKind, where: str) -> Mixtures:
     """Of each layer of a Hugging Face model. Raises ModelError naming a key that is missing."""
     layers = config.num_hidden_layers
     count = config.num_experts or config.num_local_experts
     if count is None or config.num_experts_per_tok is None:
         missing = "num_experts" if count is None else "num_experts_per_tok"
         raise ModelError(f"{where}: {missing} is missing")
-    if kind == "mixtral":
+    if kind != "qwen3":
         all_alike = ExpertsSpec(
             count, config.num_experts_per_tok, config.intermediate_size, renormalize=True
         )
-        return (all_alike,) * layers
+        return (gpt_oss_experts(all_alike) if kind == "gpt_oss" else all_alike,) * layers
     if config.moe_intermediate_size is None:
         raise ModelError(f"{where}: moe_intermediate_size is missing")
     step = config.decoder_sparse_step
@@ -37,6 +40,11 @@ def hf_mixtures(config: HfConfig, kind: Literal["qwen3", "mixtral"], where: str)
     return tuple(
         None if layer in dense or (layer + 1) % step else experts for layer in range(layers)
     )
+
+
+def gpt_oss_experts(plain: ExpertsSpec) -> ExpertsSpec:
+    """What its files leave to the reader's knowledge."""
+    return replace(plain, renormalize=True, biased=True, activation="swiglu_oai")
 
 
 def gguf_experts(file: GgufFile, architecture: str) -> ExpertsSpec | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.base.errors import ModelError
 from penstock.dialog import Sampling
-from penstock.models.experts_config import gguf_experts
+from penstock.models.experts_config import gguf_experts, gpt_oss_experts
 from penstock.models.multipliers import with_multipliers
 from penstock.models.spec import (
     MAX_LAYERS,
@@ -27,6 +27,7 @@ from penstock.quant.gguf import GgufFile
 ALL_LAYERS = 0  # as a period of windows
 GEMMA3_PERIOD = 6
 GEMMA3_LOCAL_THETA = 10_000.0
+GPT_OSS_PERIOD = 2
 # An ext_factor of -1 is one that is not set.
 YARN_NEUTRAL: Final[Neutral] = {"yarn_ext_factor": (1, -1)}
 OTHER_NEUTRAL: Final[Neutral] = {"yarn_ext_factor": (0, -1), "attn_factor": (1,)}
@@ -117,6 +118,22 @@ def gemma_spec(file: GgufFile, architecture: str, plain: DecoderSpec) -> Decoder
         sandwich_norms=True,
         activation="gelu_tanh",
     )
+
+
+def gpt_oss_spec(file: GgufFile, architecture: str, plain: DecoderSpec) -> DecoderSpec:
+    """A gpt-oss: every other layer has the window, all are mixtures of its own kind. Raises
+    ModelError for a file without experts."""
+    experts = plain.layers[0].experts
+    if experts is None:
+        raise ModelError(f"{file.path}: {architecture}.expert_count is missing")
+    windows = _windows(file, architecture, len(plain.layers), GPT_OSS_PERIOD)
+    rope = plain.rope
+    if isinstance(rope.scaling, YarnScaling):
+        # As the authors' config has it; no key tells, and llama.cpp rounds the ramp's ends.
+        rope = replace(rope, scaling=replace(rope.scaling, truncate=False))
+    own = gpt_oss_experts(experts)
+    layers = tuple(LayerSpec(window, experts=own) for window in windows)
+    return replace(plain, rope=rope, layers=layers, sinks=True)
 
 
 def rope_scaling(file: GgufFile, architecture: str) -> RopeScaling | None:

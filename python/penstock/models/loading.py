@@ -29,10 +29,11 @@ from penstock.models.encoder_spec import EncoderSpec
 from penstock.models.encoder_weights import EncoderWeights
 from penstock.models.files import ModelFiles, fingerprint
 from penstock.models.language_part import names_inside, other_bytes
+from penstock.models.paired_experts import PAIRED, PairedExperts
 from penstock.models.sentence import SentenceSpec, is_sentence_folder, sentence_spec
 from penstock.models.spec import DecoderSpec
 from penstock.models.strict import NOTHING, Shape
-from penstock.models.tensor_names import GGUF_NAMES, MLX_EXPERTS, TensorNames, hf_names
+from penstock.models.tensor_names import MLX_EXPERTS, TensorNames, gguf_names, hf_names
 from penstock.models.tokenizer_data import EmbeddingParts, TextParts, TokenizerFiles
 from penstock.models.weights import DecoderWeights, Weights, roundable_names
 from penstock.quant.checkpoint import Checkpoint
@@ -122,7 +123,8 @@ def body_weights(
         names = HF_ENCODER_NAMES[spec.architecture]
         return EncoderWeights(checkpoint, names, spec, dtype, besides)
     bare = "embed_tokens.weight" in checkpoint.tensors
-    return DecoderWeights(checkpoint, hf_names(spec, bare=bare), spec, dtype, besides=besides)
+    ordered = _ordered(checkpoint)
+    return DecoderWeights(ordered, hf_names(spec, bare=bare), spec, dtype, besides=besides)
 
 
 def _load_gguf_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmbedder:
@@ -135,7 +137,7 @@ def _load_gguf_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> Loa
     else:
         spec, family = architectures.spec_of_gguf(file)
         spec = replace(spec, logit_scale=1.0)
-        weights = DecoderWeights(file, GGUF_NAMES, spec, dtype, family.interleaved)
+        weights = DecoderWeights(file, gguf_names(spec), spec, dtype, family.interleaved)
     sentence = gguf_sentence_spec(file)
     return LoadedEmbedder(files.model_id, fingerprint(files), spec, weights, sentence, ())
 
@@ -181,21 +183,23 @@ def load_model(
     unexpected or misshapen tensor, a corrupt file.
     """
     checkpoint: Checkpoint
+    read: Checkpoint
     container = None
     if files.kind == "gguf":
         checkpoint = file = GgufFile(files.path)
         spec, family = architectures.spec_of_gguf(file)
-        names, interleaved = GGUF_NAMES, family.interleaved
+        read, names, interleaved = checkpoint, gguf_names(spec), family.interleaved
     else:
         spec = architectures.spec_of_folder(files.path)
         container = architectures.container_of_folder(files.path)
         checkpoint = open_checkpoint(files.path, _held(float8, dtype))
         names, interleaved = _names(spec, checkpoint, container), False
         spec = _with_its_head(spec, checkpoint, names)
+        read = _ordered(checkpoint)
     rounded = None
     if bits is not None:
-        rounded = RoundedCheckpoint(checkpoint, rounded_bits(names, spec, bits))
-    weights = DecoderWeights(rounded or checkpoint, names, spec, dtype, interleaved)
+        read = rounded = RoundedCheckpoint(read, rounded_bits(names, spec, bits))
+    weights = DecoderWeights(read, names, spec, dtype, interleaved)
     if spec.bidirectional:
         raise ModelError(
             f"{files.path}: its tokens see those after them (attention.causal, is_causal or"
@@ -217,6 +221,12 @@ def rounded_bits(names: TensorNames, spec: DecoderSpec, bits: Bits) -> dict[str,
     through them."""
     ends: dict[str, Bits] = {f"{name}.weight": 8 for name in (names.embedding, names.head)}
     return ends | dict.fromkeys(roundable_names(names, spec), bits)
+
+
+def _ordered(checkpoint: Checkpoint) -> Checkpoint:
+    """A folder's weights in the order that all models have."""
+    paired = any(name.endswith(PAIRED) for name in checkpoint.tensors)
+    return PairedExperts(checkpoint) if paired else checkpoint
 
 
 def _names(spec: DecoderSpec, checkpoint: Checkpoint, container: str | None) -> TensorNames:

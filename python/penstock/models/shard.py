@@ -99,6 +99,7 @@ class ShardWeights:
         self._count = count
         self._part = shard_spec(spec, count, str(whole.path))
         self._share = share_of(spec, rank, count)
+        self._heads = _share(rank, self._part.heads)
         self._head_rows = -(-spec.vocab // count)
 
     def embedding(self) -> Matrix:
@@ -152,10 +153,15 @@ class ShardWeights:
             gate_up=None if gate_up is None else _rows(gate_up, (share.ff, share.ff)),
             down=None if down is None else self._columns(down, share.ff, prefix + names.down),
             experts=None if experts is None else self._experts(experts, prefix),
+            sinks=None if whole.sinks is None else whole.sinks[self._heads],
         )
 
     def _experts(self, whole: Experts, prefix: str) -> Experts:
-        inner = _share(self._rank, whole.shape[1] // self._count)
+        ff = whole.shape[1]
+        inner = _share(self._rank, ff // self._count)
+        opening = whole.gate_up_bias
+        if opening is not None:
+            opening = np.concatenate([half[:, inner] for half in np.split(opening, 2, axis=1)], 1)
         name = prefix + self._whole.names.expert_down
         return Experts(
             tuple(row_range(gate, inner) for gate in whole.gate),
@@ -164,7 +170,14 @@ class ShardWeights:
                 self._matrix_columns(down, inner, name.format(expert))
                 for expert, down in enumerate(whole.down)
             ),
+            opening,
+            None if whole.down_bias is None else self._once(whole.down_bias),
+            whole.activation,
         )
+
+    def _once(self, bias: Vector) -> Vector:
+        """Of results that all ranks add up: rank 0 has it, the others zeros."""
+        return bias if self._rank == 0 else np.zeros_like(bias)
 
     def _columns(self, linear: Linear, columns: slice, name: str) -> Linear:
         """A part of the sum that the layer is; rank 0 adds the bias."""

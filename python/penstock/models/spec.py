@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias
 
 from penstock.base.errors import ModelError
+from penstock.kernels.weights import ExpertActivation
 
 MAX_LAYERS = 1024
 MAX_WIDTH = 1 << 20
@@ -75,12 +76,15 @@ class RopeSpec:
 class ExpertsSpec:
     """A mixture of experts: a token goes through `per_token` of `count` feed-forwards of width
     `ff`. Their shares in its result are its softmax over all; `renormalize`: divided by the sum of
-    those that are chosen, which is the softmax over these."""
+    those that are chosen, which is the softmax over these. `biased`: all of their linear layers
+    have biases, and so has what chooses them."""
 
     count: int
     per_token: int
     ff: int
     renormalize: bool
+    biased: bool = False
+    activation: ExpertActivation = "silu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,8 @@ class DecoderSpec:
     1 / sqrt(head_dim). `logit_scale`: of logits alone, not of states that are asked for
     themselves. `norm_offset`: what the file's norm weights are short of. `sandwich_norms`:
     what attention and feed-forward give is normalised before it is added. `bidirectional`: a token
-    sees those after it too, and sequences are computed whole.
+    sees those after it too, and sequences are computed whole. `sinks`: a query head has a score of
+    something that has no value.
     """
 
     architecture: str
@@ -129,6 +134,7 @@ class DecoderSpec:
     sandwich_norms: bool = False
     activation: Literal["silu", "gelu_tanh"] = "silu"
     bidirectional: bool = False
+    sinks: bool = False
 
     @property
     def q_rows(self) -> int:
@@ -182,7 +188,9 @@ class DecoderSpec:
         if sum(experts.count for experts in mixtures) > MAX_EXPERTS_IN_ALL:
             raise ModelError(f"{where}: more than {MAX_EXPERTS_IN_ALL} experts in all layers")
         if mixtures and (self.activation != "silu" or self.mlp_bias):
-            raise ModelError(f"{where}: experts have silu and no biases")
+            raise ModelError(f"{where}: experts have silu and no biases of a feed-forward")
+        if self.sinks and self.bidirectional:
+            raise ModelError(f"{where}: a token that sees those after it has no attention sinks")
 
 
 def _check_experts(experts: ExpertsSpec, where: str) -> None:

@@ -12,8 +12,8 @@ from penstock.models.spec import DecoderSpec
 class TensorNames:
     """Names without their `.weight` or `.bias`; those of a layer follow `layer`, in which {} is
     its index. The post norms are those of sandwich norms. Of experts, {} in a name is the number of
-    one; a name without holds all of them, [E, ...]. `ignored` matches tensors that carry nothing
-    (they are computed)."""
+    one; a name without holds all of them, [E, ...]. `sinks` is a whole name. `ignored` matches
+    tensors that carry nothing (they are computed)."""
 
     embedding: str
     final_norm: str
@@ -32,6 +32,7 @@ class TensorNames:
     down: str
     attention_post_norm: str = ""
     mlp_post_norm: str = ""
+    sinks: str = ""
     router: str = ""
     expert_gate: str = ""
     expert_up: str = ""
@@ -78,6 +79,16 @@ HF_MIXTRAL_NAMES = replace(
     expert_down="block_sparse_moe.experts.{}.w2",
 )
 
+HF_GPT_OSS_NAMES = replace(
+    HF_NAMES,
+    sinks="self_attn.sinks",
+    router="mlp.router",
+    expert_gate="mlp.experts.gate_proj",
+    expert_up="mlp.experts.up_proj",
+    expert_down="mlp.experts.down_proj",
+)
+"""Those of experts are `PairedExperts`'."""
+
 GGUF_NAMES = TensorNames(
     embedding="token_embd",
     final_norm="output_norm",
@@ -103,6 +114,10 @@ GGUF_NAMES = TensorNames(
     rope_factors="rope_freqs.weight",
 )
 
+GGUF_GPT_OSS_NAMES = replace(
+    GGUF_NAMES, sinks="attn_sinks.weight", mlp_norm="post_attention_norm", attention_post_norm=""
+)
+
 
 MLX_EXPERTS = "switch_mlp."
 """The module of a layer's experts where they are in one tensor."""
@@ -115,6 +130,8 @@ def hf_names(spec: DecoderSpec, *, bare: bool = False, stacked: bool = False) ->
     names = HF_SANDWICH_NAMES if spec.sandwich_norms else HF_NAMES
     if spec.architecture == "mixtral":
         names = HF_MIXTRAL_NAMES
+    if spec.architecture == "gpt_oss":
+        names = HF_GPT_OSS_NAMES
     if stacked:
         block = names.expert_gate.partition("experts.")[0] + MLX_EXPERTS
         names = replace(
@@ -126,3 +143,8 @@ def hf_names(spec: DecoderSpec, *, bare: bool = False, stacked: bool = False) ->
     if not bare:
         return names
     return replace(names, embedding="embed_tokens", final_norm="norm", layer="layers.{}.")
+
+
+def gguf_names(spec: DecoderSpec) -> TensorNames:
+    """Those of a GGUF file."""
+    return GGUF_GPT_OSS_NAMES if spec.architecture == "gpt-oss" else GGUF_NAMES

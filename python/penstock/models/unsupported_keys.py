@@ -77,6 +77,8 @@ HF_NEUTRAL: Final[Neutral] = {
     "scale_emb": (1,),
     "clip_qkv": (),
     "attention_chunk_size": (),
+    "swiglu_alpha": (1.702,),
+    "swiglu_limit": (7,),
 }
 """Of a decoder's config.json."""
 

@@ -40,7 +40,7 @@ LAYERS_AHEAD = 3
 class LayerWeights:
     """One layer. `qkv` is q, k and v fused, `gate_up` gate and up. Norms: [W]; head norms: [D].
     The post norms are those of sandwich norms, None in a model without. A mixture has `router`
-    [E, W] and `experts`, any other layer `gate_up` and `down`."""
+    [E, W] and `experts`, any other layer `gate_up` and `down`. `sinks`: [H], in a model of them."""
 
     attention_norm: Vector
     qkv: Linear
@@ -54,6 +54,7 @@ class LayerWeights:
     experts: Experts | None = None
     attention_post_norm: Vector | None = None
     mlp_post_norm: Vector | None = None
+    sinks: Vector | None = None
 
 
 class Weights(Protocol):
@@ -166,8 +167,8 @@ class DecoderWeights:
         each: dict[tuple[str, Shape], Fraction] = {}  # of matrices that are stored alike
         taken = 0
         for name, shape in shapes.items():
-            if len(shape) == 1:
-                taken += 4 * shape[0]
+            if len(shape) == 1 or name.endswith(".bias"):
+                taken += 4 * math.prod(shape)
                 continue
             info = self._checkpoint.tensors[name]
             alike = info.type_name, info.shape
@@ -201,8 +202,9 @@ class DecoderWeights:
             mlp_post_norm=self._norm(prefix + names.mlp_post_norm) if sandwich else None,
             gate_up=None if mixture else self._linear(prefix, feed_forward[:2], spec.mlp_bias),
             down=None if mixture else self._linear(prefix, feed_forward[2:], spec.mlp_bias),
-            router=self._linear(prefix, (names.router,), biased=False) if mixture else None,
+            router=self._linear(prefix, (names.router,), mixture.biased) if mixture else None,
             experts=self._experts(prefix, mixture) if mixture else None,
+            sinks=self._checkpoint.vector(prefix + names.sinks) if spec.sinks else None,
         )
 
     def _norm(self, name: str) -> Vector:
@@ -221,7 +223,17 @@ class DecoderWeights:
             self._matrices(f"{prefix}{name}.weight", mixture.count)
             for name in (names.expert_gate, names.expert_up, names.expert_down)
         )
-        return Experts(gate, up, down)
+        if not mixture.biased:
+            return Experts(gate, up, down, activation=mixture.activation)
+        opening, closing = (
+            np.concatenate([self._stacked_biases(prefix + name) for name in several], axis=1)
+            for several in ((names.expert_gate, names.expert_up), (names.expert_down,))
+        )
+        return Experts(gate, up, down, opening, closing, mixture.activation)
+
+    def _stacked_biases(self, name: str) -> Vector:
+        """[E, N]."""
+        return dequantize(self._checkpoint.matrix(f"{name}.bias"))
 
     def _matrices(self, name: str, count: int) -> tuple[Matrix, ...]:
         """Of all experts: a tensor for each of them, or one of all."""
@@ -345,6 +357,8 @@ def _layer_shapes(
         shapes[f"{name}.weight"] = (rows, columns)
         if biased:
             shapes[f"{name}.bias"] = (rows,)
+    if spec.sinks:
+        shapes[names.sinks] = (spec.heads,)
     norms = {names.attention_norm: width, names.mlp_norm: width}
     if spec.qk_norm:
         norms |= {names.q_norm: spec.head_dim, names.k_norm: spec.head_dim}
@@ -361,6 +375,9 @@ def _expert_shapes(names: TensorNames, width: int, experts: ExpertsSpec) -> dict
         names.expert_up: (ff, width),
         names.expert_down: (width, ff),
     }
+    if experts.biased:
+        shapes[f"{names.router}.bias"] = (count,)
+        shapes |= {f"{name}.bias": (count, rows) for name, (rows, _) in matrices.items()}
     for name, shape in matrices.items():
         if "{}" in name:
             shapes |= {f"{name}.weight".format(expert): shape for expert in range(count)}

@@ -140,7 +140,9 @@ def linear_bytes(linear: Linear) -> int:
 
 def expert_bytes(experts: Experts) -> int:
     """Bytes of the arrays of all experts of a layer."""
-    return sum(map(size_bytes, experts.gate + experts.up + experts.down))
+    biases = (experts.gate_up_bias, experts.down_bias)
+    held = sum(int(bias.nbytes) for bias in biases if bias is not None)
+    return held + sum(map(size_bytes, experts.gate + experts.up + experts.down))
 
 
 def _arrays(matrix: Matrix) -> list[npt.NDArray[np.generic]]:
