@@ -29,7 +29,7 @@ from penstock.base.errors import ModelError
 from penstock.kernels.weights import Affine
 from penstock.models.architectures import spec_of_folder
 from penstock.models.files import ModelFiles
-from penstock.models.loading import load_model
+from penstock.models.loading import load_model, load_text_parts
 from penstock.models.spec import YarnScaling
 
 PROMPT = np.random.default_rng(5).integers(0, 200, 60).tolist()
@@ -204,3 +204,16 @@ def test_a_gguf_file_without_experts_is_refused(tmp_path: Path) -> None:
     path = write_small_gpt_oss_gguf(tmp_path / "m.gguf", keys={"gpt-oss.expert_count": 0})
     with pytest.raises(ModelError, match=r"gpt-oss\.expert_count is missing"):
         load_model(ModelFiles("m", "gguf", path), "auto")
+
+
+@pytest.mark.parametrize("eos", [3, [3, 4]])
+def test_a_call_ends_a_turn_of_a_folder_whatever_its_config_names(tmp_path: Path, eos: Any) -> None:
+    """As it does of a GGUF file; the end of a message does not."""
+    folder = write_small_gpt_oss(tmp_path / "m", eos_token_id=eos)
+    (folder / "tokenizer.json").write_text("{}")
+    contents = {3: "<|return|>", 4: "<|endoftext|>", 5: "<|end|>", 6: "<|call|>"}
+    declared = {str(token): {"content": content} for token, content in contents.items()}
+    config = {"eos_token": "<|return|>", "added_tokens_decoder": declared}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    stops = load_text_parts(ModelFiles("m", "folder", folder)).stop_ids
+    assert stops == ((3, 6) if eos == 3 else (3, 4, 6))

@@ -16,6 +16,9 @@ import msgspec
 from penstock.models.tokenizer_data import DeclaredToken
 from penstock.quant.json_file import read_json
 
+HARMONY_END_OF_TURN: Final = frozenset({"<|call|>", "<|return|>"})
+"""Both end a turn of gpt-oss, and of nothing else: a vocabulary that has both is its."""
+
 
 class _Token(msgspec.Struct):
     content: str

@@ -9,7 +9,11 @@ import msgspec
 
 from penstock.base.errors import ModelError
 from penstock.models.architectures import spec_of_folder
-from penstock.models.declared_tokens import SpecialTokens, read_special_tokens
+from penstock.models.declared_tokens import (
+    HARMONY_END_OF_TURN,
+    SpecialTokens,
+    read_special_tokens,
+)
 from penstock.models.folder_files import TOOL_TEMPLATE
 from penstock.models.hf_config import read_generation_config
 from penstock.models.language_part import language_config
@@ -107,6 +111,9 @@ def _stop_ids(
         for token in tokens.declared
         if token.id is not None and token.content == tokens.eos
     )
+    ids_of = {token.content: token.id for token in tokens.declared if token.id is not None}
+    if ids_of.keys() >= HARMONY_END_OF_TURN:  # a config may name the one after an answer alone
+        stops.update(ids_of[content] for content in HARMONY_END_OF_TURN)
     if any(not 0 <= token < vocab for token in stops):
         raise ModelError(f"{folder}: eos_token_id {sorted(stops)} is not in the vocabulary")
     return tuple(sorted(stops))

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from penstock.base.errors import ModelError
 from penstock.models.architectures import spec_of_gguf
+from penstock.models.declared_tokens import HARMONY_END_OF_TURN
 from penstock.models.gguf_config import sampling_defaults
 from penstock.models.tokenizer_data import TextParts, TokenizerData, TokenType
 from penstock.quant.gguf import GgufFile
@@ -25,9 +26,7 @@ END_OF_TURN = frozenset(
         "<end_of_turn>",
     }
 )
-# In GPT-OSS vocabularies <|end|> closes one message of several; these end the model's turn.
-HARMONY_END_OF_TURN = frozenset({"<|call|>", "<|return|>"})
-HARMONY_END_OF_MESSAGE = "<|end|>"
+HARMONY_END_OF_MESSAGE = "<|end|>"  # which closes one of several, where such a turn has another end
 
 
 def text_parts(file: GgufFile, model_id: str, fingerprint: str) -> TextParts:
