@@ -13,7 +13,8 @@ Form = Literal["fp8-block", "fp8-tensor", "channel", "tensor", "block", "group"]
 Tensors = dict[str, torch.Tensor]
 
 LARGEST = 448.0
-_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_proj")
+_PROJECTIONS += ("gate_up_proj", "down_proj")
 
 
 def quantization_config(form: Form) -> dict[str, Any]:

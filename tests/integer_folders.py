@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 Tensors = dict[str, torch.Tensor]
 Name = Literal["gptq", "gptq_v2", "awq", "packed", "int8", "mlx"]
 
-_PROJECTION = re.compile(r".*\.(q|k|v|o|gate|up|down)_proj\.weight|.*\.w[123]\.weight")
+_PROJECTION = re.compile(r".*\.(q|k|v|qkv|o|gate|up|gate_up|down)_proj\.weight|.*\.w[123]\.weight")
 
 
 @dataclass(frozen=True)

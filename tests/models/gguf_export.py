@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ GGUF_NAMES = {
     "self_attn.q_proj.": "attn_q.",
     "self_attn.k_proj.": "attn_k.",
     "self_attn.v_proj.": "attn_v.",
+    "self_attn.qkv_proj.": "attn_qkv.",
     "self_attn.o_proj.": "attn_output.",
     "self_attn.q_norm.": "attn_q_norm.",
     "self_attn.k_norm.": "attn_k_norm.",
@@ -23,6 +25,7 @@ GGUF_NAMES = {
     "post_attention_layernorm.": "ffn_norm.",
     "mlp.gate_proj.": "ffn_gate.",
     "mlp.up_proj.": "ffn_up.",
+    "mlp.gate_up_proj.": "ffn_up.",
     "mlp.down_proj.": "ffn_down.",
     "mlp.gate.": "ffn_gate_inp.",
     "mlp.experts.down_proj": "ffn_down_exps.weight",
@@ -77,6 +80,13 @@ def export_gguf(
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
+    partial = rope.get("partial_rotary_factor", 1.0)
+    if partial != 1.0:
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        writer.add_rope_dimension_count(int(size * partial))
+    if architecture == "phi3":
+        writer.add_sliding_window(config.sliding_window or 0)
+        extra_tensors = _add_longrope(writer, config) | (extra_tensors or {})
     if gemma:
         writer.add_sliding_window(config.sliding_window)
     if getattr(config, "head_dim", None):
@@ -121,6 +131,20 @@ def export_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _add_longrope(writer: gguf.GGUFWriter, config: Any) -> dict[str, np.ndarray]:
+    """The tensors of its factors, which are there where it is used."""
+    rope, original = config.rope_parameters, config.original_max_position_embeddings
+    writer.add_rope_scaling_orig_ctx_len(original)
+    if rope["rope_type"] != "longrope":
+        return {}
+    factor = config.max_position_embeddings / original
+    writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(factor) / math.log(original)))
+    return {
+        f"rope_factors_{name}.weight": np.array(rope[f"{name}_factor"], np.float32)
+        for name in ("long", "short")
+    }
 
 
 def _add_experts(writer: gguf.GGUFWriter, config: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gguf_export import export_gguf
@@ -13,8 +14,10 @@ from test_gguf_models import small_model
 
 from penstock.adapters.files import read_adapter
 from penstock.config import LoraSettings
+from penstock.kernels.weights import Dense
 from penstock.models.files import ModelFiles
-from penstock.models.loading import load_model
+from penstock.models.loading import LoadedModel, load_model
+from penstock.runtime.adapters import factors_of
 
 peft = pytest.importorskip("peft", reason="the extra `dev` has it")
 
@@ -102,6 +105,38 @@ def test_rows_fit_those_of_an_interleaved_gguf_base(tmp_path: Path) -> None:
             pair = adapter.layers[layer][name]
             loaded = torch.from_numpy(part.data + pair.b @ pair.a)
             torch.testing.assert_close(loaded, merged[layer, name], **TOLERANCE)
+
+
+def linears(model: LoadedModel, layer: int) -> list[Dense]:
+    """The matrices of all projections of a layer, in the order of `factors_of`."""
+    own = model.weights.layer(layer)
+    return [
+        part for linear in (own.qkv, own.output, own.gate_up, own.down) for part in linear.parts
+    ]
+
+
+def assert_adapts(folder: Path, name: str, **config: Any) -> None:
+    """A folder's model, its adapter as a runtime packs it, and the model that `peft` merges."""
+    model = small_model(name, **SIZES)
+    model.save_pretrained(folder / "base")
+    adapted = save_drawn(model, folder / "a", r=4, lora_alpha=6, **config)
+    adapted.merge_and_unload().save_pretrained(folder / "merged")
+    base, merged = (
+        load_model(ModelFiles("m", "folder", folder / name), "f32") for name in ("base", "merged")
+    )
+    factors = factors_of(read_adapter(folder / "a", base.spec, LoraSettings()), base.spec)
+    pairs = [pair for linear in factors for pair in linear]
+    assert any(pair is not None for pair in pairs)
+    befores = [part for layer in range(2) for part in linears(base, layer)]
+    afters = [part for layer in range(2) for part in linears(merged, layer)]
+    for before, after, pair in zip(befores, afters, pairs, strict=True):
+        change = 0 if pair is None else pair.b @ pair.a
+        np.testing.assert_allclose(before.data + change, after.data, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ["qkv_proj"], ["gate_up_proj", "down_proj"]])
+def test_adapter_of_fused_projections_is_what_peft_merges(tmp_path: Path, targets: Any) -> None:
+    assert_adapts(tmp_path, "Phi3", target_modules=targets)
 
 
 def test_adapter_trained_by_others_is_read(weights_dir: Path) -> None:

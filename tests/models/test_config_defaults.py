@@ -14,6 +14,7 @@ import transformers
 from stepping import Stepper, load_decoder
 
 from penstock.models.architectures import spec_of_folder
+from penstock.models.spec import LongRopeScaling
 
 PROMPT = [3, 17, 5, 60, 2, 9, 44, 31, 8, 8, 12, 50, 7, 23, 1, 40, 33, 6, 19, 28, 61, 4, 10]
 SMALL = {
@@ -41,6 +42,12 @@ QWEN3_MOE = {
 WINDOW = {"use_sliding_window": True, "sliding_window": 5}
 LINEAR = {"rope_type": "linear", "factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+FACTORS = {"short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [1.0, 4.0, 12.0, 30.0]}
+LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": FACTORS["short_factor"] * 2,
+    "long_factor": FACTORS["long_factor"] * 2,
+}
 WITHOUT_THETA = {
     "full_attention": {"rope_type": "default"},
     "sliding_attention": {"rope_type": "default"},
@@ -73,6 +80,23 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]] = 
             "rms_norm_eps",
         ),
         {},
+    ),
+    "phi3, an eps and a context before longrope": (
+        "Phi3",
+        {"rms_norm_eps": 1e-5, "max_position_embeddings": 16_384},
+        ("rms_norm_eps", "rope_parameters", "original_max_position_embeddings"),
+        {"rope_scaling": LONGROPE | {"original_max_position_embeddings": 8}},
+    ),
+    "phi3, yarn that means longrope": (
+        "Phi3",
+        {},
+        ("rope_parameters",),
+        {
+            "rope_scaling": {"type": "yarn", "attention_factor": 1.5} | FACTORS,
+            "rope_theta": 500.0,
+            "partial_rotary_factor": 0.5,
+            "original_max_position_embeddings": 4,
+        },
     ),
     "smollm3, rotation": ("SmolLM3", {}, ("rope_parameters",), {}),
     "smollm3, an interval": ("SmolLM3", {}, ("no_rope_layers",), {"no_rope_layer_interval": 2}),
@@ -186,3 +210,13 @@ def test_yarn_reaches_as_far_as_it_scales(written: int, served: int, tmp_path: P
     has = {"rope_scaling": YARN, "rope_theta": 1e4, "max_position_embeddings": written}
     save(tmp_path, "Qwen2", {}, ("rope_parameters",), has)
     assert spec_of_folder(tmp_path).context_tokens == served
+
+
+def test_longrope_is_known_by_its_first_name(tmp_path: Path) -> None:
+    specs = []
+    for name in ("su", "longrope"):
+        has = {"rope_scaling": {"type": name} | FACTORS, "partial_rotary_factor": 0.5}
+        save(tmp_path / name, "Phi3", {}, ("rope_parameters",), has)
+        specs.append(spec_of_folder(tmp_path / name))
+    assert specs[0] == specs[1]
+    assert isinstance(specs[0].rope.scaling, LongRopeScaling)

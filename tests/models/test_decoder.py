@@ -60,6 +60,20 @@ GRANITE = {
     "rms_norm_eps": 0.05,
 }
 
+# The factors are chosen by the length of the prompt there, by the context that is served here.
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.3, 1.6, 2.0, 2.5, 3.1, 3.8],
+    "long_factor": [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 40.0],
+}
+BEYOND = {"rope_parameters": LONGROPE, "original_max_position_embeddings": 4}
+WITHIN = {
+    "rope_parameters": LONGROPE,
+    "original_max_position_embeddings": 256,
+    "max_position_embeddings": 1024,
+}
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama tied": ("Llama", {"tie_word_embeddings": True}),
@@ -86,6 +100,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Granite",
         GRANITE | {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
     ),
+    "phi3": ("Phi3", {}),
+    "phi3 tied, with a window and partial rotation": (
+        "Phi3",
+        {
+            "tie_word_embeddings": True,
+            "sliding_window": 7,
+            "rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.75},
+        },
+    ),
+    "phi3 beyond the context that it was trained for": ("Phi3", BEYOND),
+    "phi3 within the context that it was trained for": ("Phi3", WITHIN),
     "smollm3": ("SmolLM3", {"no_rope_layer_interval": 2}),
     "gemma3": ("Gemma3", GEMMA3),
     "gemma3 with linear rope, a scale of its own and an untied head": (

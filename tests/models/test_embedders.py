@@ -35,6 +35,7 @@ WINDOWED = {"layer_types": ["sliding_attention", "full_attention", "sliding_atte
 MODERN = {"num_hidden_layers": 5, "local_attention": 16} | dict.fromkeys(
     ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0
 )
+PARTIAL = {"rope_theta": 500.0, "partial_rotary_factor": 0.75}
 DENSE = torch.nn.Linear(64, 24)
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -71,6 +72,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"residual_multiplier": 0.22, "logits_scaling": 8.0, "embedding_multiplier": 12.0},
         {"normalize": False},
     ),
+    "phi3, last token": ("Phi3", {"rope_parameters": PARTIAL}, {"pooling": "lasttoken"}),
     "gemma3 that sees both ways": (
         "Gemma3Text",
         WINDOWED | {"use_bidirectional_attention": True, "sliding_window": 12},

@@ -29,26 +29,30 @@ FORMS: list[Form] = ["fp8-block", "fp8-tensor", "channel", "group"]
 FLOAT8_KL, BFLOAT16_KL = 0.02, 1e-4
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+MODELS: dict[str, dict[str, Any]] = {"Qwen3": {"head_dim": 48}, "Phi3": {"pad_token_id": 0}}
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A folder in float32 and its model. Matrices are no whole number of blocks, and the second
-    half of their columns is eight times as large: scales are not alike."""
-    config = transformers.Qwen3Config(
+    half of their columns is eight times as large: scales are not alike. Where projections are
+    fused, blocks are of two of them."""
+    config = getattr(transformers, f"{request.param}Config")(
         hidden_size=192,
         intermediate_size=320,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=48,
         vocab_size=64,
         max_position_embeddings=256,
         tie_word_embeddings=False,
         bos_token_id=1,
         eos_token_id=2,
+        **MODELS[request.param],
     )
     config._attn_implementation = "eager"
     torch.manual_seed(0)
-    model = transformers.Qwen3ForCausalLM(config).float().eval()
+    model = getattr(transformers, f"{request.param}ForCausalLM")(config).float().eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(1.0 if parameter.ndim == 1 else 0.0, 0.1)

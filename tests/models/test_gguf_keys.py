@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from gguf_export import export_gguf
-from test_decoder import GEMMA3, PROMPT, TOLERANCE, expected_logits
+from test_decoder import BEYOND, GEMMA3, PROMPT, TOLERANCE, expected_logits
 from test_gguf_models import logits_of, small_model
 
 from penstock.base.errors import ModelError
@@ -107,6 +107,28 @@ def test_scales_of_attention_and_embeddings_are_the_files(tmp_path: Path) -> Non
     keys = {"llama.attention.scale": 0.25, "llama.embedding_scale": 12.0}
     spec = spec_with(tmp_path / "m.gguf", keys)
     assert (spec.attention_scale, spec.embedding_scale) == (0.25, 12.0)
+
+
+def test_longrope_without_its_factors_is_refused(tmp_path: Path) -> None:
+    keys = {"phi3.rope.scaling.type": "longrope"}
+    with pytest.raises(ModelError, match=r"type longrope: tensor rope_factors_short"):
+        spec_with(tmp_path / "m.gguf", keys, "Phi3")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("factor", 4.0, r"scaling\.factor 4\.0 beside longrope is not supported"),
+        ("yarn_ext_factor", 1.0, r"scaling\.yarn_ext_factor 1\.0 is not supported"),
+    ],
+)
+def test_other_scaling_beside_longrope_is_refused(
+    tmp_path: Path, key: str, value: float, message: str
+) -> None:
+    keys = {f"phi3.rope.scaling.{key}": value}
+    exported(tmp_path / "m.gguf", keys, "Phi3", **BEYOND)
+    with pytest.raises(ModelError, match=message):
+        load_model(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto")
 
 
 def test_granite_whose_positions_are_not_trained_has_none(tmp_path: Path) -> None:

@@ -14,7 +14,17 @@ from gguf_export import GGUF_NAMES, export_gguf, interleave
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stepping import Stepper, load_decoder
-from test_decoder import GEMMA3, GRANITE, LLAMA3, PROMPT, SMALL, TOLERANCE, expected_logits
+from test_decoder import (
+    BEYOND,
+    GEMMA3,
+    GRANITE,
+    LLAMA3,
+    PROMPT,
+    SMALL,
+    TOLERANCE,
+    WITHIN,
+    expected_logits,
+)
 
 from penstock.base.errors import ModelError
 from penstock.models.files import ModelFiles
@@ -49,6 +59,10 @@ def logits_of(path: Path, dtype: Any = "auto") -> torch.Tensor:
         ("Gemma3", GEMMA3),
         ("Granite", GRANITE),
         ("Granite", {"tie_word_embeddings": True}),
+        ("Phi3", {"sliding_window": 7}),
+        ("Phi3", {"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.5}}),
+        ("Phi3", BEYOND),
+        ("Phi3", WITHIN),
     ],
 )
 def test_float_gguf_gives_the_logits_of_transformers(
@@ -89,7 +103,8 @@ def test_rope_factors_of_the_file_divide_the_frequencies(tmp_path: Path) -> None
 
 
 def test_the_names_of_this_export_are_the_reference_ones() -> None:
-    tensors = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 1)
+    llama = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 1)
+    fused = gguf.get_tensor_name_map(gguf.MODEL_ARCH.PHI3, 1)
     for old, new in GGUF_NAMES.items():
         if ("norm" in old and "self_attn" in old) or old == "model.layers.":
             continue
@@ -97,6 +112,7 @@ def test_the_names_of_this_export_are_the_reference_ones() -> None:
             continue
         full = old if old.startswith(("model.", "lm_head")) else f"model.layers.0.{old}"
         expected = new if full == old else f"blk.0.{new}"
+        tensors = fused if "qkv" in old or "gate_up" in old else llama
         assert tensors.get_name(full.rstrip(".")) == expected.rstrip(".")
 
 

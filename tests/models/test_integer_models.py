@@ -30,6 +30,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2", WIDE),
     "qwen3": ("Qwen3", WIDE | {"head_dim": 32}),
     "llama, tied": ("Llama", WIDE | {"tie_word_embeddings": True}),
+    "phi3": ("Phi3", WIDE),
     "qwen3 moe": ("Qwen3Moe", QWEN | WIDE | {"moe_intermediate_size": 64}),
     "mixtral": ("Mixtral", MIXTRAL | WIDE),
 }
@@ -122,9 +123,9 @@ def test_what_belongs_to_no_matrix_is_named(restored: tuple[Path, Any], tmp_path
     save_file(tensors | {"model.norm.g_idx": torch.zeros(4, dtype=torch.int32)}, path)
     with pytest.raises(ModelError, match=r"unexpected tensor model\.norm\.g_idx"):
         load_model(ModelFiles("m", "folder", tmp_path / "m"), "auto")
-    name = "model.layers.0.self_attn.v_proj.qweight"
+    name = "model.layers.0.self_attn.o_proj.qweight"
     save_file({key: tensor for key, tensor in tensors.items() if key != name}, path)
-    with pytest.raises(ModelError, match=r"model\.layers\.0\.self_attn\.v_proj\.weight is missing"):
+    with pytest.raises(ModelError, match=r"model\.layers\.0\.self_attn\.o_proj\.weight is missing"):
         load_model(ModelFiles("m", "folder", tmp_path / "m"), "auto")
 
 

@@ -79,6 +79,12 @@ CASES: dict[str, tuple[DecoderSpec, str]] = {
     "qwen2": (replace(LLAMA, qkv_bias=True), "f32"),
     "qwen3": (replace(LLAMA, qk_norm=True), "f32"),
     "gemma3": (GEMMA, "f32"),
+    "phi3": (replace(LLAMA, architecture="phi3", rope=RopeSpec(10_000.0, 24)), "f32"),
+    "phi3 of Q4_K": (replace(LLAMA, architecture="phi3"), "q4_k"),
+    "phi3 of 8-bit floats, tiles": (
+        replace(LLAMA, architecture="phi3", head_dim=128, ff=512, layers=(LayerSpec(),)),
+        "f8_tile",
+    ),
     "granite": (replace(LLAMA, embedding_scale=54.0, logit_scale=0.125, norm_eps=1e-3), "f32"),
     "a vocabulary of fewer rows than the ranks want": (replace(LLAMA, vocab=45), "f32"),
     "smollm3": (replace(LLAMA, layers=(LayerSpec(), LayerSpec(rotary=False))), "f32"),
@@ -266,12 +272,17 @@ def test_fewer_kv_heads_than_ranks_are_had_by_several() -> None:
         np.testing.assert_array_equal(key, whole[:32] if rank < 4 else whole[32:])
 
 
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    ("architecture", "tied"), [("llama", False), ("llama", True), ("phi3", False)]
+)
 @pytest.mark.parametrize("form", ["f32", "bf16", "q4_1", "q8_0", "f8_row"])
 @pytest.mark.parametrize("count", COUNTS)
-def test_counted_bytes_are_those_of_the_shard(count: int, form: str, tied: bool) -> None:
+def test_counted_bytes_are_those_of_the_shard(
+    count: int, form: str, architecture: str, tied: bool
+) -> None:
     """But for a scale a row of 8-bit floats, which a shard's shorter rows have as well."""
-    spec = replace(LLAMA, tied_head=tied, qk_norm=True, layers=(MIXTURE, LayerSpec()))
+    layers = (MIXTURE if architecture == "llama" else LayerSpec(), LayerSpec())
+    spec = replace(LLAMA, architecture=architecture, tied_head=tied, qk_norm=True, layers=layers)
     model = model_of(spec, drawn_weights(spec, form))
     part = shard_model(model, 1, count)
     assert isinstance(part.weights, ShardWeights)

@@ -39,8 +39,8 @@ class Family:
     """How a member differs in what its config does not say; `hf_defaults` has what it may leave
     out. A bias of None: as `attention_bias` says. `gemma`: scaled embeddings, norms stored less one
     and around each block. `multipliers`: of embeddings, attention, residuals and logits, by keys of
-    its own. `sinks`: as in the spec. `experts`: how the config says which layers are mixtures of
-    them."""
+    its own. `partial_rotation`: of the first components of a head alone, where the config says so.
+    `sinks`: as in the spec. `experts`: how the config says which layers are mixtures of them."""
 
     name: str
     windows: Windows = "none"
@@ -49,6 +49,7 @@ class Family:
     qk_norm: bool = False
     gemma: bool = False
     multipliers: bool = False
+    partial_rotation: bool = False
     sinks: bool = False
     experts: MixtureKind | None = None
 
@@ -57,10 +58,11 @@ class Family:
 class GgufFamily:
     """`interleaved`: the rows of q and k are stored for a rotation of neighbours (2i, 2i + 1).
     `gemma`: as in `Family`, but for the norms, which the converters complete. `multipliers`: as in
-    `Family`."""
+    `Family`. `fused_gate_up`: gate and up are one tensor."""
 
     name: str
     interleaved: bool = False
+    fused_gate_up: bool = False
     gemma: bool = False
     multipliers: bool = False
 
@@ -75,6 +77,9 @@ HF_ARCHITECTURES = {
         "mixtral", "all", qkv_bias=False, output_bias=False, experts="mixtral"
     ),
     "SmolLM3ForCausalLM": Family("smollm3", "unrotated"),
+    "Phi3ForCausalLM": Family(
+        "phi3", "all", qkv_bias=False, output_bias=False, partial_rotation=True
+    ),
     "GraniteForCausalLM": Family("granite", multipliers=True),
     "Gemma3ForCausalLM": Family("gemma3", "pattern", qk_norm=True, gemma=True),
     "GptOssForCausalLM": Family("gpt_oss", "pattern", sinks=True, experts="gpt_oss"),
@@ -84,6 +89,7 @@ GGUF_ARCHITECTURES = {
     "qwen2": GgufFamily("qwen2"),
     "qwen3": GgufFamily("qwen3"),
     "qwen3moe": GgufFamily("qwen3moe"),
+    "phi3": GgufFamily("phi3", fused_gate_up=True),
     "granite": GgufFamily("granite", interleaved=True, multipliers=True),
     "gemma3": GgufFamily("gemma3", gemma=True),
     "gpt-oss": GgufFamily("gpt-oss"),
@@ -277,6 +283,10 @@ def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
         raise ModelError(f"{where}: hidden_act {activation!r} is not supported, known are {known}")
     bias = config.attention_bias
     rope = hf_config.rope_spec(config, where)
+    local_rope = hf_config.local_rope_spec(config, where)
+    for own in (rope, local_rope):
+        if own is not None and not family.partial_rotation:
+            hf_config.refuse_partial_rotation(config, own, where)
     layers = _layers(config, family, where)
     scalar = config.query_pre_attn_scalar
     return DecoderSpec(
@@ -296,7 +306,7 @@ def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
         mlp_bias=config.mlp_bias,
         qk_norm=family.qk_norm,
         tied_head=bool(config.tie_word_embeddings),
-        local_rope=hf_config.local_rope_spec(config, where),
+        local_rope=local_rope,
         attention_scale=scalar**-0.5 if family.gemma and scalar and scalar > 0 else None,
         embedding_scale=max(config.hidden_size, 0) ** 0.5 if family.gemma else 1.0,
         norm_offset=1.0 if family.gemma else 0.0,

@@ -17,10 +17,12 @@ from penstock.models.spec import (
     DecoderSpec,
     LayerSpec,
     LinearScaling,
+    LongRopeScaling,
     RopeScaling,
     RopeSpec,
     YarnScaling,
 )
+from penstock.models.tensor_names import LONGROPE_FACTORS
 from penstock.models.unsupported_keys import GGUF_NEUTRAL, Neutral, refuse_unsupported
 from penstock.quant.gguf import GgufFile
 
@@ -30,6 +32,7 @@ GEMMA3_LOCAL_THETA = 10_000.0
 GPT_OSS_PERIOD = 2
 # An ext_factor of -1 is one that is not set.
 YARN_NEUTRAL: Final[Neutral] = {"yarn_ext_factor": (1, -1)}
+LONGROPE_NEUTRAL: Final[Neutral] = {"yarn_ext_factor": (0, -1)}
 OTHER_NEUTRAL: Final[Neutral] = {"yarn_ext_factor": (0, -1), "attn_factor": (1,)}
 # What Granite's files have beside the scales of attention and embeddings, which any file may have.
 MULTIPLIERS: Final = frozenset({"residual_scale", "logit_scale"})
@@ -74,7 +77,7 @@ def decoder_spec(
             for window in _windows(file, architecture, layers, ALL_LAYERS)
         ),
         context_tokens=file.integer(f"{architecture}.context_length"),
-        qkv_bias="blk.0.attn_q.bias" in file.tensors,
+        qkv_bias=any(f"blk.0.{name}.bias" in file.tensors for name in ("attn_q", "attn_qkv")),
         output_bias="blk.0.attn_output.bias" in file.tensors,
         mlp_bias="blk.0.ffn_up.bias" in file.tensors,
         qk_norm="blk.0.attn_q_norm.weight" in file.tensors,
@@ -142,6 +145,8 @@ def rope_scaling(file: GgufFile, architecture: str) -> RopeScaling | None:
     prefix = f"{architecture}.rope.scaling"
     factor = file.real(f"{prefix}.factor", file.real(f"{architecture}.rope.scale_linear", 0.0))
     kind = file.text(f"{prefix}.type", "linear")
+    if kind == "longrope" or any(name in file.tensors for name in LONGROPE_FACTORS):
+        return _longrope(file, architecture, factor)
     if kind not in ("none", "linear", "yarn"):
         raise ModelError(f"{file.path}: {prefix}.type {kind!r} is not supported")
     if factor < 0:
@@ -223,3 +228,17 @@ def _yarn(file: GgufFile, architecture: str, factor: float) -> YarnScaling:
         beta_fast=file.real(f"{prefix}.yarn_beta_fast", 32.0),
         beta_slow=file.real(f"{prefix}.yarn_beta_slow", 1.0),
     )
+
+
+def _longrope(file: GgufFile, architecture: str, factor: float) -> LongRopeScaling:
+    prefix = f"{architecture}.rope.scaling"
+    missing = [name for name in LONGROPE_FACTORS if name not in file.tensors]
+    if missing:
+        raise ModelError(f"{file.path}: {prefix}.type longrope: tensor {missing[0]} is missing")
+    if factor not in (0.0, 1.0):
+        raise ModelError(f"{file.path}: {prefix}.factor {factor} beside longrope is not supported")
+    refuse_unsupported(str(file.path), file.metadata, LONGROPE_NEUTRAL, f"{prefix}.")
+    short, long = (tuple(file.vector(name).tolist()) for name in LONGROPE_FACTORS)
+    context = file.integer(f"{architecture}.context_length")
+    original = file.integer(f"{prefix}.original_context_length", context)
+    return LongRopeScaling(short, long, original, file.real(f"{prefix}.attn_factor", 1.0))

@@ -17,11 +17,9 @@ from penstock.models.architectures import spec_of_gguf
 from penstock.models.dense import DenseLayer
 from penstock.models.encoder_gguf import GGUF_ENCODERS
 from penstock.models.files import ModelFiles, fingerprint
-from penstock.models.loading import LoadedEmbedder
+from penstock.models.loading import LoadedEmbedder, gguf_weights
 from penstock.models.sentence import SentenceSpec
-from penstock.models.tensor_names import GGUF_NAMES
 from penstock.models.tokenizer_data import EmbeddingParts, PairTemplate
-from penstock.models.weights import DecoderWeights
 from penstock.quant.dequantize import dequantize
 from penstock.quant.gguf import GgufFile, read_head
 
@@ -50,7 +48,7 @@ def load_reranker(files: ModelFiles, dtype: Literal["auto", "f32"]) -> LoadedEmb
     if labels != LABELS:
         raise ModelError(f"{file.path}: {key} {labels} is not supported, only {LABELS}")
     besides = {HEAD: (len(LABELS), spec.width)}
-    weights = DecoderWeights(file, GGUF_NAMES, spec, dtype, family.interleaved, besides)
+    weights = gguf_weights(file, spec, family, dtype, besides)
     yes, no = dequantize(file.matrix(HEAD))
     logit = DenseLayer(Linear((Dense((yes - no)[None], "f32"),), None))
     sentence = SentenceSpec("last")

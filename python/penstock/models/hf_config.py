@@ -18,6 +18,7 @@ from penstock.models.spec import (
     LayerSpec,
     LinearScaling,
     Llama3Scaling,
+    LongRopeScaling,
     RopeScaling,
     RopeSpec,
     YarnScaling,
@@ -52,6 +53,8 @@ class RopeParameters(msgspec.Struct):
     beta_fast: float | None = None
     beta_slow: float | None = None
     truncate: bool = True
+    short_factor: list[float] | None = None
+    long_factor: list[float] | None = None
 
 
 class HfConfig(msgspec.Struct):
@@ -186,13 +189,18 @@ def rope_parameters(config: HfConfig, where: str, layer_type: str) -> RopeParame
 
 
 def _rope(config: HfConfig, rope: RopeParameters, theta: float | None, where: str) -> RopeSpec:
-    """`theta`: where the rotary keys name none. Rotation of a part of a head is refused: none of
-    the families has it, and readers of such a config do not agree on what it means."""
+    """`theta`: where the rotary keys name none."""
     partial = rope.partial_rotary_factor or config.partial_rotary_factor or 1.0
-    if partial != 1.0:
-        raise ModelError(f"{where}: partial_rotary_factor {partial} is not supported")
     theta = rope.rope_theta or theta or 10_000.0
-    return RopeSpec(theta, head_dim(config), _scaling(config, rope, where))
+    return RopeSpec(theta, int(head_dim(config) * partial), _scaling(config, rope, where))
+
+
+def refuse_partial_rotation(config: HfConfig, rope: RopeSpec, where: str) -> None:
+    """Raise ModelError where a part of a head is rotated: of a family that has no such members,
+    readers do not agree on what it means."""
+    size = head_dim(config)
+    if rope.rotated != size:
+        raise ModelError(f"{where}: partial_rotary_factor {rope.rotated / size} is not supported")
 
 
 def layer_specs(config: HfConfig, rule: Windows, where: str) -> tuple[LayerSpec, ...]:
@@ -256,11 +264,14 @@ def _window(config: HfConfig) -> int:
 
 def _scaling(config: HfConfig, rope: RopeParameters, where: str) -> RopeScaling | None:
     kind = rope.rope_type or rope.type or "default"
+    if kind == "su" or (kind == "yarn" and rope.long_factor):  # as Phi-3 was first published
+        kind = "longrope"
     if kind in ("default", "mrope"):  # positions in several dimensions are one, of text
         return None
-    if kind not in ("linear", "llama3", "yarn"):
+    if kind not in ("linear", "llama3", "yarn", "longrope"):
         raise ModelError(
-            f"{where}: rope scaling {kind!r} is not supported, only default, linear, llama3, yarn"
+            f"{where}: rope scaling {kind!r} is not supported, only default, linear, llama3, yarn,"
+            " longrope"
         )
     original = (
         config.original_max_position_embeddings
@@ -274,6 +285,8 @@ def _scaling(config: HfConfig, rope: RopeParameters, where: str) -> RopeScaling 
         return LinearScaling(factor)
     if kind == "yarn":
         return _yarn(rope, factor, original)
+    if kind == "longrope":
+        return _longrope(rope, factor, original, where)
     low, high = rope.low_freq_factor, rope.high_freq_factor
     if low is None or high is None or low >= high:
         raise ModelError(f"{where}: llama3 rope scaling needs low_freq_factor < high_freq_factor")
@@ -295,3 +308,14 @@ def _yarn(rope: RopeParameters, factor: float, original: int) -> YarnScaling:
         beta_slow=rope.beta_slow or 1.0,
         truncate=rope.truncate,
     )
+
+
+def _longrope(rope: RopeParameters, factor: float, original: int, where: str) -> LongRopeScaling:
+    short, long = rope.short_factor, rope.long_factor
+    if not short or not long:
+        raise ModelError(f"{where}: longrope rope scaling needs short_factor and long_factor")
+    attention_factor = rope.attention_factor
+    if attention_factor is None:
+        longer = factor > 1 and original > 1
+        attention_factor = math.sqrt(1 + math.log(factor) / math.log(original)) if longer else 1.0
+    return LongRopeScaling(tuple(short), tuple(long), original, attention_factor)

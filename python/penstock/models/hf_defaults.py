@@ -43,6 +43,11 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "tie_word_embeddings": True,
     },
     "granite": {"attention_multiplier": 1.0},
+    "phi3": {
+        "max_position_embeddings": 4096,
+        "original_max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+    },
     "gemma3": {
         "num_key_value_heads": 4,
         "head_dim": 256,

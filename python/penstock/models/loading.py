@@ -15,7 +15,7 @@ import numpy as np
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Dense
 from penstock.models import architectures, folder_text, gguf_text
-from penstock.models.architectures import is_encoder_folder
+from penstock.models.architectures import GgufFamily, is_encoder_folder
 from penstock.models.declared_tokens import read_special_tokens
 from penstock.models.dense import DenseLayer, read_dense
 from penstock.models.encoder_gguf import (
@@ -137,9 +137,21 @@ def _load_gguf_embedder(files: ModelFiles, dtype: Literal["auto", "f32"]) -> Loa
     else:
         spec, family = architectures.spec_of_gguf(file)
         spec = replace(spec, logit_scale=1.0)
-        weights = DecoderWeights(file, gguf_names(spec), spec, dtype, family.interleaved)
+        weights = gguf_weights(file, spec, family, dtype)
     sentence = gguf_sentence_spec(file)
     return LoadedEmbedder(files.model_id, fingerprint(files), spec, weights, sentence, ())
+
+
+def gguf_weights(
+    file: GgufFile,
+    spec: DecoderSpec,
+    family: GgufFamily,
+    dtype: Literal["auto", "f32"],
+    besides: Mapping[str, Shape] = NOTHING,
+) -> DecoderWeights:
+    """Those of the decoder of a GGUF file. `besides`: see `body_weights`. Raises ModelError."""
+    names = gguf_names(spec, file.tensors, fused_gate_up=family.fused_gate_up)
+    return DecoderWeights(file, names, spec, dtype, family.interleaved, besides)
 
 
 def load_embedding_parts(files: ModelFiles) -> EmbeddingParts:
@@ -188,7 +200,8 @@ def load_model(
     if files.kind == "gguf":
         checkpoint = file = GgufFile(files.path)
         spec, family = architectures.spec_of_gguf(file)
-        read, names, interleaved = checkpoint, gguf_names(spec), family.interleaved
+        read, interleaved = checkpoint, family.interleaved
+        names = gguf_names(spec, file.tensors, fused_gate_up=family.fused_gate_up)
     else:
         spec = architectures.spec_of_folder(files.path)
         container = architectures.container_of_folder(files.path)

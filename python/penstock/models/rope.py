@@ -7,7 +7,13 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from penstock.models.spec import LinearScaling, Llama3Scaling, RopeSpec, YarnScaling
+from penstock.models.spec import (
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    RopeSpec,
+    YarnScaling,
+)
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -16,10 +22,11 @@ Doubles = npt.NDArray[np.float64]
 def rope_table(rope: RopeSpec, positions: int, factors: Floats | None = None) -> Floats:
     """[positions, rotated] float32: cosines, then sines, of the rotated half-dimensions.
 
-    `factors: [rotated / 2]` divide the frequencies where the model's file carries them (GGUF's
-    form of Llama 3 scaling). Angles are float32 products, as in the models' own training code.
+    `positions`: as many as are served. `factors: [rotated / 2]` divide the frequencies where the
+    model's file carries them (GGUF's form of Llama 3 scaling). Angles are float32 products, as in
+    the models' own training code.
     """
-    frequencies, amplitude = _frequencies(rope)
+    frequencies, amplitude = _frequencies(rope, positions)
     if factors is not None:
         frequencies = frequencies / factors
     angles = np.arange(positions, dtype=np.float32)[:, None] * frequencies.astype(np.float32)
@@ -37,7 +44,7 @@ def identity_table(positions: int) -> Floats:
     return np.tile(np.array([1, 0], np.float32), (positions, 1))
 
 
-def _frequencies(rope: RopeSpec) -> tuple[Doubles, float]:
+def _frequencies(rope: RopeSpec, positions: int) -> tuple[Doubles, float]:
     """Radians per position of each rotated pair, and the factor on cosines and sines."""
     exponents = np.arange(0, rope.rotated, 2, dtype=np.float64) / rope.rotated
     plain = rope.theta**-exponents
@@ -50,6 +57,8 @@ def _frequencies(rope: RopeSpec) -> tuple[Doubles, float]:
             return _llama3(plain, rope.scaling), 1.0
         case YarnScaling():
             return _yarn(plain, rope, rope.scaling), rope.scaling.attention_factor
+        case LongRopeScaling(short, long, original_context, attention_factor):
+            return plain / (long if positions > original_context else short), attention_factor
 
 
 def _llama3(plain: Doubles, scaling: Llama3Scaling) -> Doubles:

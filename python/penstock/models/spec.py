@@ -60,7 +60,19 @@ class YarnScaling:
     truncate: bool = True
 
 
-RopeScaling: TypeAlias = LinearScaling | Llama3Scaling | YarnScaling
+@dataclass(frozen=True, slots=True)
+class LongRopeScaling:
+    """LongRoPE (arXiv 2402.13753): each frequency is divided by a number of its own, of `short`
+    where the context that is served is no longer than the original one, or else of `long`; cosines
+    and sines are multiplied by `attention_factor`."""
+
+    short: tuple[float, ...]
+    long: tuple[float, ...]
+    original_context: int
+    attention_factor: float
+
+
+RopeScaling: TypeAlias = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +221,18 @@ def _check_rope(rope: RopeSpec, head_dim: int, where: str) -> None:
         raise ModelError(f"{where}: rope base {rope.theta}")
     if rope.scaling is not None:
         check_scaling(rope.scaling, where)
+    if isinstance(rope.scaling, LongRopeScaling):
+        for name in ("short", "long"):
+            given = len(getattr(rope.scaling, name))
+            if given != rope.rotated // 2:
+                raise ModelError(f"{where}: {given} {name} factors of {rope.rotated // 2} angles")
 
 
 def check_scaling(scaling: RopeScaling, where: str) -> None:
     """Refuse a scaling with a number that is not positive, with a ModelError that opens with
     `where`: each is a divisor or goes through a logarithm."""
     for field in fields(scaling):
-        value = getattr(scaling, field.name)
-        if not 0 < value < math.inf and field.name != "truncate":
-            raise ModelError(f"{where}: rope scaling: {field.name} {value} is not positive")
+        given = getattr(scaling, field.name)
+        for value in given if isinstance(given, tuple) else (given,):
+            if not 0 < value < math.inf and field.name != "truncate":
+                raise ModelError(f"{where}: rope scaling: {field.name} {value} is not positive")

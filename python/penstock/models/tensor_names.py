@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from penstock.models.spec import DecoderSpec
@@ -12,8 +13,9 @@ from penstock.models.spec import DecoderSpec
 class TensorNames:
     """Names without their `.weight` or `.bias`; those of a layer follow `layer`, in which {} is
     its index. The post norms are those of sandwich norms. Of experts, {} in a name is the number of
-    one; a name without holds all of them, [E, ...]. `sinks` is a whole name. `ignored` matches
-    tensors that carry nothing (they are computed)."""
+    one; a name without holds all of them, [E, ...]. q, k and v, or gate and up, of one name are one
+    tensor, rows after rows. `sinks` is a whole name. `ignored` matches tensors that carry nothing
+    (they are computed)."""
 
     embedding: str
     final_norm: str
@@ -89,6 +91,25 @@ HF_GPT_OSS_NAMES = replace(
 )
 """Those of experts are `PairedExperts`'."""
 
+HF_PHI3_NAMES = replace(
+    HF_NAMES,
+    q="self_attn.qkv_proj",
+    k="self_attn.qkv_proj",
+    v="self_attn.qkv_proj",
+    gate="mlp.gate_up_proj",
+    up="mlp.gate_up_proj",
+)
+
+HF_OWN_NAMES = {
+    "mixtral": HF_MIXTRAL_NAMES,
+    "gpt_oss": HF_GPT_OSS_NAMES,
+    "phi3": HF_PHI3_NAMES,
+}
+"""Of the architectures whose names are their own."""
+
+LONGROPE_FACTORS = ("rope_factors_short.weight", "rope_factors_long.weight")
+"""Of a GGUF file."""
+
 GGUF_NAMES = TensorNames(
     embedding="token_embd",
     final_norm="output_norm",
@@ -127,11 +148,8 @@ def hf_names(spec: DecoderSpec, *, bare: bool = False, stacked: bool = False) ->
     """Those of a Hugging Face folder. `bare`: of a model that was saved without its head, whose
     names lack their first part. `stacked`: all experts of a layer are in one tensor, as MLX writes
     them."""
-    names = HF_SANDWICH_NAMES if spec.sandwich_norms else HF_NAMES
-    if spec.architecture == "mixtral":
-        names = HF_MIXTRAL_NAMES
-    if spec.architecture == "gpt_oss":
-        names = HF_GPT_OSS_NAMES
+    plain = HF_SANDWICH_NAMES if spec.sandwich_norms else HF_NAMES
+    names = HF_OWN_NAMES.get(spec.architecture, plain)
     if stacked:
         block = names.expert_gate.partition("experts.")[0] + MLX_EXPERTS
         names = replace(
@@ -145,6 +163,12 @@ def hf_names(spec: DecoderSpec, *, bare: bool = False, stacked: bool = False) ->
     return replace(names, embedding="embed_tokens", final_norm="norm", layer="layers.{}.")
 
 
-def gguf_names(spec: DecoderSpec) -> TensorNames:
-    """Those of a GGUF file."""
-    return GGUF_GPT_OSS_NAMES if spec.architecture == "gpt-oss" else GGUF_NAMES
+def gguf_names(
+    spec: DecoderSpec, tensors: Container[str], *, fused_gate_up: bool = False
+) -> TensorNames:
+    """Those of a GGUF file: q, k and v are one tensor where it is there. `fused_gate_up`: up is
+    gate and up in one."""
+    names = GGUF_GPT_OSS_NAMES if spec.architecture == "gpt-oss" else GGUF_NAMES
+    if "blk.0.attn_qkv.weight" in tensors:
+        names = replace(names, q="attn_qkv", k="attn_qkv", v="attn_qkv")
+    return replace(names, gate="ffn_up") if fused_gate_up else names

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,13 +20,13 @@ import numpy.typing as npt
 
 from penstock.base.errors import ModelError
 from penstock.kernels.weights import Dense, Experts, Float8, Linear, Matrix
-from penstock.models.spec import DecoderSpec, ExpertsSpec
+from penstock.models.spec import DecoderSpec, ExpertsSpec, LongRopeScaling
 from penstock.models.strict import NOTHING, Shape, check_shapes
-from penstock.models.tensor_names import TensorNames
+from penstock.models.tensor_names import LONGROPE_FACTORS, TensorNames
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
 from penstock.quant.integer_forms import in_one_form
-from penstock.quant.rows import take_rows
+from penstock.quant.rows import split_rows, take_rows
 
 Vector = npt.NDArray[np.float32]
 MatrixBytes = Callable[[Matrix], int]
@@ -188,21 +188,20 @@ class DecoderWeights:
         prefix = names.layer.format(index)
         sandwich = spec.sandwich_norms
         mixture = spec.layers[index].experts
-        feed_forward = (names.gate, names.up, names.down)
         return LayerWeights(
             attention_norm=self._norm(prefix + names.attention_norm),
             qkv=self._qkv(prefix),
             q_norm=self._norm(prefix + names.q_norm) if spec.qk_norm else None,
             k_norm=self._norm(prefix + names.k_norm) if spec.qk_norm else None,
-            output=self._linear(prefix, (names.output,), spec.output_bias),
+            output=self._linear(prefix, names.output, spec.output_bias),
             mlp_norm=self._norm(prefix + names.mlp_norm),
             attention_post_norm=self._norm(prefix + names.attention_post_norm)
             if sandwich
             else None,
             mlp_post_norm=self._norm(prefix + names.mlp_post_norm) if sandwich else None,
-            gate_up=None if mixture else self._linear(prefix, feed_forward[:2], spec.mlp_bias),
-            down=None if mixture else self._linear(prefix, feed_forward[2:], spec.mlp_bias),
-            router=self._linear(prefix, (names.router,), mixture.biased) if mixture else None,
+            gate_up=None if mixture else self._gate_up(prefix),
+            down=None if mixture else self._linear(prefix, names.down, spec.mlp_bias),
+            router=self._linear(prefix, names.router, mixture.biased) if mixture else None,
             experts=self._experts(prefix, mixture) if mixture else None,
             sinks=self._checkpoint.vector(prefix + names.sinks) if spec.sinks else None,
         )
@@ -242,16 +241,30 @@ class DecoderWeights:
             return in_one_form(each, f"{self.path}: {name}")
         return tuple(map(self._as_asked, self._checkpoint.stack(name)))
 
-    def _linear(self, prefix: str, names: tuple[str, ...], biased: bool) -> Linear:
-        parts = tuple(self._matrix(f"{prefix}{name}.weight") for name in names)
-        return Linear(parts, self._biases(prefix, names) if biased else None)
+    def _linear(self, prefix: str, name: str, biased: bool) -> Linear:
+        return self._fused(prefix, ((name, 0),), biased)
 
-    def _biases(self, prefix: str, names: tuple[str, ...]) -> Vector:
+    def _fused(self, prefix: str, parts: Sequence[tuple[str, int]], biased: bool) -> Linear:
+        """Projections that are one linear layer, by their names and rows. Those of one name are
+        one tensor of the file."""
+        names = list(dict.fromkeys(name for name, _ in parts))
+        matrices: list[Matrix] = []
+        for name in names:
+            sizes = [rows for own, rows in parts if own == name]
+            matrices += split_rows(self._matrix(f"{prefix}{name}.weight"), sizes)
+        return Linear(tuple(matrices), self._biases(prefix, names) if biased else None)
+
+    def _biases(self, prefix: str, names: Sequence[str]) -> Vector:
         return np.concatenate([self._checkpoint.vector(f"{prefix}{name}.bias") for name in names])
+
+    def _gate_up(self, prefix: str) -> Linear:
+        names, spec = self.names, self._spec
+        return self._fused(prefix, ((names.gate, spec.ff), (names.up, spec.ff)), spec.mlp_bias)
 
     def _qkv(self, prefix: str) -> Linear:
         names, spec = self.names, self._spec
-        fused = self._linear(prefix, (names.q, names.k, names.v), spec.qkv_bias)
+        parts = ((names.q, spec.q_rows), (names.k, spec.kv_rows), (names.v, spec.kv_rows))
+        fused = self._fused(prefix, parts, spec.qkv_bias)
         if not self._interleaved:
             return fused
         q_order = deinterleaved_rows(spec.heads, spec.head_dim, spec.rope.rotated)
@@ -327,10 +340,13 @@ def expected_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
 
 
 def _optional_shapes(names: TensorNames, spec: DecoderSpec) -> dict[str, Shape]:
-    """Tensors that may be there: a copy of a tied head, the rope factors."""
+    """Tensors that may be there: a copy of a tied head, the rope factors (the spec has those of
+    LongRoPE)."""
     shapes: dict[str, Shape] = {f"{names.head}.weight": (spec.vocab, spec.width)}
     if names.rope_factors is not None:
-        shapes[names.rope_factors] = (spec.rope.rotated // 2,)
+        long = isinstance(spec.rope.scaling, LongRopeScaling)
+        for name in LONGROPE_FACTORS if long else (names.rope_factors,):
+            shapes[name] = (spec.rope.rotated // 2,)
     return shapes
 
 
@@ -338,22 +354,23 @@ def _layer_shapes(
     names: TensorNames, spec: DecoderSpec, experts: ExpertsSpec | None
 ) -> dict[str, Shape]:
     width, q, kv, ff = spec.width, spec.q_rows, spec.kv_rows, spec.ff
-    matrices = {
-        names.q: (q, width, spec.qkv_bias),
-        names.k: (kv, width, spec.qkv_bias),
-        names.v: (kv, width, spec.qkv_bias),
-        names.output: (width, q, spec.output_bias),
-    }
+    matrices = [
+        (names.q, q, width, spec.qkv_bias),
+        (names.k, kv, width, spec.qkv_bias),
+        (names.v, kv, width, spec.qkv_bias),
+        (names.output, width, q, spec.output_bias),
+    ]
     shapes: dict[str, Shape] = {}
     if experts is None:
-        matrices |= {
-            names.gate: (ff, width, spec.mlp_bias),
-            names.up: (ff, width, spec.mlp_bias),
-            names.down: (width, ff, spec.mlp_bias),
-        }
+        matrices += [
+            (names.gate, ff, width, spec.mlp_bias),
+            (names.up, ff, width, spec.mlp_bias),
+            (names.down, width, ff, spec.mlp_bias),
+        ]
     else:
         shapes |= _expert_shapes(names, spec.width, experts)
-    for name, (rows, columns, biased) in matrices.items():
+    for name, own_rows, columns, biased in matrices:
+        rows = own_rows + shapes.get(f"{name}.weight", (0,))[0]  # those of one name are one tensor
         shapes[f"{name}.weight"] = (rows, columns)
         if biased:
             shapes[f"{name}.bias"] = (rows,)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +47,16 @@ def row_range(matrix: Matrix, rows: slice) -> Matrix:
             return Float8(matrix.codes[rows], scale, (min(height, max(_length(rows), 1)), width))
         return take_rows(matrix, np.arange(rows.start, rows.stop))
     return _of_rows(matrix, lambda array: array[rows])
+
+
+def split_rows(matrix: Matrix, sizes: Sequence[int]) -> tuple[Matrix, ...]:
+    """The matrix as its parts of so many rows each, one after the other: see `row_range`."""
+    if len(sizes) == 1:
+        return (matrix,)
+    ends = list(itertools.accumulate(sizes))
+    assert ends[-1] == matrix.shape[0]
+    firsts = [0, *ends[:-1]]
+    return tuple(row_range(matrix, slice(*part)) for part in zip(firsts, ends, strict=True))
 
 
 def pad_rows(matrix: Matrix, num_rows: int) -> Matrix:

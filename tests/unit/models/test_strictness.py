@@ -163,7 +163,18 @@ def test_a_head_that_is_no_copy_is_not_tied(tmp_path: Path) -> None:
         ({"head_dim": 7}, "7 rotated components"),
         ({"vocab_size": -1}, "vocabulary"),
         ({"max_position_embeddings": 1 << 60}, "context length"),
-        ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope scaling 'longrope'"),
+        (
+            {"rope_scaling": {"type": "longrope", "factor": 2.0}},
+            "longrope rope scaling needs",
+        ),
+        (
+            {"rope_scaling": {"type": "longrope", "short_factor": [1] * 4, "long_factor": [1] * 3}},
+            "3 long factors of 4 angles",
+        ),
+        (
+            {"rope_scaling": {"type": "longrope", "short_factor": [1, 0], "long_factor": [1]}},
+            "short 0.0 is not positive",
+        ),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope scaling 'dynamic'"),
         ({"rope_scaling": {"type": "llama3", "factor": 2.0}}, "low_freq_factor"),
         ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "factor -2"),
