@@ -37,7 +37,11 @@ def small_body(name: str, head: str = "Model", **options: Any) -> Any:
     """A transformers model of random weights, large enough to tell errors, in float32. `head`:
     what its class is named after the family."""
     kind = {"Gemma3Text": "Gemma3TextConfig"}.get(name, f"{name}Config")
-    sizes = DECODER if name.startswith(("Qwen", "Gemma", "Llama", "Granite", "Phi3")) else ENCODER
+    sizes = (
+        DECODER
+        if name.startswith(("Qwen", "Gemma", "Llama", "Granite", "Phi3", "Glm"))
+        else ENCODER
+    )
     config = getattr(transformers, kind)(**(sizes | options))
     config._attn_implementation = "eager"
     torch.manual_seed(0)

@@ -40,8 +40,15 @@ GEMMA_NAMES = GGUF_NAMES | {
 }
 
 
-ARCHITECTURES = {"qwen3_moe": "qwen3moe", "mixtral": "llama"}
+GLM_NAMES = GGUF_NAMES | {
+    "post_self_attn_layernorm.": "post_attention_norm.",
+    "post_mlp_layernorm.": "post_ffw_norm.",
+}
+
+
+ARCHITECTURES = {"qwen3_moe": "qwen3moe", "mixtral": "llama", "glm": "chatglm"}
 """Where a converter's name is not that of the config."""
+OWN_NAMES = {"gemma3": GEMMA_NAMES, "glm4": GLM_NAMES}
 INTERLEAVED = ("llama", "granite")
 """Whose rows of q and k the converters put in the order of neighbours."""
 
@@ -116,7 +123,7 @@ def export_gguf(
             values = interleave(values, config.num_key_value_heads)
         if gemma and name.endswith("norm.weight"):
             values = values + 1
-        for old, new in (GEMMA_NAMES if gemma else GGUF_NAMES).items():
+        for old, new in OWN_NAMES.get(architecture, GGUF_NAMES).items():
             name = name.replace(old, new)
         if name.endswith("mlp.experts.gate_up_proj"):
             for part, half in zip(("gate", "up"), np.split(values, 2, axis=1), strict=True):

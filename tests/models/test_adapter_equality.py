@@ -139,6 +139,14 @@ def test_adapter_of_fused_projections_is_what_peft_merges(tmp_path: Path, target
     assert_adapts(tmp_path, "Phi3", target_modules=targets)
 
 
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "k_proj"]])
+def test_rows_of_an_adapter_are_put_in_order_as_those_of_its_base(
+    tmp_path: Path, targets: Any
+) -> None:
+    """Of a family that rotates neighbours, in part of a head."""
+    assert_adapts(tmp_path, "Glm4", target_modules=targets)
+
+
 def test_adapter_trained_by_others_is_read(weights_dir: Path) -> None:
     """Rank 32 on all linear maps of a Qwen2.5-0.5B, bfloat16; the base is a quantized GGUF."""
     (file,) = (weights_dir / "qwen05b").glob("*.gguf")

@@ -98,6 +98,36 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any]]] = 
             "original_max_position_embeddings": 4,
         },
     ),
+    "glm, all but its sizes": (
+        "Glm",
+        {"head_dim": 128},
+        (
+            "num_key_value_heads",
+            "head_dim",
+            "rms_norm_eps",
+            "attention_bias",
+            "rope_parameters",
+        ),
+        {},
+    ),
+    "glm4, all but its sizes": (
+        "Glm4",
+        {"head_dim": 128},
+        (
+            "num_key_value_heads",
+            "head_dim",
+            "rms_norm_eps",
+            "attention_bias",
+            "rope_parameters",
+        ),
+        {},
+    ),
+    "glm4, a base alone": (
+        "Glm4",
+        {"head_dim": 16},
+        ("rope_parameters",),
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+    ),
     "smollm3, rotation": ("SmolLM3", {}, ("rope_parameters",), {}),
     "smollm3, an interval": ("SmolLM3", {}, ("no_rope_layers",), {"no_rope_layer_interval": 2}),
     "smollm3, a tied head": (

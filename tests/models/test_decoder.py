@@ -111,6 +111,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "phi3 beyond the context that it was trained for": ("Phi3", BEYOND),
     "phi3 within the context that it was trained for": ("Phi3", WITHIN),
+    "glm": ("Glm", {"head_dim": 32, "num_key_value_heads": 1}),
+    "glm4": ("Glm4", {"head_dim": 16}),
+    "glm4 tied, without biases, rotated as a whole": (
+        "Glm4",
+        {
+            "head_dim": 32,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 1.0},
+        },
+    ),
     "smollm3": ("SmolLM3", {"no_rope_layer_interval": 2}),
     "gemma3": ("Gemma3", GEMMA3),
     "gemma3 with linear rope, a scale of its own and an untied head": (

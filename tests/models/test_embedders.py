@@ -73,6 +73,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"normalize": False},
     ),
     "phi3, last token": ("Phi3", {"rope_parameters": PARTIAL}, {"pooling": "lasttoken"}),
+    "glm4, last token": ("Glm4", {"head_dim": 64}, {"pooling": "lasttoken"}),
     "gemma3 that sees both ways": (
         "Gemma3Text",
         WINDOWED | {"use_bidirectional_attention": True, "sliding_window": 12},

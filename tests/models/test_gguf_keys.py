@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gguf_export import export_gguf
@@ -128,6 +129,15 @@ def test_other_scaling_beside_longrope_is_refused(
     keys = {f"phi3.rope.scaling.{key}": value}
     exported(tmp_path / "m.gguf", keys, "Phi3", **BEYOND)
     with pytest.raises(ModelError, match=message):
+        load_model(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto")
+
+
+def test_norms_of_heads_whose_neighbours_are_rotated_are_refused(tmp_path: Path) -> None:
+    """Their weights would have to be put in order as well; no member has them."""
+    norms = {f"blk.0.attn_{name}_norm.weight": np.ones(16, np.float32) for name in "qk"}
+    model = small_model("Glm4", num_hidden_layers=1, head_dim=16)
+    export_gguf(model, tmp_path / "m.gguf", extra_tensors=norms)
+    with pytest.raises(ModelError, match="norms of heads whose neighbours are rotated"):
         load_model(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto")
 
 

@@ -31,6 +31,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", WIDE | {"head_dim": 32}),
     "llama, tied": ("Llama", WIDE | {"tie_word_embeddings": True}),
     "phi3": ("Phi3", WIDE),
+    "glm4": ("Glm4", WIDE | {"head_dim": 16}),
     "qwen3 moe": ("Qwen3Moe", QWEN | WIDE | {"moe_intermediate_size": 64}),
     "mixtral": ("Mixtral", MIXTRAL | WIDE),
 }

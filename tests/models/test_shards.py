@@ -80,6 +80,17 @@ CASES: dict[str, tuple[DecoderSpec, str]] = {
     "qwen3": (replace(LLAMA, qk_norm=True), "f32"),
     "gemma3": (GEMMA, "f32"),
     "phi3": (replace(LLAMA, architecture="phi3", rope=RopeSpec(10_000.0, 24)), "f32"),
+    "glm4": (
+        replace(
+            LLAMA,
+            architecture="glm4",
+            rotates_neighbours=True,
+            sandwich_norms=True,
+            qkv_bias=True,
+            rope=RopeSpec(10_000.0, 16),
+        ),
+        "f32",
+    ),
     "phi3 of Q4_K": (replace(LLAMA, architecture="phi3"), "q4_k"),
     "phi3 of 8-bit floats, tiles": (
         replace(LLAMA, architecture="phi3", head_dim=128, ff=512, layers=(LayerSpec(),)),

@@ -28,6 +28,12 @@ from penstock.models.hf_defaults import DEFAULTS
 from penstock.models.language_part import container_of, language_config
 from penstock.models.multipliers import with_multipliers
 from penstock.models.spec import DecoderSpec, LayerSpec
+from penstock.models.tensor_names import (
+    GGUF_FUSED_NAMES,
+    GGUF_GPT_OSS_NAMES,
+    GGUF_NAMES,
+    TensorNames,
+)
 from penstock.models.unsupported_keys import HF_NEUTRAL, refuse_unsupported
 from penstock.quant.gguf import GgufFile
 from penstock.quant.json_file import read_json
@@ -40,7 +46,8 @@ class Family:
     out. A bias of None: as `attention_bias` says. `gemma`: scaled embeddings, norms stored less one
     and around each block. `multipliers`: of embeddings, attention, residuals and logits, by keys of
     its own. `partial_rotation`: of the first components of a head alone, where the config says so.
-    `sinks`: as in the spec. `experts`: how the config says which layers are mixtures of them."""
+    `rotates_neighbours`, `sandwich_norms`, `sinks`: as in a DecoderSpec. `experts`: how the config
+    says which layers are mixtures of them."""
 
     name: str
     windows: Windows = "none"
@@ -50,19 +57,25 @@ class Family:
     gemma: bool = False
     multipliers: bool = False
     partial_rotation: bool = False
+    rotates_neighbours: bool = False
+    sandwich_norms: bool = False
     sinks: bool = False
     experts: MixtureKind | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GgufFamily:
-    """`interleaved`: the rows of q and k are stored for a rotation of neighbours (2i, 2i + 1).
+    """`interleaved`: the converters store the rows of q and k for a rotation of neighbours that the
+    family does not have. `rotates_neighbours`, `sandwich_norms`: as in a DecoderSpec.
     `gemma`: as in `Family`, but for the norms, which the converters complete. `multipliers`: as in
-    `Family`. `fused_gate_up`: gate and up are one tensor."""
+    `Family`. `names`: of its tensors, but
+    for q, k and v in one."""
 
     name: str
     interleaved: bool = False
-    fused_gate_up: bool = False
+    names: TensorNames = GGUF_NAMES
+    rotates_neighbours: bool = False
+    sandwich_norms: bool = False
     gemma: bool = False
     multipliers: bool = False
 
@@ -80,6 +93,16 @@ HF_ARCHITECTURES = {
     "Phi3ForCausalLM": Family(
         "phi3", "all", qkv_bias=False, output_bias=False, partial_rotation=True
     ),
+    "GlmForCausalLM": Family(
+        "glm", output_bias=False, partial_rotation=True, rotates_neighbours=True
+    ),
+    "Glm4ForCausalLM": Family(
+        "glm4",
+        output_bias=False,
+        partial_rotation=True,
+        rotates_neighbours=True,
+        sandwich_norms=True,
+    ),
     "GraniteForCausalLM": Family("granite", multipliers=True),
     "Gemma3ForCausalLM": Family("gemma3", "pattern", qk_norm=True, gemma=True),
     "GptOssForCausalLM": Family("gpt_oss", "pattern", sinks=True, experts="gpt_oss"),
@@ -89,10 +112,14 @@ GGUF_ARCHITECTURES = {
     "qwen2": GgufFamily("qwen2"),
     "qwen3": GgufFamily("qwen3"),
     "qwen3moe": GgufFamily("qwen3moe"),
-    "phi3": GgufFamily("phi3", fused_gate_up=True),
+    "phi3": GgufFamily("phi3", names=GGUF_FUSED_NAMES),
+    "chatglm": GgufFamily("chatglm", names=GGUF_FUSED_NAMES, rotates_neighbours=True),
+    "glm4": GgufFamily(
+        "glm4", names=GGUF_FUSED_NAMES, rotates_neighbours=True, sandwich_norms=True
+    ),
     "granite": GgufFamily("granite", interleaved=True, multipliers=True),
     "gemma3": GgufFamily("gemma3", gemma=True),
-    "gpt-oss": GgufFamily("gpt-oss"),
+    "gpt-oss": GgufFamily("gpt-oss", names=GGUF_GPT_OSS_NAMES),
 }
 ACTIVATIONS: dict[str, Literal["silu", "gelu_tanh"]] = {
     "silu": "silu",
@@ -217,7 +244,11 @@ def spec_of_gguf(file: GgufFile) -> tuple[DecoderSpec, GgufFamily]:
         known = ", ".join(GGUF_ARCHITECTURES)
         raise ModelError(f"{file.path}: {name} is not supported, known are {known}")
     own = gguf_config.MULTIPLIERS if family.multipliers else frozenset()
-    spec = gguf_config.decoder_spec(file, name, own)
+    spec = replace(
+        gguf_config.decoder_spec(file, name, own),
+        rotates_neighbours=family.rotates_neighbours,
+        sandwich_norms=family.sandwich_norms,
+    )
     if family.multipliers:
         spec = gguf_config.granite_spec(file, name, spec)
     if family.gemma:
@@ -310,7 +341,8 @@ def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
         attention_scale=scalar**-0.5 if family.gemma and scalar and scalar > 0 else None,
         embedding_scale=max(config.hidden_size, 0) ** 0.5 if family.gemma else 1.0,
         norm_offset=1.0 if family.gemma else 0.0,
-        sandwich_norms=family.gemma,
+        sandwich_norms=family.gemma or family.sandwich_norms,
+        rotates_neighbours=family.rotates_neighbours,
         activation=ACTIVATIONS[activation],
         bidirectional=hf_config.is_bidirectional(config, layers, where),
         sinks=family.sinks,

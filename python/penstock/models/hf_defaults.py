@@ -12,6 +12,14 @@ _QWEN: Final = {
     "sliding_window": 4096,
     "max_window_layers": 28,
 }
+_GLM: Final = {
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "max_position_embeddings": 131_072,
+    "rms_norm_eps": 1.5625e-7,
+    "attention_bias": True,
+    "partial_rotary_factor": 0.5,
+}
 DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "llama": {},
     "mistral": {
@@ -48,6 +56,8 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "original_max_position_embeddings": 4096,
         "rms_norm_eps": 1e-5,
     },
+    "glm": _GLM,
+    "glm4": _GLM,
     "gemma3": {
         "num_key_value_heads": 4,
         "head_dim": 256,

@@ -150,7 +150,7 @@ def gguf_weights(
     besides: Mapping[str, Shape] = NOTHING,
 ) -> DecoderWeights:
     """Those of the decoder of a GGUF file. `besides`: see `body_weights`. Raises ModelError."""
-    names = gguf_names(spec, file.tensors, fused_gate_up=family.fused_gate_up)
+    names = gguf_names(family.names, file.tensors)
     return DecoderWeights(file, names, spec, dtype, family.interleaved, besides)
 
 
@@ -201,7 +201,7 @@ def load_model(
         checkpoint = file = GgufFile(files.path)
         spec, family = architectures.spec_of_gguf(file)
         read, interleaved = checkpoint, family.interleaved
-        names = gguf_names(spec, file.tensors, fused_gate_up=family.fused_gate_up)
+        names = gguf_names(family.names, file.tensors)
     else:
         spec = architectures.spec_of_folder(files.path)
         container = architectures.container_of_folder(files.path)

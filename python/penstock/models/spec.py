@@ -117,9 +117,10 @@ class DecoderSpec:
     `local_rope`: that of the layers with a window, where it is another. `attention_scale` None:
     1 / sqrt(head_dim). `logit_scale`: of logits alone, not of states that are asked for
     themselves. `norm_offset`: what the file's norm weights are short of. `sandwich_norms`:
-    what attention and feed-forward give is normalised before it is added. `bidirectional`: a token
-    sees those after it too, and sequences are computed whole. `sinks`: a query head has a score of
-    something that has no value.
+    what attention and feed-forward give is normalised before it is added. `rotates_neighbours`: the
+    rows of q and k, those of adapters too, are made for a rotation of neighbours (2i, 2i + 1), and
+    are put in order as they are read. `bidirectional`: a token sees those after it too, and
+    sequences are computed whole. `sinks`: a query head has a score of something that has no value.
     """
 
     architecture: str
@@ -144,6 +145,7 @@ class DecoderSpec:
     logit_scale: float = 1.0
     norm_offset: float = 0.0
     sandwich_norms: bool = False
+    rotates_neighbours: bool = False
     activation: Literal["silu", "gelu_tanh"] = "silu"
     bidirectional: bool = False
     sinks: bool = False
@@ -185,6 +187,8 @@ class DecoderSpec:
         check_sizes(where, limits)
         if self.heads % self.kv_heads:
             raise ModelError(f"{where}: {self.heads} heads over {self.kv_heads} key-value heads")
+        if self.rotates_neighbours and self.qk_norm:
+            raise ModelError(f"{where}: norms of heads whose neighbours are rotated")
         if self.norm_eps <= 0:
             raise ModelError(f"{where}: norm eps {self.norm_eps}")
         for rope in (self.rope, self.local_rope):

@@ -100,10 +100,20 @@ HF_PHI3_NAMES = replace(
     up="mlp.gate_up_proj",
 )
 
+HF_GLM_NAMES = replace(HF_NAMES, gate="mlp.gate_up_proj", up="mlp.gate_up_proj")
+
+HF_GLM4_NAMES = replace(
+    HF_GLM_NAMES,
+    attention_post_norm="post_self_attn_layernorm",
+    mlp_post_norm="post_mlp_layernorm",
+)
+
 HF_OWN_NAMES = {
     "mixtral": HF_MIXTRAL_NAMES,
     "gpt_oss": HF_GPT_OSS_NAMES,
     "phi3": HF_PHI3_NAMES,
+    "glm": HF_GLM_NAMES,
+    "glm4": HF_GLM4_NAMES,
 }
 """Of the architectures whose names are their own."""
 
@@ -139,6 +149,8 @@ GGUF_GPT_OSS_NAMES = replace(
     GGUF_NAMES, sinks="attn_sinks.weight", mlp_norm="post_attention_norm", attention_post_norm=""
 )
 
+GGUF_FUSED_NAMES = replace(GGUF_NAMES, gate="ffn_up")
+
 
 MLX_EXPERTS = "switch_mlp."
 """The module of a layer's experts where they are in one tensor."""
@@ -163,12 +175,9 @@ def hf_names(spec: DecoderSpec, *, bare: bool = False, stacked: bool = False) ->
     return replace(names, embedding="embed_tokens", final_norm="norm", layer="layers.{}.")
 
 
-def gguf_names(
-    spec: DecoderSpec, tensors: Container[str], *, fused_gate_up: bool = False
-) -> TensorNames:
-    """Those of a GGUF file: q, k and v are one tensor where it is there. `fused_gate_up`: up is
-    gate and up in one."""
-    names = GGUF_GPT_OSS_NAMES if spec.architecture == "gpt-oss" else GGUF_NAMES
-    if "blk.0.attn_qkv.weight" in tensors:
-        names = replace(names, q="attn_qkv", k="attn_qkv", v="attn_qkv")
-    return replace(names, gate="ffn_up") if fused_gate_up else names
+def gguf_names(names: TensorNames, tensors: Container[str]) -> TensorNames:
+    """Those of a GGUF file, of a family that has `names`: q, k and v are one tensor where that is
+    there."""
+    if "blk.0.attn_qkv.weight" not in tensors:
+        return names
+    return replace(names, q="attn_qkv", k="attn_qkv", v="attn_qkv")

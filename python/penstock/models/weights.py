@@ -96,7 +96,8 @@ class DecoderWeights:
     """The weights that `spec` asks for, in `checkpoint` under `names`.
 
     `dtype` "f32" dequantizes every matrix; "auto" keeps the file's own kind. `interleaved`: rows
-    of q and k are stored for a rotation of neighbours and are put back in order.
+    of q and k are stored for a rotation of neighbours, though the family has none, and are put back
+    in order.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class DecoderWeights:
         self.names = names
         self._spec = spec
         self._dtype = dtype
-        self._interleaved = interleaved
+        self._interleaved = interleaved or spec.rotates_neighbours
         check_tensors(checkpoint, names, spec, besides)
 
     def embedding(self) -> Matrix:

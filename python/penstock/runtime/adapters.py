@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
-from penstock.adapters.adapter import Adapter
+from penstock.adapters.adapter import Adapter, Factors
 from penstock.config import EngineSettings
 from penstock.kernels.lora import LinearFactors, LowRank, Packed, Slots, SlotSizes
 from penstock.kernels.table import Ops
 from penstock.models.decoder import Decoder
 from penstock.models.low_rank import linear_sizes, slices_of
 from penstock.models.spec import DecoderSpec
+from penstock.models.weights import deinterleaved_rows
 
 
 class RuntimeAdapters(Protocol):
@@ -76,9 +77,20 @@ def slot_adapters(
 
 
 def factors_of(adapter: Adapter, spec: DecoderSpec) -> list[LinearFactors]:
-    """The factors of each linear layer, in the order of `linear_sizes`."""
+    """The factors of each linear layer, in the order of `linear_sizes`; rows of q and k in the
+    order in which those of the weights are."""
+    orders = {}
+    if spec.rotates_neighbours:
+        for name, heads in (("q", spec.heads), ("k", spec.kv_heads)):
+            orders[name] = deinterleaved_rows(heads, spec.head_dim, spec.rope.rotated)
+
+    def factors(name: str, one: Factors | None) -> LowRank | None:
+        if one is None:
+            return None
+        return LowRank(one.a, one.b[orders[name]] if name in orders else one.b)
+
     return [
-        tuple(None if (one := layer.get(name)) is None else LowRank(one.a, one.b) for name in names)
+        tuple(factors(name, layer.get(name)) for name in names)
         for layer, own in zip(adapter.layers, spec.layers, strict=True)
         for names in slices_of(own)
     ]

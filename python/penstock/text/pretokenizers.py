@@ -48,11 +48,10 @@ class Split:
 
 _GPT2 = Split(gpt2_words=True)
 _DIGITS = Split((r"\p{N}",), gpt2_words=True)
-_LLAMA3 = Split(
-    (rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_MARKS}|{_SPACES}",),
-    ignore_merges=True,
-    adds_bos=True,
+_LLAMA3_PATTERN = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_MARKS}|{_SPACES}"
 )
+_LLAMA3 = Split((_LLAMA3_PATTERN,), ignore_merges=True, adds_bos=True)
 _QWEN2_PATTERN = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_MARKS}|{_SPACES}"
 _QWEN2 = Split((_QWEN2_PATTERN,), nfc=True)
 _QWEN35 = Split(
@@ -91,6 +90,7 @@ SPLITS: dict[str, Split] = {
     **dict.fromkeys(("gpt-2", "phi-2", "olmo", "mpt", "modern-bert"), _GPT2),
     **dict.fromkeys(("smollm", "starcoder", "refact", "codeshell", "exaone", "command-r"), _DIGITS),
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "lfm2"), _LLAMA3),
+    **dict.fromkeys(("dbrx", "chatglm-bpe", "glm4"), Split((_LLAMA3_PATTERN,))),
     **dict.fromkeys(("qwen2", "stablelm2"), _QWEN2),
     "deepseek-r1-qwen": Split((_QWEN2_PATTERN,), adds_bos=True),
     "qwen35": _QWEN35,
