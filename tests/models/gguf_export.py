@@ -48,7 +48,8 @@ GLM_NAMES = GGUF_NAMES | {
 
 ARCHITECTURES = {"qwen3_moe": "qwen3moe", "mixtral": "llama", "glm": "chatglm"}
 """Where a converter's name is not that of the config."""
-OWN_NAMES = {"gemma3": GEMMA_NAMES, "glm4": GLM_NAMES}
+SEED_OSS_NAMES = GGUF_NAMES | {"post_attention_layernorm.": "post_attention_norm."}
+OWN_NAMES = {"gemma3": GEMMA_NAMES, "glm4": GLM_NAMES, "seed_oss": SEED_OSS_NAMES}
 INTERLEAVED = ("llama", "granite")
 """Whose rows of q and k the converters put in the order of neighbours."""
 

@@ -122,6 +122,27 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 1.0},
         },
     ),
+    "ernie4_5": ("Ernie4_5", {"head_dim": 32}),
+    "ernie4_5 tied, with biases": (
+        "Ernie4_5",
+        {"head_dim": 16, "tie_word_embeddings": True, "use_bias": True},
+    ),
+    "seed_oss": ("SeedOss", {"head_dim": 32}),
+    "seed_oss with other biases": (
+        "SeedOss",
+        {"head_dim": 16, "attention_bias": False, "attention_out_bias": True, "mlp_bias": True},
+    ),
+    "helium": ("Helium", {"head_dim": 16}),
+    "helium with biases": ("Helium", {"head_dim": 16, "attention_bias": True, "mlp_bias": True}),
+    "ministral": ("Ministral", {"head_dim": 32, "sliding_window": 7}),
+    "ministral with windows in some layers": (
+        "Ministral",
+        {
+            "head_dim": 16,
+            "sliding_window": 7,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+        },
+    ),
     "smollm3": ("SmolLM3", {"no_rope_layer_interval": 2}),
     "gemma3": ("Gemma3", GEMMA3),
     "gemma3 with linear rope, a scale of its own and an untied head": (

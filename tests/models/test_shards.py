@@ -91,6 +91,7 @@ CASES: dict[str, tuple[DecoderSpec, str]] = {
         ),
         "f32",
     ),
+    "ernie4_5": (replace(LLAMA, rotates_neighbours=True), "f32"),
     "phi3 of Q4_K": (replace(LLAMA, architecture="phi3"), "q4_k"),
     "phi3 of 8-bit floats, tiles": (
         replace(LLAMA, architecture="phi3", head_dim=128, ff=512, layers=(LayerSpec(),)),

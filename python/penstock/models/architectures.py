@@ -32,6 +32,7 @@ from penstock.models.tensor_names import (
     GGUF_FUSED_NAMES,
     GGUF_GPT_OSS_NAMES,
     GGUF_NAMES,
+    GGUF_SEED_OSS_NAMES,
     TensorNames,
 )
 from penstock.models.unsupported_keys import HF_NEUTRAL, refuse_unsupported
@@ -103,6 +104,10 @@ HF_ARCHITECTURES = {
         rotates_neighbours=True,
         sandwich_norms=True,
     ),
+    "Ernie4_5ForCausalLM": Family("ernie4_5", rotates_neighbours=True),
+    "SeedOssForCausalLM": Family("seed_oss"),
+    "HeliumForCausalLM": Family("helium", output_bias=False, rotates_neighbours=True),
+    "MinistralForCausalLM": Family("ministral", "typed", qkv_bias=False, output_bias=False),
     "GraniteForCausalLM": Family("granite", multipliers=True),
     "Gemma3ForCausalLM": Family("gemma3", "pattern", qk_norm=True, gemma=True),
     "GptOssForCausalLM": Family("gpt_oss", "pattern", sinks=True, experts="gpt_oss"),
@@ -117,6 +122,8 @@ GGUF_ARCHITECTURES = {
     "glm4": GgufFamily(
         "glm4", names=GGUF_FUSED_NAMES, rotates_neighbours=True, sandwich_norms=True
     ),
+    "ernie4_5": GgufFamily("ernie4_5", rotates_neighbours=True),
+    "seed_oss": GgufFamily("seed_oss", names=GGUF_SEED_OSS_NAMES),
     "granite": GgufFamily("granite", interleaved=True, multipliers=True),
     "gemma3": GgufFamily("gemma3", gemma=True),
     "gpt-oss": GgufFamily("gpt-oss", names=GGUF_GPT_OSS_NAMES),
@@ -130,6 +137,8 @@ OWN_KEYS = {
     "hidden_activation": "gemma3",
     "rope_local_base_freq": "gemma3",
     "use_bidirectional_attention": "gemma3",
+    "attention_out_bias": "seed_oss",
+    "use_bias": "ernie4_5",
     "no_rope_layers": "smollm3",
     "no_rope_layer_interval": "smollm3",
 }
@@ -312,7 +321,8 @@ def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
     if activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         raise ModelError(f"{where}: hidden_act {activation!r} is not supported, known are {known}")
-    bias = config.attention_bias
+    bias = config.attention_bias or bool(config.use_bias)
+    output_bias = bias if config.attention_out_bias is None else config.attention_out_bias
     rope = hf_config.rope_spec(config, where)
     local_rope = hf_config.local_rope_spec(config, where)
     for own in (rope, local_rope):
@@ -333,8 +343,8 @@ def _build(config: HfConfig, family: Family, where: str) -> DecoderSpec:
         layers=layers,
         context_tokens=hf_config.context_tokens(config, rope),
         qkv_bias=bias if family.qkv_bias is None else family.qkv_bias,
-        output_bias=bias if family.output_bias is None else family.output_bias,
-        mlp_bias=config.mlp_bias,
+        output_bias=output_bias if family.output_bias is None else family.output_bias,
+        mlp_bias=config.mlp_bias or bool(config.use_bias),
         qk_norm=family.qk_norm,
         tied_head=bool(config.tie_word_embeddings),
         local_rope=local_rope,

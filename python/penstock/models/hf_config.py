@@ -28,8 +28,9 @@ from penstock.quant.json_file import read_json
 FULL = "full_attention"
 SLIDING = "sliding_attention"
 
-Windows = Literal["none", "all", "switched", "late", "unrotated", "pattern"]
+Windows = Literal["none", "all", "typed", "switched", "late", "unrotated", "pattern"]
 """Which layers of a family have the window that its config names. none: whatever it says. all.
+typed: those of `layer_types`, or else all.
 switched: all, where `use_sliding_window` says so. late, unrotated: where it says so, those of
 `layer_types`, or else those from `max_window_layers` on, or those without rotation. pattern: those
 of `layer_types`, or else all but the last of each `sliding_window_pattern` layers."""
@@ -74,7 +75,9 @@ class HfConfig(msgspec.Struct):
     max_position_embeddings: int = 2048
     tie_word_embeddings: bool | None = None
     attention_bias: bool = False
+    attention_out_bias: bool | None = None
     mlp_bias: bool = False
+    use_bias: bool | None = None
     sliding_window: int | None = None
     use_sliding_window: bool | None = None
     max_window_layers: int | None = None
@@ -235,7 +238,7 @@ def _rotary(config: HfConfig, where: str) -> list[bool]:
 def _windows(config: HfConfig, rule: Windows, rotary: list[bool], where: str) -> list[int]:
     off = rule == "none" or (rule in _SWITCHED and not config.use_sliding_window)
     window = 0 if off else _window(config)
-    if rule in ("late", "unrotated", "pattern"):
+    if rule in ("typed", "late", "unrotated", "pattern"):
         return [window * slides for slides in _sliding(config, rule, rotary, where)]
     return [window] * config.num_hidden_layers
 
@@ -245,6 +248,8 @@ def _sliding(config: HfConfig, rule: Windows, rotary: list[bool], where: str) ->
     layers = config.num_hidden_layers
     if config.layer_types is not None:
         return [kind == SLIDING for kind in config.layer_types]
+    if rule == "typed":
+        return [True] * layers
     if rule == "unrotated":
         return [not rotates for rotates in rotary]
     if rule == "late":

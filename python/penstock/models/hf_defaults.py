@@ -58,6 +58,33 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     },
     "glm": _GLM,
     "glm4": _GLM,
+    "ernie4_5": {
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 5e5,
+        "tie_word_embeddings": True,
+    },
+    "seed_oss": {
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 524_288,
+        "attention_bias": True,
+        "attention_out_bias": False,
+    },
+    "helium": {
+        "num_key_value_heads": 20,
+        "head_dim": 128,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-8,
+        "rope_theta": 1e5,
+    },
+    "ministral": {
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+        "sliding_window": 4096,
+    },
     "gemma3": {
         "num_key_value_heads": 4,
         "head_dim": 256,

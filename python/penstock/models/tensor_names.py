@@ -151,6 +151,8 @@ GGUF_GPT_OSS_NAMES = replace(
 
 GGUF_FUSED_NAMES = replace(GGUF_NAMES, gate="ffn_up")
 
+GGUF_SEED_OSS_NAMES = replace(GGUF_NAMES, mlp_norm="post_attention_norm")
+
 
 MLX_EXPERTS = "switch_mlp."
 """The module of a layer's experts where they are in one tensor."""
