@@ -48,6 +48,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", {}),
     "qwen2": ("Qwen2", {}),
     "llama": ("Llama", {}),
+    "phi3": ("Phi3", {}),
+    "glm4": ("Glm4", {}),
 }
 
 

@@ -53,6 +53,12 @@ _LLAMA3_PATTERN = (
 )
 _LLAMA3 = Split((_LLAMA3_PATTERN,), ignore_merges=True, adds_bos=True)
 _QWEN2_PATTERN = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_MARKS}|{_SPACES}"
+_SEED_CODER = Split(
+    (
+        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}"
+        rf"| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}",
+    ),
+)
 _QWEN2 = Split((_QWEN2_PATTERN,), nfc=True)
 _QWEN35 = Split(
     (
@@ -94,6 +100,7 @@ SPLITS: dict[str, Split] = {
     **dict.fromkeys(("qwen2", "stablelm2"), _QWEN2),
     "deepseek-r1-qwen": Split((_QWEN2_PATTERN,), adds_bos=True),
     "qwen35": _QWEN35,
+    "seed-coder": _SEED_CODER,
     "tekken": _TEKKEN,
     **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
     "deepseek-coder": _DEEPSEEK_CODER,

@@ -367,6 +367,7 @@ class TestDetection:
             ("<|start_header_id|>{{ tool.parameters }}", "llama3"),
             ("<|start_of_role|> <|tool_call|>", "granite"),
             ("<|tool_call|>", "phi"),
+            ("{{ '<|tool|>' + message['tools'] + '<|/tool|>' }}", "phi"),
             ("no word of them", "hermes"),
         ],
     )

@@ -28,6 +28,7 @@ _SIGNS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("granite", ("<|tool_call|>", "<|start_of_role|>")),
     ("phi", ("<|tool_call|>",)),
     ("phi", ("functools[",)),
+    ("phi", ("<|tool|>", "<|/tool|>")),
     ("hermes", ("<tool_call>",)),
     ("minimax_m1", ("<tool_calls>",)),
     ("nemotron", ("<TOOLCALL>",)),
