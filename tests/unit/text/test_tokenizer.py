@@ -105,6 +105,10 @@ def test_pieces_never_join_into_a_control_token() -> None:
         ("gpt-4o", "fooBar's", ["foo", "Bar's"]),
         ("tekken", "fooBar12", ["foo", "Bar", "1", "2"]),
         ("deepseek-v3", "1234你好", ["123", "4", "你好"]),
+        ("dbrx", "1234 a!\n", ["123", "4", " a", "!\n"]),
+        ("glm4", "1234 a!\n", ["123", "4", " a", "!\n"]),
+        ("chatglm-bpe", "1234 a!\n", ["123", "4", " a", "!\n"]),
+        ("seed-coder", "12 a!\n", ["1", "2", " a", "!", "\n"]),
     ],
 )
 def test_pre_tokenizers_split_as_their_models_do(pre: str, text: str, same: list[str]) -> None:
