@@ -110,7 +110,6 @@ HF_GLM4_NAMES = replace(
 
 HF_OWN_NAMES = {
     "mixtral": HF_MIXTRAL_NAMES,
-    "gpt_oss": HF_GPT_OSS_NAMES,
     "phi3": HF_PHI3_NAMES,
     "glm": HF_GLM_NAMES,
     "glm4": HF_GLM4_NAMES,
@@ -164,6 +163,8 @@ def hf_names(spec: DecoderSpec, *, bare: bool = False, stacked: bool = False) ->
     them."""
     plain = HF_SANDWICH_NAMES if spec.sandwich_norms else HF_NAMES
     names = HF_OWN_NAMES.get(spec.architecture, plain)
+    if spec.sinks:
+        names = HF_GPT_OSS_NAMES
     if stacked:
         block = names.expert_gate.partition("experts.")[0] + MLX_EXPERTS
         names = replace(
