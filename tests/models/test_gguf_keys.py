@@ -155,6 +155,13 @@ def test_scales_of_zero_are_none(tmp_path: Path) -> None:
     assert spec.norm_eps == pytest.approx(1e-6)
 
 
+def test_what_divides_logits_divides_no_embedding(tmp_path: Path) -> None:
+    keys = {"granite.logit_scale": 8.0, "granite.pooling_type": 1}
+    assert spec_with(tmp_path / "m.gguf", keys, "Granite").logit_scale == 0.125
+    spec = load_embedder(ModelFiles("m", "gguf", tmp_path / "m.gguf"), "auto").spec
+    assert isinstance(spec, DecoderSpec) and spec.logit_scale == 1.0
+
+
 @pytest.mark.parametrize("name", ["residual_scale", "logit_scale", "embedding_scale"])
 def test_a_negative_scale_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelError, match=r"m\.gguf: .* -2\.0 is not positive"):
