@@ -13,7 +13,7 @@ from penstock.dialog import Sampling
 from penstock.kernels.table import StepInputs
 from penstock.runtime import CpuRuntime
 from penstock.runtime.protocol import Runtime
-from penstock.scheduler import NO_ADAPTER, NewSequence, Scheduler
+from penstock.scheduler import NO_ADAPTER, HostTier, NewSequence, Scheduler
 
 Token = tuple[int, float, tuple[tuple[int, float], ...]]
 
@@ -99,6 +99,20 @@ class PlanAndCalls:
         return by_plan
 
 
+def scheduler_of(runtime: Any, **options: Any) -> Scheduler:
+    """Of as many rows as the small runtimes of these tests have, over all of the cache."""
+    facts = runtime.info
+    sizes = {
+        "num_blocks": facts.cache_blocks,
+        "block_tokens": facts.block_tokens,
+        "context_tokens": facts.context_tokens,
+        "max_seqs": 6,
+        "token_budget": facts.context_tokens,
+        "tier": HostTier(facts.host_blocks, facts.most_saves),
+    }
+    return Scheduler(**(sizes | options))
+
+
 def generate(
     runtime: CpuRuntime,
     scheduler: Scheduler,
@@ -136,15 +150,8 @@ def generate(
 
 def first_logprobs(runtime: Runtime) -> list[float]:
     """Of the first token of each greedy request; closes the runtime, of a small model."""
-    scheduler = Scheduler(
-        num_blocks=runtime.info.cache_blocks,
-        block_tokens=runtime.info.block_tokens,
-        context_tokens=runtime.info.context_tokens,
-        max_seqs=6,
-        token_budget=runtime.info.context_tokens,
-    )
     asked = requests_over(runtime.info.vocab_size, 60)
     greedy = [one for one in asked if one.sampling.temperature == 0.0]
-    answers = generate(runtime, scheduler, greedy).answers  # type: ignore[arg-type]
+    answers = generate(runtime, scheduler_of(runtime), greedy).answers  # type: ignore[arg-type]
     runtime.close()
     return [answer[0][1] for answer in answers]

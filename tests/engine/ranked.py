@@ -18,7 +18,6 @@ from penstock.runtime.gpu import GpuRuntime
 from penstock.runtime.rank_load import start_ranked_runtime
 from penstock.runtime.rank_processes import end_process
 from penstock.runtime.ranks import LeadingRuntime
-from penstock.scheduler import HostTier, Scheduler
 
 RANKS = 2
 
@@ -38,19 +37,6 @@ def start_ranked(
 
 def start_alone(base: Path, **options: Any) -> GpuRuntime:
     return rehearse(base, replace(ranked_settings(**options), tensor_parallel=1))
-
-
-def scheduler_of(runtime: Any, **options: Any) -> Scheduler:
-    facts = runtime.info
-    sizes = {
-        "num_blocks": facts.cache_blocks,
-        "block_tokens": facts.block_tokens,
-        "context_tokens": facts.context_tokens,
-        "max_seqs": 6,
-        "token_budget": facts.context_tokens,
-        "tier": HostTier(facts.host_blocks, facts.most_saves),
-    }
-    return Scheduler(**(sizes | options))
 
 
 def rank_processes(parent: int | None = None) -> list[psutil.Process]:

@@ -20,13 +20,13 @@ from adapter_bases import (
     write_merged,
     write_quantized,
 )
-from generations import Outcome, PlanAndCalls, generate, poison, requests_over
+from generations import Outcome, PlanAndCalls, generate, poison, requests_over, scheduler_of
 from small_llama import CONTEXT, VOCAB, write_small_llama
 
 from penstock.dialog import Sampling
 from penstock.runtime import CpuRuntime
 from penstock.runtime.rows import RowTable
-from penstock.scheduler import NO_ADAPTER, NewSequence, Scheduler
+from penstock.scheduler import NO_ADAPTER, NewSequence
 
 PROMPT = tuple(np.random.default_rng(7).integers(0, VOCAB, 24).tolist())
 # slot of each of the nine requests: base and four adapters, neighbours that share a prefix differ
@@ -101,23 +101,12 @@ def native(
     runtime.close()
 
 
-def scheduler(runtime: CpuRuntime, **options: Any) -> Scheduler:
-    sizes = {
-        "num_blocks": runtime.info.cache_blocks,
-        "block_tokens": BLOCK,
-        "context_tokens": runtime.info.context_tokens,
-        "max_seqs": ROWS,
-        "token_budget": runtime.info.context_tokens,
-    }
-    return Scheduler(**(sizes | options))
-
-
 @pytest.fixture(scope="module")
 def answers_alone(native: CpuRuntime) -> Outcome:
     answers = []
     for request, slot in zip(requests_over(VOCAB, 100), SLOTS, strict=True):
         poison(native)
-        one = scheduler(native, prefix_caching=False)
+        one = scheduler_of(native, prefix_caching=False)
         answers += generate(native, one, [request], [slot]).answers
     return Outcome(answers, [0] * len(answers), 0)
 
@@ -127,7 +116,7 @@ def test_a_mix_of_adapters_answers_as_each_request_alone(
     native: CpuRuntime, answers_alone: Outcome, way: str
 ) -> None:
     poison(native)
-    outcome = generate(native, scheduler(native, **WAYS[way]), requests_over(VOCAB, 100), SLOTS)
+    outcome = generate(native, scheduler_of(native, **WAYS[way]), requests_over(VOCAB, 100), SLOTS)
     assert outcome.answers == answers_alone.answers
     assert ("preempted" in way) == (outcome.preemptions > 0)
 
@@ -136,7 +125,7 @@ def test_a_cached_prefix_is_one_of_the_same_adapter(
     native: CpuRuntime, answers_alone: Outcome
 ) -> None:
     poison(native)
-    one = scheduler(native)
+    one = scheduler_of(native)
     requests = requests_over(VOCAB, 100)
     generate(native, one, requests, SLOTS)
     again = generate(native, one, requests, SLOTS)
@@ -151,7 +140,7 @@ def test_a_cached_prefix_is_one_of_the_same_adapter(
 
 def scores(runtime: CpuRuntime, slots: list[int], **options: Any) -> list[list[float]]:
     """The log-probabilities of one prompt by each of the adapters in `slots`."""
-    one = scheduler(runtime, **options)
+    one = scheduler_of(runtime, **options)
     for index, slot in enumerate(slots):
         new = NewSequence(
             str(index),
@@ -186,7 +175,7 @@ def test_a_plan_with_adapters_gives_the_bits_of_its_calls(
     runtime = CpuRuntime(RowTable(ROWS, CONTEXT, BLOCK), both, native.info, "")
     poison(runtime)
     outcome = generate(
-        runtime, scheduler(runtime, token_budget=50), requests_over(VOCAB, 100), SLOTS
+        runtime, scheduler_of(runtime, token_budget=50), requests_over(VOCAB, 100), SLOTS
     )
     assert outcome.answers == answers_alone.answers
     assert both.steps > 20
@@ -201,12 +190,12 @@ def test_requests_without_adapters_take_the_plan_that_knows_none(
     bare: Any = plain._backend
     assert backend._plan.num_steps == bare._plan.num_steps < backend._adapter_plan.num_steps
     requests = requests_over(VOCAB, 100)
-    assert generate(runtime, scheduler(runtime), requests).answers == (
-        generate(plain, scheduler(plain), requests).answers
+    assert generate(runtime, scheduler_of(runtime), requests).answers == (
+        generate(plain, scheduler_of(plain), requests).answers
     )
     used = backend._adapter_plan
     used.profiling = True
-    generate(runtime, scheduler(runtime), requests)
+    generate(runtime, scheduler_of(runtime), requests)
     assert sum(calls for _, calls in used.profile().values()) == 0
 
 

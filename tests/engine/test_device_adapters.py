@@ -19,12 +19,12 @@ from adapter_bases import (
     write_quantized,
 )
 from device_runtimes import rehearse
-from generations import Outcome, Request, generate, requests_over
+from generations import Outcome, Request, generate, requests_over, scheduler_of
 from interpreting import INTERPRETED, passes_interpreted
 from small_llama import VOCAB, write_small_llama
 
 from penstock.runtime.gpu import GpuRuntime
-from penstock.scheduler import NO_ADAPTER, Scheduler
+from penstock.scheduler import NO_ADAPTER
 
 # slot of each of the nine requests: base and four adapters, neighbours that share a prefix differ
 SLOTS = [NO_ADAPTER, 0, 1, NO_ADAPTER, 2, 1, 3, 0, 1]
@@ -54,7 +54,7 @@ def right(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """What the CPU's reference answers."""
     runtime = start(base, kernels="reference", dtype="f32")
     with_adapters(runtime, tmp_path_factory.mktemp("reference"))
-    outcome = generate(runtime, scheduler(runtime), requests(), OWN_SLOTS)
+    outcome = generate(runtime, scheduler_of(runtime), requests(), OWN_SLOTS)
     runtime.close()
     return outcome
 
@@ -70,17 +70,6 @@ def requests() -> list[Request]:
 OWN_SLOTS = [1, NO_ADAPTER, 2] if INTERPRETED else SLOTS
 
 
-def scheduler(runtime: Any, **options: Any) -> Scheduler:
-    sizes = {
-        "num_blocks": runtime.info.cache_blocks,
-        "block_tokens": runtime.info.block_tokens,
-        "context_tokens": runtime.info.context_tokens,
-        "max_seqs": 6,
-        "token_budget": runtime.info.context_tokens,
-    }
-    return Scheduler(**(sizes | options))
-
-
 def assert_near(outcome: Outcome, right: Outcome, within: float = 1e-3) -> None:
     for answer, expected in zip(outcome.answers, right.answers, strict=True):
         assert [token for token, _, _ in answer] == [token for token, _, _ in expected]
@@ -91,7 +80,7 @@ def assert_near(outcome: Outcome, right: Outcome, within: float = 1e-3) -> None:
 @pytest.fixture(scope="module")
 def together(device: GpuRuntime) -> Outcome:
     """What all requests get in one batch."""
-    return generate(device, scheduler(device), requests(), OWN_SLOTS)
+    return generate(device, scheduler_of(device), requests(), OWN_SLOTS)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +88,7 @@ def alone(device: GpuRuntime) -> Outcome:
     """What each request gets after the other."""
     outcome = Outcome([], [], 0)
     for request, slot in zip(requests(), OWN_SLOTS, strict=True):
-        outcome.answers += generate(device, scheduler(device), [request], [slot]).answers
+        outcome.answers += generate(device, scheduler_of(device), [request], [slot]).answers
     return outcome
 
 
@@ -114,7 +103,7 @@ def test_a_mix_of_adapters_answers_as_the_reference_runtime(
 def test_a_mix_of_adapters_answers_so_in_any_way(
     device: GpuRuntime, right: Outcome, way: str
 ) -> None:
-    assert_near(generate(device, scheduler(device, **WAYS[way]), requests(), OWN_SLOTS), right)
+    assert_near(generate(device, scheduler_of(device, **WAYS[way]), requests(), OWN_SLOTS), right)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="shown for the reference bodies")
@@ -123,7 +112,7 @@ def test_adapters_on_integers_answer_as_on_the_reference_runtime(tmp_path: Path)
     path, _ = write_quantized(tmp_path, "Q4_1")
     device = rehearse(path, settings("m", cache_mb=1))
     outcomes = [
-        generate(with_adapters(one, tmp_path), scheduler(one), requests()[2:6], SLOTS[2:6])
+        generate(with_adapters(one, tmp_path), scheduler_of(one), requests()[2:6], SLOTS[2:6])
         for one in (device, start(path, kernels="reference"))
     ]
     assert_near(*outcomes, within=0.1)
@@ -147,15 +136,15 @@ def test_an_adapter_gives_the_answers_of_merged_weights(base: Path, tmp_path: Pa
     bare = rehearse(base, settings("m", **DEVICE | {"lora": None}))
     assert bare.adapters is None
     asked = requests()[2:5]
-    plain = generate(bare, scheduler(bare), asked)
-    assert generate(device, scheduler(device), asked).answers == plain.answers
+    plain = generate(bare, scheduler_of(bare), asked)
+    assert generate(device, scheduler_of(device), asked).answers == plain.answers
     for slot, adapter in enumerate(draw_adapters(tmp_path)):
         merged = rehearse(
             write_merged(base, adapter, tmp_path / f"merged-{slot}"),
             settings("m", **DEVICE | {"lora": None}),
         )
-        truth = generate(merged, scheduler(merged), asked)
-        assert_near(generate(device, scheduler(device), asked, [slot] * 3), truth)
+        truth = generate(merged, scheduler_of(merged), asked)
+        assert_near(generate(device, scheduler_of(device), asked, [slot] * 3), truth)
         assert truth.answers != plain.answers, "the adapter must matter"
 
 

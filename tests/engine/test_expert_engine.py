@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from adapter_bases import BLOCK, ROWS, last_logits, settings, start, write_merged
-from generations import Outcome, PlanAndCalls, Request, generate, poison, requests_over
+from generations import (
+    Outcome,
+    PlanAndCalls,
+    Request,
+    generate,
+    poison,
+    requests_over,
+    scheduler_of,
+)
 from lora_folders import PREFIX, write_adapter
 from small_experts import (
     CONTEXT,
@@ -32,7 +40,7 @@ from penstock.models.spec import DecoderSpec, LayerSpec
 from penstock.runtime import CpuRuntime
 from penstock.runtime.memory import plan_memory
 from penstock.runtime.rows import RowTable
-from penstock.scheduler import NO_ADAPTER, Scheduler
+from penstock.scheduler import NO_ADAPTER
 
 WAYS: dict[str, dict[str, Any]] = {
     "batched": {},
@@ -42,17 +50,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "without a cache": {"no_kv_cache": True},
 }
 PROMPT = tuple(np.random.default_rng(7).integers(0, VOCAB, 24).tolist())
-
-
-def scheduler(runtime: CpuRuntime, **options: Any) -> Scheduler:
-    sizes = {
-        "num_blocks": runtime.info.cache_blocks,
-        "block_tokens": BLOCK,
-        "context_tokens": runtime.info.context_tokens,
-        "max_seqs": ROWS,
-        "token_budget": runtime.info.context_tokens,
-    }
-    return Scheduler(**(sizes | options))
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +69,7 @@ def answers_alone(native: CpuRuntime) -> Outcome:
     answers = []
     for request in requests_over(VOCAB, 100):
         poison(native)
-        answers += generate(native, scheduler(native, prefix_caching=False), [request]).answers
+        answers += generate(native, scheduler_of(native, prefix_caching=False), [request]).answers
     return Outcome(answers, [], 0)
 
 
@@ -81,7 +78,7 @@ def test_a_mixture_answers_the_same_in_every_way(
     native: CpuRuntime, answers_alone: Outcome, way: str
 ) -> None:
     poison(native)
-    outcome = generate(native, scheduler(native, **WAYS[way]), requests_over(VOCAB, 100))
+    outcome = generate(native, scheduler_of(native, **WAYS[way]), requests_over(VOCAB, 100))
     assert outcome.answers == answers_alone.answers
 
 
@@ -91,7 +88,7 @@ def test_the_plan_of_a_mixture_gives_the_bits_of_its_calls(
     both = PlanAndCalls(native._backend)
     runtime = CpuRuntime(RowTable(ROWS, CONTEXT, BLOCK), both, native.info, "")
     poison(runtime)
-    outcome = generate(runtime, scheduler(runtime, token_budget=50), requests_over(VOCAB, 100))
+    outcome = generate(runtime, scheduler_of(runtime, token_budget=50), requests_over(VOCAB, 100))
     assert outcome.answers == answers_alone.answers
     assert both.steps > 20
 
@@ -109,7 +106,7 @@ def test_the_reference_answers_a_mixture_the_same_up_to_rounding(base: Path) -> 
     outcomes = []
     for kernels in ("native", "reference"):
         runtime = start(base, dtype="f32", kernels=kernels, lora=None)
-        outcomes.append(generate(runtime, scheduler(runtime, token_budget=40), greedy))
+        outcomes.append(generate(runtime, scheduler_of(runtime, token_budget=40), greedy))
         runtime.close()
     for answer, right in zip(outcomes[0].answers, outcomes[1].answers, strict=True):
         assert [token for token, _, _ in answer] == [token for token, _, _ in right]
@@ -121,7 +118,7 @@ def test_greedy_tokens_are_those_of_transformers_up_to_ties(base: Path) -> None:
     runtime = start(base, dtype="f32", lora=None)
     greedy = requests_over(VOCAB, 100)[4]
     request = Request(PROMPT, 40, greedy.sampling)
-    (answer,) = generate(runtime, scheduler(runtime), [request]).answers
+    (answer,) = generate(runtime, scheduler_of(runtime), [request]).answers
     runtime.close()
     model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
     tokens = [token for token, _, _ in answer]

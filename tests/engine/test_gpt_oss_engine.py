@@ -10,13 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 from adapter_bases import BLOCK, ROWS, settings, start
-from generations import Outcome, PlanAndCalls, Request, generate, poison, requests_over
+from generations import (
+    Outcome,
+    PlanAndCalls,
+    Request,
+    generate,
+    poison,
+    requests_over,
+    scheduler_of,
+)
 from small_gpt_oss import CONTEXT, VOCAB, write_small_gpt_oss, write_small_gpt_oss_gguf
 
 from penstock.runtime import CpuRuntime
 from penstock.runtime.memory import plan_memory
 from penstock.runtime.rows import RowTable
-from penstock.scheduler import Scheduler
 
 WAYS: dict[str, dict[str, Any]] = {
     "batched": {},
@@ -26,17 +33,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "without a cache": {"no_kv_cache": True},
 }
 PROMPT = tuple(np.random.default_rng(7).integers(0, VOCAB, 24).tolist())
-
-
-def scheduler(runtime: CpuRuntime, **options: Any) -> Scheduler:
-    sizes = {
-        "num_blocks": runtime.info.cache_blocks,
-        "block_tokens": BLOCK,
-        "context_tokens": runtime.info.context_tokens,
-        "max_seqs": ROWS,
-        "token_budget": runtime.info.context_tokens,
-    }
-    return Scheduler(**(sizes | options))
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +58,7 @@ def answers_alone(native: CpuRuntime) -> Outcome:
     answers = []
     for request in requests_over(VOCAB, 100):
         poison(native)
-        answers += generate(native, scheduler(native, prefix_caching=False), [request]).answers
+        answers += generate(native, scheduler_of(native, prefix_caching=False), [request]).answers
     return Outcome(answers, [], 0)
 
 
@@ -71,7 +67,7 @@ def test_it_answers_the_same_in_every_way(
     native: CpuRuntime, answers_alone: Outcome, way: str
 ) -> None:
     poison(native)
-    outcome = generate(native, scheduler(native, **WAYS[way]), requests_over(VOCAB, 100))
+    outcome = generate(native, scheduler_of(native, **WAYS[way]), requests_over(VOCAB, 100))
     assert outcome.answers == answers_alone.answers
 
 
@@ -79,7 +75,7 @@ def test_its_plan_gives_the_bits_of_its_calls(native: CpuRuntime, answers_alone:
     both = PlanAndCalls(native._backend)
     runtime = CpuRuntime(RowTable(ROWS, CONTEXT, BLOCK), both, native.info, "")
     poison(runtime)
-    outcome = generate(runtime, scheduler(runtime, token_budget=50), requests_over(VOCAB, 100))
+    outcome = generate(runtime, scheduler_of(runtime, token_budget=50), requests_over(VOCAB, 100))
     assert outcome.answers == answers_alone.answers
     assert both.steps > 20
 
@@ -95,7 +91,7 @@ def test_greedy_tokens_are_those_of_the_reference(paths: dict[str, Path]) -> Non
     outcomes = []
     for kernels in ("native", "reference"):
         runtime = start(paths["mxfp4"], dtype="f32", kernels=kernels, lora=None)
-        outcomes.append(generate(runtime, scheduler(runtime, token_budget=40), greedy))
+        outcomes.append(generate(runtime, scheduler_of(runtime, token_budget=40), greedy))
         runtime.close()
     for answer, right in zip(outcomes[0].answers, outcomes[1].answers, strict=True):
         assert [token for token, _, _ in answer] == [token for token, _, _ in right]
@@ -109,7 +105,7 @@ def chosen_below_the_best(path: Path, dtype: str, floats: Path) -> np.ndarray:
     runtime = start(path, dtype=dtype, lora=None)
     greedy = requests_over(VOCAB, 100)[4]
     request = Request(PROMPT, 40, greedy.sampling)
-    (answer,) = generate(runtime, scheduler(runtime), [request]).answers
+    (answer,) = generate(runtime, scheduler_of(runtime), [request]).answers
     runtime.close()
     model = transformers.AutoModelForCausalLM.from_pretrained(
         floats, attn_implementation="eager", dtype=torch.float32

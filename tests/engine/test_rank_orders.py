@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from generations import Request, generate
-from ranked import scheduler_of, start_alone
+from generations import Request, generate, scheduler_of
+from ranked import start_alone
 from small_llama import VOCAB, write_small_llama
 
 from penstock.dialog import Sampling

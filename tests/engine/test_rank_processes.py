@@ -15,13 +15,12 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from generations import generate, requests_over
+from generations import generate, requests_over, scheduler_of
 from lora_folders import SMALL
 from ranked import (
     RANKS,
     rank_processes,
     ranked_settings,
-    scheduler_of,
     start_alone,
     start_ranked,
 )

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from adapter_bases import draw_adapters, with_adapters
 from constrained import VOCAB, compile_all, regex, request, run, schema, tokenizer_and_vocabulary
-from generations import Outcome, Request, generate, requests_over
+from generations import Outcome, Request, generate, requests_over, scheduler_of
 from msgspec import structs
-from ranked import rank_processes, ranked_settings, scheduler_of, start_alone, start_ranked
+from ranked import rank_processes, ranked_settings, start_alone, start_ranked
 from small_llama import CONTEXT, write_small_llama
 from test_device_runtime import chunks_of
 
