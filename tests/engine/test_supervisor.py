@@ -10,7 +10,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+import uvloop
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
@@ -144,3 +146,24 @@ async def test_an_engine_that_ends_as_it_is_killed_is_stopped_all_the_same(
 
     monkeypatch.setattr(process, "kill", too_late)
     await kept.stop()
+
+
+def test_a_start_that_is_cut_off_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the loop that serves, which does not wait for a process whose start is cancelled."""
+
+    async def cut_off(turns: int) -> bool:
+        kept = Kept(tmp_path, monkeypatch)
+        starting = asyncio.create_task(kept.supervisor.start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        (cut,) = await asyncio.gather(starting, return_exceptions=True)
+        await kept.stop()
+        assert psutil.Process().children() == before
+        return isinstance(cut, asyncio.CancelledError)
+
+    before = psutil.Process().children()
+    cuts = [uvloop.run(cut_off(turns)) for turns in range(12)]
+    assert any(cuts[1:]), "no start was under way"

@@ -133,16 +133,24 @@ class EngineSupervisor:
     async def _spawn(self) -> asyncio.subprocess.Process:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.socket_path)
-        self._process = process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "penstock.engine.process",
-            self.socket_path,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=STATUS_LINE_BYTES,
-            start_new_session=True,  # Ctrl-C is for the parent, from the first instant on
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "penstock.engine.process",
+                self.socket_path,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=STATUS_LINE_BYTES,
+                start_new_session=True,  # Ctrl-C is for the parent, from the first instant on
+            )
         )
+        try:
+            self._process = process = await asyncio.shield(starting)
+        except asyncio.CancelledError:  # the process is there all the same, for `stop` to end
+            with contextlib.suppress(OSError):
+                self._process = await starting
+            raise
         assert process.stdin is not None
         task = msgspec.structs.replace(self._task, adapters=self._adapters())
         with contextlib.suppress(ConnectionError):  # it has just died; `_follow` tells how
