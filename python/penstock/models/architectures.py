@@ -67,10 +67,9 @@ class Family:
 @dataclass(frozen=True, slots=True)
 class GgufFamily:
     """`interleaved`: the converters store the rows of q and k for a rotation of neighbours that the
-    family does not have. `rotates_neighbours`, `sandwich_norms`: as in a DecoderSpec.
-    `gemma`: as in `Family`, but for the norms, which the converters complete. `multipliers`: as in
-    `Family`. `names`: of its tensors, but
-    for q, k and v in one."""
+    family does not have. `names`: of its tensors, but for q, k and v in one. `rotates_neighbours`,
+    `sandwich_norms`: as in a DecoderSpec. `gemma`: as in `Family`, but for the norms, which the
+    converters complete. `multipliers`: as in `Family`."""
 
     name: str
     interleaved: bool = False
