@@ -12,6 +12,8 @@ from pathlib import Path
 
 from bench.device import (
     adapters,
+    check,
+    counters,
     engine,
     experts,
     invariance,
@@ -20,6 +22,7 @@ from bench.device import (
     peers,
     products,
     profile,
+    server,
 )
 from bench.device.machine import Bench, open_bench
 from bench.device.record import Record
@@ -28,6 +31,8 @@ Section = Callable[[Bench, Record, Path | None], None]
 
 SECTIONS: dict[str, Section] = {
     "limits": lambda bench, record, _: machine.measure(bench, record),
+    "check": lambda bench, record, _: check.measure(bench, record),
+    "counters": lambda bench, record, _: counters.measure(bench, record),
     "ops": lambda bench, record, _: ops.measure(bench, record),
     "products": products.measure,
     "qwen3-8b": lambda bench, record, _: engine.measure(bench, record, "qwen3-8b"),
@@ -39,6 +44,7 @@ SECTIONS: dict[str, Section] = {
     "profile": lambda bench, record, _: profile.measure(bench, record, "qwen3-8b"),
     "invariance": lambda bench, record, _: invariance.measure(bench, record, "qwen3-0.6b"),
     "adapters": lambda bench, record, _: adapters.measure(bench, record, "qwen3-8b"),
+    "server": lambda bench, record, _: server.measure(bench, record, "qwen3-8b"),
     "peers": lambda bench, record, _: peers.measure(bench, record, "qwen3-8b"),
 }
 
@@ -52,7 +58,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.out is not None:
         arguments.out.mkdir(parents=True, exist_ok=True)
-    # One that is cut off removes its checkpoint: the next section needs the disk.
+    # A section that is cut off closes what it opened.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     name = arguments.section + ("" if arguments.kernels == "auto" else "-triton")
     record = Record(name, arguments.out)

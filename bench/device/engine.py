@@ -3,7 +3,6 @@ what a step spends its time on."""
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import tempfile
 import time
@@ -75,7 +74,8 @@ def measure(bench: Bench, record: Record, name: str, whole_run: bool = True) -> 
         for width in sizes.widths:
             _decode(bench, record, runtime, shape, sizes, width, limits)
         if whole_run:
-            for width in (sizes.widths[-1], sizes.widths[-1] // 4):
+            most = most_at_once(runtime, sizes)
+            for width in (most, sizes.widths[-1] // 4):
                 _run(record, runtime, shape, sizes, width, limits)
         record.note(f"captured, in this order: {runtime.captured}")
         if bench.device != "cpu":
@@ -86,30 +86,37 @@ def measure(bench: Bench, record: Record, name: str, whole_run: bool = True) -> 
 def opened(
     bench: Bench, record: Record, shape: Shape, sizes: Sizes, **changes: Any
 ) -> Iterator[GpuRuntime]:
-    """The runtime of a checkpoint of `shape` that is written for it."""
-    folder = Path(tempfile.mkdtemp(prefix="penstock-"))
-    try:
+    """The runtime of a checkpoint of `shape`, closed at the end."""
+    began = time.perf_counter()
+    folder = kept_checkpoint(shape, bench.device)
+    record.line("write checkpoint", s=time.perf_counter() - began)
+    if bench.device != "cpu":
+        torch.cuda.empty_cache()  # the plan counts what the driver has free
+    stages = MemoryStages(bench.device)
+    with stages:
         began = time.perf_counter()
-        write_checkpoint(shape, folder / shape.name, bench.device)
-        record.line("write checkpoint", s=time.perf_counter() - began)
-        if bench.device != "cpu":
-            torch.cuda.empty_cache()  # the plan counts what the driver has free
-        stages = MemoryStages(bench.device)
-        with stages:
-            began = time.perf_counter()
-            options = {"kernels": bench.kernels, **changes}
-            runtime = start(bench, folder / shape.name, sizes, stages.reached, **options)
-            record.line("load, first graphs", s=time.perf_counter() - began, target_s=10)
-            record.note(runtime.report)
-            _largest_steps(runtime, sizes)
-            stages.served()
-        _tell_memory(record, shape.name, stages.found())
-        yield runtime
-        runtime.close()
-        if bench.device != "cpu":
-            torch.cuda.empty_cache()
-    finally:
-        shutil.rmtree(folder)
+        options = {"kernels": bench.kernels, **changes}
+        runtime = start(bench, folder, sizes, stages.reached, **options)
+        record.line("load, first graphs", s=time.perf_counter() - began, target_s=10)
+        record.note(runtime.report)
+        _largest_steps(runtime, sizes)
+        stages.served()
+    _tell_memory(record, shape.name, stages.found())
+    yield runtime
+    runtime.close()
+    if bench.device != "cpu":
+        torch.cuda.empty_cache()
+
+
+def kept_checkpoint(shape: Shape, device: str) -> Path:
+    """The folder of a checkpoint of `shape`, written once and kept for later sections: drawing 16
+    GB and writing them takes 20 s. `config.json` comes last, so that one cut off is written again.
+    """
+    name = f"{shape.name}-{shape.layers}x{shape.width}"
+    folder = Path(tempfile.gettempdir()) / "penstock-checkpoints" / name / shape.name
+    if not (folder / "config.json").exists():
+        write_checkpoint(shape, folder, device)
+    return folder
 
 
 def start(
@@ -254,6 +261,15 @@ def _decode(
         prompt_tok_s=width * sizes.prompt / prompts_s,
         of_prompt_floor=prompts / prompts_s,
     )
+
+
+def most_at_once(runtime: GpuRuntime, sizes: Sizes) -> int:
+    """The most requests, up to the largest width, whose whole runs the cache holds at once: beyond
+    them the figure is of preemption. A multiple of 32 if it is not the largest width."""
+    tokens = runtime.info.cache_blocks * runtime.info.block_tokens
+    fitting = tokens // (sizes.prompt + sizes.run_new + runtime.info.block_tokens)
+    widest = sizes.widths[-1]
+    return widest if fitting >= widest else max(fitting // 32 * 32, 1)
 
 
 def _run(

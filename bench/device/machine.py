@@ -79,6 +79,9 @@ def open_bench(rehearsed: bool, kernels: Literal["auto", "triton"]) -> Bench:
         torch.set_num_threads(1)  # more only get into each other's way at these sizes
         return Bench("cpu", torch.float32, ReferenceOps(), True, kernels)
     torch.cuda.set_device(0)
+    from penstock.kernels.cuda.launcher import serve_installed  # imports Triton
+
+    serve_installed("cuda:0")  # the packaged kernels, as an engine has them
     settings = EngineSettings(kernels=kernels)
     ops = serving_ops(settings, "cuda:0", torch.bfloat16)
     return Bench("cuda:0", torch.bfloat16, ops, False, kernels)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ def measure(bench: Bench, record: Record, only: str = "") -> None:
         for piece in pieces(bench, shape, width, context):
             if only in piece.name:
                 _measure(bench, record, piece, limits)
-    for tokens in (48,) if bench.rehearsed else (1024, 8192):
+    for tokens in (48,) if bench.rehearsed else (1024, 8192, 16384):
         record.title(f"attention of a prompt of {tokens} tokens")
         for piece in _prompt_attention(bench, shape, tokens):
             if only in piece.name:
@@ -132,23 +132,38 @@ def layer_sizes(shape: Shape) -> list[tuple[int, int]]:
 def packed_float8(bench: Bench, rows: int, width: int) -> Any:
     """A random product's weights in 8 bits, with a scale for each tile of 128 x 128."""
     drawn = torch.randn(rows, width, device=bench.device) / width**0.5
-    codes, scale = float8_tiles(drawn)
+    return pack_float8(bench, *float8_tiles(drawn))
+
+
+def pack_float8(bench: Bench, codes: torch.Tensor, scale: torch.Tensor) -> Any:
+    """Codes [N, K] and scales of tiles of 128 x 128, packed as a model's are."""
     held = codes.view(torch.uint8).cpu().numpy()
     return bench.ops.pack_linear(Linear((Float8(held, scale.cpu().numpy(), (128, 128)),)))
 
 
 def packed_weight(bench: Bench, rows: int, width: int, *, head: bool = False) -> Any:
     """A random product's weights, packed as a model's are."""
-    drawn = torch.randn(rows, width, dtype=torch.bfloat16, device=bench.device) / width**0.5
-    bits = drawn.cpu().view(torch.int16).numpy().view("uint16")
-    weight = Linear((Dense(bits, "bf16"),))
-    return bench.ops.pack_head(weight) if head else bench.ops.pack_linear(weight)
+    return pack_dense(bench, drawn_weight(bench, rows, width), head=head)
+
+
+def drawn_weight(bench: Bench, rows: int, width: int) -> torch.Tensor:
+    """Random weights [N, K] in bfloat16 on the device."""
+    drawn = torch.randn(rows, width, dtype=torch.bfloat16, device=bench.device)
+    return drawn.div_(width**0.5)
+
+
+def pack_dense(bench: Bench, weight: torch.Tensor, *, head: bool = False) -> Any:
+    """Weights [N, K] in bfloat16, packed as a model's are."""
+    bits = weight.cpu().view(torch.int16).numpy().view("uint16")
+    linear = Linear((Dense(bits, "bf16"),))
+    return bench.ops.pack_head(linear) if head else bench.ops.pack_linear(linear)
 
 
 def _attention(bench: Bench, shape: Shape, tokens: int, context: int) -> Iterator[Piece]:
     ops, item = bench.ops, torch.empty(0, dtype=bench.dtype).element_size()
     heads = (shape.heads, shape.kv_heads, shape.head_dim)
     inputs, cache = step_of(bench, shape, [(context - 1, 1)] * tokens)
+    inputs = planned(bench, inputs, heads)
     q = _random(bench, tokens, shape.heads * shape.head_dim)
     qkv = _random(bench, tokens, (shape.heads + 2 * shape.kv_heads) * shape.head_dim)
     rope = torch.rand(context, shape.head_dim, device=bench.device)
@@ -165,6 +180,20 @@ def _attention(bench: Bench, shape: Shape, tokens: int, context: int) -> Iterato
         lambda: ops.attention(q, inputs, cache, heads, shape.head_dim**-0.5, 0),
         cached + 2 * item * q.numel(),
     )
+
+
+def planned(
+    bench: Bench, inputs: StepInputs[torch.Tensor], heads: tuple[int, int, int]
+) -> StepInputs[torch.Tensor]:
+    """A step of single tokens whose attention is planned, as a runtime does once for all layers."""
+    if bench.device == "cpu":
+        return inputs
+    from penstock.kernels.triton.attention_work import AttentionWork, most_units
+
+    rows, width = inputs.block_tables.shape
+    work = AttentionWork.allocate(rows, most_units(rows, width * BLOCK), heads, 0, bench.device)
+    work.plan(inputs)
+    return replace(inputs, work={0: work})
 
 
 def _prompt_attention(bench: Bench, shape: Shape, tokens: int) -> Iterator[Piece]:

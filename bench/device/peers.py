@@ -3,18 +3,15 @@ by `generate`."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench.device.engine import FULL, SMALL
+from bench.device.engine import FULL, SMALL, kept_checkpoint
 from bench.device.machine import Bench
 from bench.device.record import Record
-from bench.device.shapes import SHAPES, write_checkpoint
+from bench.device.shapes import SHAPES
 
 NEW = 128
 WIDTHS: tuple[int, ...] = (1, 32)
@@ -30,9 +27,8 @@ def measure(bench: Bench, record: Record, name: str) -> None:
     record.title(f"{name} through transformers {transformers.__version__}")
     # its own default, which our ops have changed for this process
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
-    folder = Path(tempfile.mkdtemp(prefix="penstock-peer-"))
     try:
-        write_checkpoint(shape, folder, bench.device)
+        folder = kept_checkpoint(shape, bench.device)
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=bench.dtype, attn_implementation="sdpa"
         )
@@ -49,8 +45,6 @@ def measure(bench: Bench, record: Record, name: str) -> None:
         _plain(bench, record, model, prompts[0], new)
     except Exception as error:  # a peer that is not there or does not run is no fault of ours
         record.line("transformers", failed=f"{type(error).__name__}: {str(error)[:300]}")
-    finally:
-        shutil.rmtree(folder)
 
 
 def _batched(

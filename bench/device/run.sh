@@ -1,47 +1,44 @@
 #!/usr/bin/env bash
-# Everything a GPU machine is asked, in sections that each end within their time and leave what they
-# found: a table on the screen, results.jsonl (and logs) in $OUT.
+# Runs the checks and measurements of a GPU machine, in sections. Each ends within its time and keeps
+# its findings: a table on the screen, results.jsonl (and logs) in $OUT. docs/gpu-ladder.md says in
+# which order to run them and how to read the summary.
 #
-#   bench/device/run.sh [--rehearse] [SECTION ...]        without sections: the first call's
+#   bench/device/run.sh [--rehearse] [SECTION ...]        default: the first call of the ladder
 #
-#   build       the Python module and, where csrc/cuda is, the CUDA library, for this machine (3 min)
-#   tests       pytest -m gpu (4 min); a failure is kept as it happens
-#   limits      copy bandwidth and the rate of a bfloat16 product: the floors of everything else
-#   ops         each op of a decode step beside its floor (3 min); ops-triton: without the library
-#   products    which kernel makes each product fastest; writes linear.json (3 min)
-#   qwen3-8b    the engine on a checkpoint of that shape: start, prompts, decode, whole runs (6 min)
-#               (qwen3-8b-triton: without the CUDA library)
-#   qwen3-8b-fp8  the same with layers in 8 bits (6 min)
-#   qwen3-30b-a3b  the same of a mixture of experts, of 16 of its 48 layers (5 min)
-#   experts     a layer's experts, in bfloat16 and in 8 bits, and their choice, by number of tokens,
-#               beside their floor (4 min)
-#   llama-8b    the same without whole runs (4 min)      qwen3-0.6b  the same in small (3 min)
-#   profile     kernels of decode steps, and the share of time in which the GPU idles (3 min)
-#   invariance  does an answer depend on its neighbours, and what does it cost that not (4 min)
-#   adapters    0, 8 and 16 LoRA adapters in a batch of 32, beside their bytes; steps while one is
-#               loaded (4 min)
-#   peers       transformers on the same checkpoint (4 min)
+#   build       the Python module; the CUDA library unless .whl/ has its wheel (1 to 3 min)
+#   limits      copy bandwidth and the rate of a bfloat16 product: the floors of all other sections;
+#               tries the CUDA library's kernels (1 min)
+#   check       every kernel at served shapes against float32, then Qwen3-0.6B's shape through the
+#               serving path against transformers (2 min)
+#   qwen3-0.6b  the engine on a checkpoint of that shape: start, prefill, decode, whole runs (1 min)
+#   qwen3-8b    the headline figures, the same on 8B (2 min); qwen3-8b-triton: without the library
+#   ops         each op of a decode step beside its floor (2 min); ops-triton: without the library
+#   variants    decode attention and the skinny product in every variant of the tuning table (1 min)
+#   products    the fastest kernel of each product; writes linear.json and applies it (3 min)
+#   profile     kernels of decode steps, and the share of time in which the GPU idles (1 min)
+#   server      the HTTP server under a load client (3 min)
+#   sanitizer   memcheck, racecheck, synccheck over the CUDA library's kernels (3 min)
+#   counters    Nsight Compute's counters of one launch of each kernel (2 min)
+#   tests       pytest -m gpu (4 min)
+#   qwen3-8b-fp8, qwen3-30b-a3b, llama-8b, experts, invariance, adapters, peers
+#               further models and questions (2 min each)
+#   summary     a line of each section's result beside its floor and the peers' figures; runs last
+#               by itself
 #
-# All sections together end within $DEADLINE seconds, 570 unless it says otherwise: what comes last is
-# cut short. With 10 minutes a command: first `build tests limits ops`, then `build qwen3-8b profile`, then
-# `build products llama-8b qwen3-0.6b`, `build adapters invariance`, `build qwen3-30b-a3b` or
-# `build experts peers`. A machine that was kept warm has
-# its build still; a fresh one needs `build` again.
+# All sections together end within $DEADLINE seconds, 570 unless it says otherwise; the last ones are
+# cut short. The ladder for 10 minutes a command:
 #
-# No network is needed. Python packages that such a machine lacks travel as wheels in .whl/ at the
-# root of the repository (ignored by git, to be carried along): msgspec and llguidance,
+#   1. bench/device/run.sh                        build limits check qwen3-0.6b qwen3-8b ops
+#   2. bench/device/run.sh build products variants qwen3-8b profile
+#   3. bench/device/run.sh build sanitizer tests server
 #
-#   python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 \
-#     --implementation cp --abi cp312 --abi abi3 --platform manylinux_2_17_x86_64 \
-#     --platform manylinux2014_x86_64 --platform manylinux_2_31_x86_64 -d .whl \
-#     msgspec llguidance==1.9.1
+# A machine that was kept warm still has its build and its checkpoints; a fresh one needs `build`.
 #
-# and, to save its build of some minutes on a fresh machine, the wheel of the CUDA library:
-#
-#   make wheel CUDA=13 && cp dist/penstock_cuda13-*.whl .whl/
-#
-# numpy, torch, triton, safetensors, tokenizers, transformers, pytest, pytest-timeout, hypothesis,
-# cmake, ninja and pybind11 are expected to be there. --rehearse runs every section on the CPU in small sizes.
+# No network is needed. `bench/device/prepare` fetches and builds, on any machine with a network, the
+# wheels that a GPU machine lacks, into .whl/ at the root of the repository (ignored by git, to be
+# carried along). numpy, torch, triton, safetensors, tokenizers, transformers, pytest, pytest-timeout,
+# hypothesis, cmake, ninja and pybind11 are expected to be there. --rehearse runs every section on the
+# CPU in small sizes.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 ROOT=$PWD
@@ -53,26 +50,42 @@ BUILD=${TMPDIR:-/tmp}/penstock-build
 REHEARSE=()
 [ "${1:-}" = --rehearse ] && { REHEARSE=(--rehearse); shift; }
 SECTIONS=("$@")
-[ ${#SECTIONS[@]} -gt 0 ] || SECTIONS=(build tests limits ops)
+[ ${#SECTIONS[@]} -gt 0 ] || SECTIONS=(build limits check qwen3-0.6b qwen3-8b ops)
 mkdir -p "$OUT" "$SITE"
+# Made on every call: a machine that was kept warm gets the tree anew, without untracked links.
+[ -e python/penstock/kernels ] || ln -s ../../kernels python/penstock/kernels
+compgen -G "$BUILD/_native*.so" >/dev/null && cp "$BUILD"/_native*.so python/penstock/
+# products writes the table here and the sections after it read it.
+[ -s "$BUILD/linear.json" ] && cp "$BUILD/linear.json" kernels/tuning/linear.json
 export PYTHONPATH=$ROOT/python:$SITE:$ROOT${PYTHONPATH:+:$PYTHONPATH}
 export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
 unset TRITON_INTERPRET
 
 build() {
-  [ -e python/penstock/kernels ] || ln -s ../../kernels python/penstock/kernels
   if compgen -G '.whl/*.whl' >/dev/null; then
     "$PYTHON" -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade \
       --target "$SITE" .whl/*.whl || return 1
   fi
-  cmake -S . -B "$BUILD" -G Ninja -DCMAKE_BUILD_TYPE=Release -DPENSTOCK_LEVELS=host \
-    -DPython_EXECUTABLE="$(command -v "$PYTHON")" \
-    -Dpybind11_DIR="$("$PYTHON" -m pybind11 --cmakedir)" &&
-    ninja -C "$BUILD" && cp "$BUILD"/_native*.so python/penstock/ || return 1
+  native_module || return 1
   "$PYTHON" -c 'import penstock.engine.core, penstock._native; print("the Python module loads")' ||
     return 1
   [ -f csrc/cuda/abi.h ] || return 0
   cuda_library || echo "the CUDA library was not built: Triton serves alone"
+}
+
+# The Python module: built here, or the one that an earlier call built and that came back in .whl/.
+native_module() {
+  local tag
+  tag=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))') || return 1
+  if [ -e ".whl/_native$tag" ] && [ ".whl/_native$tag" -nt csrc/bind ]; then
+    mkdir -p "$BUILD" && cp ".whl/_native$tag" "$BUILD/"
+  else
+    cmake -S . -B "$BUILD" -G Ninja -DCMAKE_BUILD_TYPE=Release -DPENSTOCK_LEVELS=host \
+      -DPython_EXECUTABLE="$(command -v "$PYTHON")" \
+      -Dpybind11_DIR="$("$PYTHON" -m pybind11 --cmakedir)" >/dev/null &&
+      ninja -C "$BUILD" | tail -n 1 || return 1
+  fi
+  cp "$BUILD"/_native*.so python/penstock/ && cp "$BUILD"/_native*.so "$OUT/"
 }
 
 # The library of csrc/cuda as the distribution would bring it: a package named after CUDA's major.
@@ -115,6 +128,20 @@ run() {
   [ "$status" -eq 0 ] || FAILED+=("$name")
 }
 
+# The CUDA library's kernels on small cases, each under one of the sanitizer's tools.
+sanitize() {
+  local tool library
+  library=$("$PYTHON" -c 'import torch
+from penstock.kernels.cuda import find_library
+print(getattr(find_library(torch.version.cuda), "path", ""))')
+  [ -n "$library" ] || { echo "#### sanitizer: there is no CUDA library"; return; }
+  for tool in memcheck racecheck synccheck; do
+    run "sanitizer-$tool" 120 compute-sanitizer --tool "$tool" --error-exitcode 3 "$PYTHON" \
+      -m penstock.kernels.cuda.judge "$library" cuda:0 \
+      rms_norm,linear,rope_cache,sample,decode_attention,prompt_attention ""
+  done
+}
+
 FAILED=()
 bench() {
   local kernels=auto
@@ -128,8 +155,8 @@ for section in "${SECTIONS[@]}"; do
       if [ ${#REHEARSE[@]} -gt 0 ]; then
         echo "#### build: what is built here already is rehearsed with"
       else
-        export -f build cuda_library
-        export PYTHON SITE BUILD
+        export -f build cuda_library native_module
+        export PYTHON SITE BUILD OUT
         run build 300 bash -c build
       fi
       ;;
@@ -143,13 +170,28 @@ for section in "${SECTIONS[@]}"; do
         -p no:cacheprovider -p bench.device.outcomes --outcomes "$OUT" -o addopts="" --tb=short \
         --strict-markers --timeout=240 --continue-on-collection-errors tests/*/test_gpu_*.py
       ;;
-    limits) bench limits 240 ;; # the library's kernels are tried first
-    ops | ops-triton | products | experts | profile | adapters | peers | llama-8b | invariance | qwen3-0.6b) bench "$section" 270 ;;
+    limits) bench limits 240 ;; # tries the library's kernels first
+    products)
+      bench products 270
+      [ ${#REHEARSE[@]} -gt 0 ] || [ ! -s "$OUT/linear.json" ] || {
+        mkdir -p "$BUILD" && cp "$OUT/linear.json" "$BUILD/" && cp "$OUT/linear.json" kernels/tuning/
+      }
+      ;;
+    ops | ops-triton | experts | profile | adapters | peers | llama-8b | invariance | qwen3-0.6b | \
+      variants | server | check) bench "$section" 270 ;;
     qwen3-8b | qwen3-8b-triton | qwen3-8b-fp8 | qwen3-30b-a3b) bench "$section" 450 ;;
+    sanitizer) sanitize ;;
+    counters)
+      NCU=(ncu --clock-control none --profile-from-start off --set detailed -f -o "$OUT/counters")
+      [ ${#REHEARSE[@]} -eq 0 ] || NCU=()
+      run counters 270 "${NCU[@]}" "$PYTHON" -m bench.device counters --out "$OUT" "${REHEARSE[@]}"
+      ;;
+    summary) ;;
     *)
       echo "no section $section; see the head of $0" >&2
       exit 2
       ;;
   esac
 done
+"$PYTHON" -m bench.device.summary "$OUT" || FAILED+=(summary)
 [ ${#FAILED[@]} -eq 0 ] || { echo "not well: ${FAILED[*]}"; exit 1; }

@@ -1,0 +1,245 @@
+"""The section `check`: every kernel at served shapes against float32, before anything is timed.
+
+A wrong kernel can be fast and finite. The registry's cases are small: they give a persistent kernel
+fewer items than a GPU has multiprocessors. These give it many, with mixed lengths, random block
+tables, windows, sinks and an 8-bit cache. A case fails if the relative error of the whole result
+or of its worst row exceeds the bound of the result's type. Then a model of Qwen3-0.6B's shape goes
+through the serving path (packaged kernels, captured graphs) and transformers judges each token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from bench.device import oracle
+from bench.device.attention_cases import AttentionCase, attention_cases
+from bench.device.machine import Bench
+from bench.device.ops import (
+    drawn_weight,
+    layer_sizes,
+    pack_dense,
+    pack_float8,
+    sampling_rows,
+    step_of,
+)
+from bench.device.record import Record
+from bench.device.shapes import SHAPES, Shape, float8_tiles
+from penstock.kernels.cuda import Library, find_library
+from penstock.kernels.ops.norm import add_rms_norm, rms_norm
+from penstock.kernels.ops.rope_cache import rope_cache
+from penstock.kernels.reference import ReferenceOps
+from penstock.kernels.table import HeadNorm, LayerCache
+
+WHOLE, WORST = 1e-2, 4e-2
+"""Bounds of ||out - ref|| / ||ref||: of a whole result in bfloat16, and of its worst row."""
+
+FLOAT8_WHOLE, FLOAT8_WORST = 6e-2, 1.5e-1
+"""The same if activations were rounded to 8-bit floats: 2^-4 of each at most."""
+
+STREAMED = (1, 2, 7, 8, 9, 16, 17, 24, 33, 48, 64)
+"""Rows that the CUDA library's skinny product takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One comparison: `call` gives results on the device, `truth` what they must be, in float32.
+
+    `whole` and `worst` bound the relative errors (see `WHOLE`)."""
+
+    name: str
+    call: Callable[[], torch.Tensor]
+    truth: Callable[[], torch.Tensor]
+    whole: float = WHOLE
+    worst: float = WORST
+
+
+def measure(bench: Bench, record: Record) -> None:
+    """Run the section. Raises AssertionError after the last check if any failed."""
+    record.title("kernels at served shapes against float32")
+    failed = [
+        check.name for check in checks(bench) if not _passes(bench, record, check)
+    ] + oracle.measure(bench, record)
+    record.line("check", failed=len(failed), names=", ".join(failed) or None)
+    assert not failed, f"wrong results: {', '.join(failed)}"
+
+
+def checks(bench: Bench) -> Iterator[Check]:
+    """Every comparison of kernels, in the order of a decoder's step."""
+    shape = SHAPES["qwen3-8b"].small() if bench.rehearsed else SHAPES["qwen3-8b"]
+    counts = (1, 3) if bench.rehearsed else (1, 32, 256, 1000)
+    for tokens in counts:
+        yield from _norms(bench, shape, tokens)
+        yield from _rope(bench, shape, tokens)
+    for case in attention_cases(bench.rehearsed):
+        yield from _attention(bench, case)
+    yield from _products(bench, shape, counts)
+    for rows in (1, 3) if bench.rehearsed else (1, 32, 150):
+        yield from _draws(bench, shape, rows)
+
+
+def _passes(bench: Bench, record: Record, check: Check) -> bool:
+    """Whether one check holds; a line of the record if it does not."""
+    try:
+        poison(bench)
+        whole, worst = errors(check.call(), check.truth())
+        bench.sync()
+    except Exception as error:  # one broken kernel must not hide the others
+        record.line(check.name, failed=f"{type(error).__name__}: {str(error)[:300]}")
+        bench.sync()  # raises if the device is lost, and with it all that would follow
+        return False
+    passed = whole <= check.whole and worst <= check.worst  # False for NaN
+    record.line(check.name, error=whole, worst=worst, passed=str(passed))
+    return passed
+
+
+def poison(bench: Bench) -> None:
+    """Fill free memory of the allocator with NaN, so that what a kernel leaves unwritten shows."""
+    if bench.device != "cpu":
+        for size_bytes in (1 << 20, 64 << 20, 512 << 20):
+            torch.full((size_bytes // 4,), float("nan"), device=bench.device)
+
+
+def errors(out: torch.Tensor, truth: torch.Tensor) -> tuple[float, float]:
+    """Relative error of a result [N, ...] as a whole, and of the worst of its N rows."""
+    assert out.shape == truth.shape, f"shape {tuple(out.shape)}, not {tuple(truth.shape)}"
+    difference = (out.float() - truth.float()).flatten(1).norm(dim=1)
+    size = truth.float().flatten(1).norm(dim=1)
+    worst = (difference / size.clamp_min(1e-20)).max()
+    return float(difference.norm() / size.norm()), float(worst)
+
+
+def _norms(bench: Bench, shape: Shape, tokens: int) -> Iterator[Check]:
+    x, residual = (_random(bench, tokens, shape.width) for _ in range(2))
+    weight = torch.rand(shape.width, device=bench.device) + 0.5
+    yield Check(
+        f"rms_norm {tokens}x{shape.width}",
+        lambda: bench.ops.rms_norm(x, weight, 1e-6),
+        lambda: rms_norm(x.float(), weight, 1e-6),
+    )
+    yield Check(
+        f"add_rms_norm {tokens}x{shape.width}",
+        lambda: torch.cat(bench.ops.add_rms_norm(x, residual, weight, 1e-6)),
+        lambda: torch.cat(add_rms_norm(x.float(), residual.float(), weight, 1e-6)),
+    )
+    wide = _random(bench, tokens, 2 * shape.ff)
+    yield Check(
+        f"silu_mul {tokens}x{shape.ff}",
+        lambda: bench.ops.silu_mul(wide),
+        lambda: ReferenceOps(device=bench.device).silu_mul(wide.float()),
+    )
+
+
+def _rope(bench: Bench, shape: Shape, tokens: int) -> Iterator[Check]:
+    heads = (shape.heads, shape.kv_heads, shape.head_dim)
+    step, cache = step_of(bench, shape, [(37 * row % 900, 1) for row in range(tokens)])
+    qkv = _random(bench, tokens, (heads[0] + 2 * heads[1]) * heads[2])
+    half = torch.arange(0, shape.head_dim, 2, device=bench.device) / shape.head_dim
+    angles = torch.outer(torch.arange(1000, device=bench.device), shape.theta**-half)
+    rope = torch.cat((angles.cos(), angles.sin()), dim=1).float()
+    weights = [torch.rand(shape.head_dim, device=bench.device) + 0.5 for _ in range(2)]
+    norm = HeadNorm(weights[0], weights[1], 1e-6)
+    wide = LayerCache(cache.keys.float(), cache.values.float())
+
+    def together(q: torch.Tensor, written: LayerCache[torch.Tensor]) -> torch.Tensor:
+        """q and the written keys and values of each token: [T, (H + 2 K) D]."""
+        block, offset = step.slots.long() // 16, step.slots.long() % 16
+        keys = written.keys[block, :, :, offset].flatten(1)
+        values = written.values[block, :, offset].flatten(1)
+        return torch.cat((q.float(), keys.float(), values.float()), dim=1)
+
+    yield Check(
+        f"rope_cache {tokens} tokens",
+        lambda: together(bench.ops.rope_cache(qkv, rope, step, cache, heads, norm), cache),
+        lambda: together(rope_cache(qkv.float(), rope, step, wide, heads, norm), wide),
+    )
+
+
+def _attention(bench: Bench, case: AttentionCase) -> Iterator[Check]:
+    """The case with a cache of the served type and, on a GPU, with an 8-bit one."""
+    for dtype in case.cache_dtypes(bench):
+        drawn = case.draw(bench, dtype)
+        call = partial(bench.ops.attention, *drawn.arguments())
+        heads = drawn.heads[0]
+
+        def by_head(result: torch.Tensor, heads: int = heads) -> torch.Tensor:
+            return result.view(-1, result.shape[1] // heads)
+
+        yield Check(
+            f"attention {case.name}" + ("" if dtype == bench.dtype else " fp8 cache"),
+            lambda call=call, shown=by_head: shown(call()),  # type: ignore[misc]
+            lambda drawn=drawn, shown=by_head: shown(drawn.truth()),  # type: ignore[misc]
+        )
+
+
+def _products(bench: Bench, shape: Shape, counts: tuple[int, ...]) -> Iterator[Check]:
+    own = None if bench.rehearsed else find_library(torch.version.cuda)
+    wanted = sorted({*counts, *(() if bench.rehearsed else STREAMED)})
+    for rows, width in [*layer_sizes(shape), (shape.vocab, shape.width)]:
+        weight = drawn_weight(bench, rows, width)
+        packed = pack_dense(bench, weight, head=rows == shape.vocab)
+        for tokens in wanted:
+            x = _random(bench, tokens, width)
+            truth = partial(_product, x, weight)
+            name = f"{rows}x{width} {tokens}"
+            yield Check(f"linear {name}", partial(bench.ops.linear, x, packed), truth)
+            if isinstance(own, Library) and tokens <= STREAMED[-1]:
+                call = partial(_streamed, own, x, weight)
+                yield Check(f"linear streamed {name}", call, truth)
+    for rows, width in () if bench.rehearsed else layer_sizes(shape):
+        codes, scale = float8_tiles(drawn_weight(bench, rows, width))
+        packed = pack_float8(bench, codes, scale)
+        for tokens in (1, 16, 64, 1000):
+            x = _random(bench, tokens, width)
+            yield Check(
+                f"linear fp8 {rows}x{width} {tokens}",
+                partial(bench.ops.linear, x, packed),
+                partial(_float8_product, x, codes, scale),
+                FLOAT8_WHOLE,
+                FLOAT8_WORST,
+            )
+
+
+def _product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """[T, K] x [N, K] in float32, a part of the weight at a time."""
+    return torch.cat([x.float() @ part.float().t() for part in weight.split(16384)], dim=1)
+
+
+def _float8_product(x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """The same for codes [N, K] with a scale for each tile of 128 x 128."""
+    rows, width = codes.shape
+    spread = scale.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :width]
+    return x.float() @ (codes.float() * spread).t()
+
+
+def _streamed(own: Library, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The CUDA library's skinny product, whatever the table of choices says."""
+    out = x.new_empty(len(x), len(weight))
+    own.call("linear", out, x, weight, None, len(x), *weight.shape, 0)
+    return out
+
+
+def _draws(bench: Bench, shape: Shape, rows: int) -> Iterator[Check]:
+    """Drawn tokens against the reference's: 1 for each row that agrees. Greedy rows all do; a draw
+    may differ at the edge of a rounding, in one row of a hundred at most."""
+    logits = 3 * torch.randn(rows, shape.vocab, device=bench.device)
+    settings = {"greedy": (0.0, 0, 1.0), "tempered": (1.0, 0, 1.0), "narrow": (0.8, 40, 0.9)}
+    for name, asked in settings.items():
+
+        def agreement(asked: tuple[float, int, float] = asked) -> torch.Tensor:
+            there = sampling_rows(bench, rows, *asked)
+            drawn = bench.ops.sample(logits.clone(), there).cpu()
+            here = sampling_rows(replace(bench, device="cpu"), rows, *asked)
+            return (drawn == ReferenceOps().sample(logits.cpu(), here))[:, None].float()
+
+        most = 0.0 if name == "greedy" else 0.1
+        yield Check(
+            f"sample {name} {rows}", agreement, lambda: torch.ones(rows, 1), most, float("inf")
+        )
+
+
+def _random(bench: Bench, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=bench.dtype, device=bench.device)
