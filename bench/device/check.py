@@ -63,7 +63,7 @@ def measure(bench: Bench, record: Record) -> None:
     failed = [
         check.name for check in checks(bench) if not _passes(bench, record, check)
     ] + oracle.measure(bench, record)
-    record.line("check", failed=len(failed), names=", ".join(failed) or None)
+    record.line("check", wrong=len(failed), names=", ".join(failed) or None)
     assert not failed, f"wrong results: {', '.join(failed)}"
 
 

@@ -29,7 +29,10 @@ def environment(out: Path) -> dict[str, str]:
         f"import sys\nsys.modules.update(dict.fromkeys({ABSENT!r}))\n"
     )
     path = os.pathsep.join([str(site), *(path for path in sys.path if path)])
-    return {**os.environ, "OUT": str(out), "PYTHON": sys.executable, "PYTHONPATH": path}
+    kept = out / "tmp"  # checkpoints are kept between the sections of a machine
+    kept.mkdir()
+    own = {"OUT": str(out), "PYTHON": sys.executable, "PYTHONPATH": path, "TMPDIR": str(kept)}
+    return {**os.environ, **own}
 
 
 def run(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -41,8 +44,8 @@ def run(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(1200)  # a minute by itself, several beside other work
 def test_every_section_rehearses(tmp_path: Path) -> None:
     models = ["qwen3-0.6b", "qwen3-8b-fp8", "qwen3-30b-a3b"]
-    sections = ["limits", "ops", "products", *models, "profile", "invariance", "adapters"]
-    sections += ["experts", "peers"]
+    sections = ["limits", "check", "ops", "products", *models, "profile", "invariance"]
+    sections += ["adapters", "experts", "peers", "counters"]
     done = run(tmp_path, "--rehearse", "build", *sections)
     assert done.returncode == 0, done.stdout[-3000:]
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").open()]
@@ -57,6 +60,24 @@ def test_every_section_rehearses(tmp_path: Path) -> None:
         "0-float8": 4,
         "0-float8-experts": 2,
     }
+
+
+@pytest.mark.slow
+def test_the_server_rehearses_under_load(tmp_path: Path) -> None:
+    """By itself: it needs what the other sections do without."""
+    command = [sys.executable, "-m", "bench.device", "server", "--rehearse", "--out", str(tmp_path)]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").open()]
+    loads = [line for line in lines if str(line.get("name")).startswith("server ")]
+    assert [line["requests"] for line in loads] == [4, 12]
+    assert all(line["out_tok_s"] > 0 for line in loads)
 
 
 def test_a_section_that_fails_is_named_and_ends_no_other(tmp_path: Path) -> None:
@@ -102,5 +123,5 @@ def test_the_tests_of_a_gpu_are_found_where_there_is_little_else(tmp_path: Path)
 def test_every_section_is_cut_off_inside_eight_minutes() -> None:
     script = (ROOT / "bench" / "device" / "run.sh").read_text()
     limits = [int(limit) for limit in re.findall(r"(?:bench|run) \S+ (\d+)\b", script)]
-    assert len(limits) == 5 and "timeout -k 10" in script
+    assert len(limits) == 8 and "timeout -k 10" in script
     assert max(limits) + 10 <= 8 * 60
