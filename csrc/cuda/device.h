@@ -108,6 +108,12 @@ __device__ __forceinline__ void store16(void* address, const Words4& words) {
     *static_cast<Words4*>(address) = words;
 }
 
+// Four floats in one store of 16 bytes.
+__device__ __forceinline__ void store_floats(float* address, float first, float second, float third,
+                                             float fourth) {
+    store16(address, Words4{{as_bits(first), as_bits(second), as_bits(third), as_bits(fourth)}});
+}
+
 // Of memory that is read once and that no one writes during the launch: past the first cache.
 __device__ __forceinline__ Words4 stream16(const void* address) {
 #ifdef PENSTOCK_EMULATED

@@ -257,21 +257,31 @@ __device__ __forceinline__ void attend(Partial<kDim>& partial, const DecodeAtten
     }
 }
 
-// What the warps of a block leave for each other.
+// What the warps of a block leave for each other. Rows of outputs are padded, and fours of a row
+// stand in an order that lets eight lanes store to different banks.
 template <int kDim>
-struct Gathered {
+struct alignas(16) Gathered {
+    static constexpr int kPadded = kDim + 8;
+    float outputs[kWarpsOfDecode][kQueries][kPadded];
     float top[kWarpsOfDecode][kQueries];
     float mass[kWarpsOfDecode][kQueries];
-    float outputs[kWarpsOfDecode][kQueries][kDim];
 };
 
+// Where dimension `dim` of a row of gathered outputs lies.
+__device__ __forceinline__ int gathered_place(int dim) {
+    return dim ^ (dim >> 5 & 1) << 2;
+}
+
+// Rows from `queries` on do not exist, and are left out.
 template <int kDim>
 __device__ __forceinline__ void gather(Gathered<kDim>& gathered, const Partial<kDim>& partial,
-                                       int warp, int lane) {
+                                       int queries, int warp, int lane) {
     const int g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int query = g + 8 * half;
+        if (query >= queries)
+            continue;
         if (t == 0) {
             gathered.top[warp][query] = partial.top[half];
             gathered.mass[warp][query] = partial.mass[half];
@@ -279,11 +289,13 @@ __device__ __forceinline__ void gather(Gathered<kDim>& gathered, const Partial<k
 #pragma unroll
         for (int u = 0; u < kDim / 64; ++u) {
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                float* const to = &gathered.outputs[warp][query][64 * u + 16 * t + 8 * i];
-#pragma unroll
-                for (int j = 0; j < 8; ++j)
-                    to[j] = partial.outputs[u][j][2 * half + i];
+            for (int four = 0; four < 4; ++four) {
+                const int i = four / 2, j = four % 2 * 4;
+                const auto& outputs = partial.outputs[u];
+                const int at = gathered_place(64 * u + 16 * t + 4 * four);
+                store_floats(&gathered.outputs[warp][query][at], outputs[j][2 * half + i],
+                             outputs[j + 1][2 * half + i], outputs[j + 2][2 * half + i],
+                             outputs[j + 3][2 * half + i]);
             }
         }
     }
@@ -304,7 +316,7 @@ __device__ __forceinline__ void write_unit(const DecodeAttention& call, const Un
         for (int w = 0; w < kWarpsOfDecode; ++w) {
             const float share = power_of_two(gathered.top[w][query] - level);
             mass += gathered.mass[w][query] * share;
-            output += gathered.outputs[w][query][dim] * share;
+            output += gathered.outputs[w][query][gathered_place(dim)] * share;
         }
         output *= value_scale;
         if (unit.cut.count == 1) {
@@ -363,7 +375,7 @@ __global__ void __launch_bounds__(kWarpsOfDecode* kWarp, 2)
         const int queries = unit.tokens * (call.q_heads / call.kv_heads);
         Partial<kDim> partial;
         attend<kDim, Cached>(partial, call, unit, queries, warp, lane);
-        gather<kDim>(gathered, partial, warp, lane);
+        gather<kDim>(gathered, partial, queries, warp, lane);
         __syncthreads();
         write_unit<kDim>(call, unit, gathered, queries);
         if (unit.cut.count > 1) {
