@@ -7,7 +7,7 @@ namespace cuda = penstock::cuda;
 
 int penstock_cuda_rms_norm(void* out, void* total, const void* x, const void* residual,
                            const float* weight, float eps, int tokens, int width, void* stream) {
-    constexpr int kMostThreads = 1024;
+    constexpr int kMostThreads = cuda::kMostNormThreads;
     if (width % 8 != 0 || width <= 0 || width > 4 * 8 * kMostThreads)
         return cuda::kRefused;
     const int vectors = width / 8;

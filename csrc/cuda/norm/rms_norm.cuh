@@ -17,10 +17,13 @@ __device__ __forceinline__ float block_sum(float value) {
     return warp_sum(lane < warps ? of_warp[lane] : 0.0f);
 }
 
+constexpr int kMostNormThreads = 1024;
+
 // A thread holds kVectors times eight elements, blockDim.x * 8 apart. Null residual: none.
 template <int kVectors>
-__global__ void rms_norm_kernel(Bf16* out, Bf16* total, const Bf16* x, const Bf16* residual,
-                                const float* weight, float eps, int width) {
+__global__ void __launch_bounds__(kMostNormThreads)
+    rms_norm_kernel(Bf16* out, Bf16* total, const Bf16* x, const Bf16* residual,
+                    const float* weight, float eps, int width) {
     const int64_t row = static_cast<int64_t>(blockIdx.x) * width;
     float values[kVectors][8];
     float squares = 0.0f;
