@@ -1,7 +1,56 @@
-// The functions that say what this library is.
+// The functions that say what this library is, and which forms of its kernels serve.
 #include "cuda/abi.h"
 
-#include "cuda/device.h"
+#include <atomic>
+
+#include "cuda/launch.h"
+#include "cuda/tuning.h"
+
+namespace cuda = penstock::cuda;
+
+namespace {
+
+constexpr int kSettings = static_cast<int>(cuda::Setting::kCount);
+
+struct Range {
+    int least, most, first;
+};
+// Of each setting: its values, and the one before any call.
+constexpr Range kRanges[kSettings] = {{0, 1, 0}, {0, 1, 0}};
+
+std::atomic<int> values[kSettings] = {kRanges[0].first, kRanges[1].first};
+
+// Only machine code for 9.0 waits for the kernels before it (`wait_for_earlier`).
+bool may_overlap() {
+#ifdef PENSTOCK_EMULATED
+    return true;
+#else
+    int device = 0, major = 0, minor = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) ==
+               cudaSuccess &&
+           major == 9 && minor == 0;
+#endif
+}
+
+} // namespace
+
+int cuda::tuned(Setting setting) {
+    return values[static_cast<int>(setting)].load(std::memory_order_relaxed);
+}
+
+int penstock_cuda_tune(int setting, int value) {
+    if (setting < 0 || setting >= kSettings)
+        return cuda::kRefused;
+    if (value < kRanges[setting].least || value > kRanges[setting].most)
+        return cuda::kRefused;
+    if (setting == static_cast<int>(cuda::Setting::kOverlap) && value != 0 && !may_overlap())
+        return cuda::kRefused;
+    values[setting].store(value, std::memory_order_relaxed);
+    return 0;
+}
 
 int penstock_cuda_abi() {
     return PENSTOCK_CUDA_ABI;

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#define PENSTOCK_CUDA_ABI 5
+#define PENSTOCK_CUDA_ABI 6
 
 #if defined(__GNUC__)
 #define PENSTOCK_EXPORT extern "C" __attribute__((visibility("default")))
@@ -18,6 +18,11 @@ PENSTOCK_EXPORT int penstock_cuda_abi();
 // The CUDA runtime that is linked in, as 1000 * major + 10 * minor; 0 where kernels are emulated.
 PENSTOCK_EXPORT int penstock_cuda_runtime();
 PENSTOCK_EXPORT const char* penstock_cuda_error(int code);
+
+// Choose a form of the kernels for every later launch of the process. `setting` and `value`: see
+// csrc/cuda/tuning.h. -1 for a setting or a value that there is not, or that the current device has
+// no code for.
+PENSTOCK_EXPORT int penstock_cuda_tune(int setting, int value);
 
 // out = rms_norm(s) * weight of s = x + residual, written to `total`; all [tokens, width], weight
 // [width] float32. Without a residual (null) s is x and `total` is not written. width % 8 == 0.

@@ -128,6 +128,23 @@ __device__ __forceinline__ Words4 stream16(const void* address) {
 #endif
 }
 
+// The same where `wanted`; otherwise `words` stay as they are, and nothing is read.
+__device__ __forceinline__ void stream16_where(bool wanted, Words4& words, const void* address) {
+#ifdef PENSTOCK_EMULATED
+    if (wanted)
+        words = load16(address);
+#else
+    asm volatile("{\n"
+                 ".reg .pred wanted;\n"
+                 "setp.ne.b32 wanted, %5, 0;\n"
+                 "@wanted ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                 "}"
+                 : "+r"(words.word[0]), "+r"(words.word[1]), "+r"(words.word[2]),
+                   "+r"(words.word[3])
+                 : "l"(address), "r"(static_cast<int>(wanted)));
+#endif
+}
+
 // Bytes of (first, second) at the places that the digits of `selector` name, as PRMT does.
 __device__ __forceinline__ uint32_t permute_bytes(uint32_t first, uint32_t second,
                                                   uint32_t selector) {
@@ -208,6 +225,23 @@ __device__ __forceinline__ float load_shared_cache(const float* address) {
     return *address;
 #else
     return __ldcg(address);
+#endif
+}
+
+// Until every kernel that was started before on the stream has ended and its writes can be seen. A
+// kernel that is started with `Setting::kOverlap` calls it in every thread before it reads what
+// another kernel may write, and before it writes anything.
+__device__ __forceinline__ void wait_for_earlier() {
+#if !defined(PENSTOCK_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The next kernel on the stream may start when every block has come here; it still waits for the
+// end of this one before it reads or writes.
+__device__ __forceinline__ void let_later_start() {
+#if !defined(PENSTOCK_EMULATED) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 

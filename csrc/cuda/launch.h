@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/device.h"
+#include "cuda/tuning.h"
 
 namespace penstock::cuda {
 
@@ -23,26 +24,45 @@ int launch_with_memory(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes
     return 0;
 }
 #else
+// With `shared_bytes` of dynamic shared memory. Under `Setting::kOverlap` the kernel may start
+// while the one before it on the stream ends: all kernels here wait for it (`wait_for_earlier`).
+// After anything else than a kernel, and before a kernel that is started elsewhere, nothing
+// overlaps.
 template <class Kernel, class... Arguments>
-int launch(Kernel kernel, dim3 grid, dim3 block, void* stream, Arguments... arguments) {
+int start(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, void* stream,
+          const Arguments&... arguments) {
     if (grid.x == 0 || grid.y == 0)
         return 0;
-    kernel<<<grid, block, 0, static_cast<cudaStream_t>(stream)>>>(arguments...);
-    return static_cast<int>(cudaGetLastError());
+    cudaLaunchAttribute overlap{};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = static_cast<cudaStream_t>(stream);
+    config.attrs = &overlap;
+    config.numAttrs = tuned(Setting::kOverlap) != 0 ? 1 : 0;
+    const cudaError_t status = cudaLaunchKernelEx(&config, kernel, arguments...);
+    if (status != cudaSuccess)
+        cudaGetLastError(); // it is told here, and not again by a later call
+    return static_cast<int>(status);
+}
+
+template <class Kernel, class... Arguments>
+int launch(Kernel kernel, dim3 grid, dim3 block, void* stream, const Arguments&... arguments) {
+    return start(kernel, grid, block, 0, stream, arguments...);
 }
 
 // With `shared_bytes` of a block's memory, more than a kernel has unasked.
 template <class Kernel, class... Arguments>
 int launch_with_memory(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, void* stream,
-                       Arguments... arguments) {
-    if (grid.x == 0 || grid.y == 0)
-        return 0;
+                       const Arguments&... arguments) {
     const cudaError_t status = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
     if (status != cudaSuccess)
         return static_cast<int>(status);
-    kernel<<<grid, block, shared_bytes, static_cast<cudaStream_t>(stream)>>>(arguments...);
-    return static_cast<int>(cudaGetLastError());
+    return start(kernel, grid, block, shared_bytes, stream, arguments...);
 }
 #endif
 

@@ -11,14 +11,17 @@ import torch
 from penstock.kernels.cuda.library import Declined, Library, find_library, open_library
 from penstock.kernels.cuda.ops import register
 from penstock.kernels.cuda.trial import declined as declined_kernels
+from penstock.kernels.cuda.tuning import EMULATED_CAPABILITY, tuning_of
 from penstock.kernels.triton import TritonOps
+from penstock.kernels.triton.linear_choice import capability_of
 
 __all__ = ["CudaOps", "Declined", "Library", "find_library", "open_library"]
 
 
 class CudaOps(TritonOps):
     """`TritonOps` in which the CUDA library serves what it has, where it can be loaded.
-    `table.explain()` says of each op what serves and why the others do not."""
+    `table.explain()` says of each op what serves and why the others do not; `library.tuned(...)`
+    tries another form of the kernels."""
 
     def __init__(
         self,
@@ -36,5 +39,17 @@ class CudaOps(TritonOps):
             library = find_library(torch.version.cuda)
             if declined is None and isinstance(library, Library):
                 declined = declined_kernels(library.path, device, trials)
+        if isinstance(library, Library):
+            _tune(library, torch.device(device))
+        self.library = library
         register(library, declined or {})
         super().__init__(device, dtype, frozenset({"cuda", "triton", "reference"}), dense=dense)
+
+
+def _tune(library: Library, device: torch.device) -> None:
+    """Choose the forms of the kernels that the table names for the device."""
+    if library.emulated:
+        library.tune(tuning_of(EMULATED_CAPABILITY))
+    elif device.type == "cuda":
+        with torch.cuda.device(device):
+            library.tune(tuning_of(capability_of(device)))

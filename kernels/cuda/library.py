@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
-ABI = 5
+from penstock.kernels.cuda.tuning import DEFAULTS, VALUES
+
+ABI = 6
 FILE = "libpenstock_cuda.so"
 
 _P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
@@ -53,6 +57,9 @@ class Library:
             self._functions[name] = function, tensors
         self._error = loaded.penstock_cuda_error
         self._error.argtypes, self._error.restype = [_I], ctypes.c_char_p
+        self._tune = loaded.penstock_cuda_tune
+        self._tune.argtypes, self._tune.restype = [_I, _I], _I
+        self.tuning = dict(DEFAULTS)
         self.called: set[str] = set()
         self.emulated = loaded.penstock_cuda_runtime() == 0
 
@@ -68,6 +75,26 @@ class Library:
         status = function(*addresses, *arguments[count:], stream)
         if status != 0:
             raise RuntimeError(f"{name}: {self._error(status).decode()}")
+
+    def tune(self, tuning: Mapping[str, int]) -> None:
+        """Use these forms of the kernels from now on, in the whole process. A captured graph keeps
+        those of its capture. Raises ValueError for a setting or value that the library, or the
+        current device, does not have."""
+        places = list(VALUES)
+        for name, value in tuning.items():
+            if name not in VALUES or self._tune(places.index(name), value) != 0:
+                raise ValueError(f"the CUDA library cannot set {name} to {value} here")
+            self.tuning[name] = value
+
+    @contextmanager
+    def tuned(self, **tuning: int) -> Iterator[None]:
+        """Within, use these forms of the kernels: for benchmarks and tests. See `tune`."""
+        before = {name: self.tuning[name] for name in tuning if name in self.tuning}
+        try:
+            self.tune(tuning)
+            yield
+        finally:
+            self.tune(before)
 
 
 def current_stream() -> int:

@@ -22,6 +22,8 @@ from typing import IO
 
 import torch
 
+from penstock.kernels.cuda.tuning import TABLE
+
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 60.0
@@ -66,7 +68,8 @@ def _digest(library: Path, device: str) -> str:
     """Of what the verdict depends on."""
     name = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
     facts = f"{name}\n{torch.__version__}\n".encode()
-    return hashlib.sha256(facts + library.read_bytes()).hexdigest()[:32]
+    tuning = TABLE.read_bytes()  # other forms of the kernels are other code
+    return hashlib.sha256(facts + tuning + library.read_bytes()).hexdigest()[:32]
 
 
 def _read(kept: Path) -> dict[str, str] | None:

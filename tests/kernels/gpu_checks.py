@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import torch
 from kernel_checks import in_float64
 
+from penstock.kernels.cuda import CudaOps, Library
+from penstock.kernels.cuda.tuning import OF_OPS, VALUES
 from penstock.kernels.draw import map_tensors
 from penstock.kernels.op import Case, Op
 from penstock.kernels.reference import ReferenceOps
@@ -38,6 +41,21 @@ def prepared(op: Op, case: Case, ops: TorchOps) -> list[str]:
             wrong.append(f"layer {layer} differs")
     if work.arrived.any():
         wrong.append("a counter of arrived parts is not zero afterwards")
+    return wrong
+
+
+def every_form(op: Op, case: Case, ops: CudaOps) -> list[str]:
+    """Which forms of the CUDA library's kernels give other bits than the form that serves."""
+    assert isinstance(ops.library, Library)
+    names = OF_OPS[op.name]
+    expected = op.invoke(ops, _served(case, ops))
+    wrong = []
+    for values in itertools.product(*(VALUES[name] for name in names)):
+        form = dict(zip(names, values, strict=True))
+        with ops.library.tuned(**form):
+            got = op.invoke(ops, _served(case, ops))
+        if not all(map(torch.equal, got, expected)):
+            wrong.append(f"other results with {form}")
     return wrong
 
 

@@ -20,6 +20,7 @@ from gpu_checks import (
     cut,
     cut_eight_bits,
     eight_bits,
+    every_form,
     padded,
     prepared,
     rounded,
@@ -69,6 +70,7 @@ def main(library: str | None = None) -> None:
         "cut": cut,
         "cut_eight_bits": cut_eight_bits,
         "eight_bits": eight_bits,
+        "every_form": every_form,
         "rounded_weights": rounded_weights,
     }
     for line in sys.stdin:

@@ -13,6 +13,7 @@ import pytest
 from emulating import emulated_library
 from interpreting import Ask, interpreting
 
+from penstock.kernels.cuda.tuning import OF_OPS
 from penstock.kernels.op import Case, Op
 from penstock.kernels.ops import all_ops
 
@@ -48,6 +49,10 @@ _ALONE = [
 ]
 
 
+# Cases of kernels that have several forms.
+_FORMS = [param for param in _CASES if param.values[0].name in OF_OPS]
+
+
 # Chunks longer than what decode attention takes.
 _PROMPTS = {
     "attention-prompt-f16",
@@ -74,6 +79,11 @@ def ask(library: Path) -> Iterator[Ask]:
 @pytest.mark.parametrize(("op", "case"), _CASES)
 def test_kernel_matches_the_reference(ask: Ask, op: Op, case: Case) -> None:
     assert ask("differences" if case.kind == "exact" else "rounded", op, case) == []
+
+
+@pytest.mark.parametrize(("op", "case"), _FORMS)
+def test_every_form_of_a_kernel_gives_the_same_bits(ask: Ask, op: Op, case: Case) -> None:
+    assert ask("every_form", op, case) == []
 
 
 @pytest.mark.parametrize(("op", "case"), _ALONE)

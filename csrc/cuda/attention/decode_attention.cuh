@@ -369,6 +369,8 @@ __global__ void __launch_bounds__(kWarpsOfDecode* kWarp, 2)
     __shared__ Gathered<kDim> gathered;
     __shared__ bool is_last;
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    let_later_start();
+    wait_for_earlier();
     const int64_t items = static_cast<int64_t>(call.unit_count[0]) * call.kv_heads;
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         const Unit unit = unit_of(call, item);

@@ -437,7 +437,9 @@ __device__ __forceinline__ void prompt_attention(unsigned char* given, const Pro
     using Memory = typename MemoryOf<kDim, Cached>::Type;
     const uint32_t misaligned = shared_address(given) % kSwizzleBytes;
     auto& memory = *reinterpret_cast<Memory*>(given + (kSwizzleBytes - misaligned) % kSwizzleBytes);
+    let_later_start();
     make_barriers<kDim, Cached>(memory);
+    wait_for_earlier();
     const int group = threadIdx.x / kGroup, lane = threadIdx.x % kWarp;
     // Registers go in eights: 40 and twice 232 a thread fit.
     if (group == 0) {

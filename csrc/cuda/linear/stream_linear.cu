@@ -7,21 +7,27 @@ namespace cuda = penstock::cuda;
 
 namespace {
 
-template <int kTiles>
-int run(const cuda::StreamLinear& call, int out_float32, void* stream) {
+template <int kTiles, cuda::Loads kLoads>
+int run_with(const cuda::StreamLinear& call, int out_float32, void* stream) {
     const dim3 grid(cuda::ceil_div(call.rows, cuda::kRowsOfLinear));
     const dim3 block(cuda::kWarpsOfLinear * cuda::kWarp);
-    if (out_float32 != 0) {
-        return cuda::launch(cuda::stream_linear_kernel<kTiles, true>, grid, block, stream, call);
-    }
-    return cuda::launch(cuda::stream_linear_kernel<kTiles, false>, grid, block, stream, call);
+    const auto kernel = out_float32 != 0 ? cuda::stream_linear_kernel<kTiles, true, kLoads>
+                                         : cuda::stream_linear_kernel<kTiles, false, kLoads>;
+    return cuda::launch(kernel, grid, block, stream, call);
+}
+
+template <int kTiles>
+int run(const cuda::StreamLinear& call, int out_float32, void* stream) {
+    if (cuda::tuned(cuda::Setting::kLinearLoads) == 0)
+        return run_with<kTiles, cuda::Loads::kBeforeUse>(call, out_float32, stream);
+    return run_with<kTiles, cuda::Loads::kAfterUse>(call, out_float32, stream);
 }
 
 } // namespace
 
 int penstock_cuda_linear(void* out, const void* x, const void* weight, const float* bias,
                          int tokens, int rows, int width, int out_float32, void* stream) {
-    if (tokens > 8 * cuda::kColumns || width % cuda::kChunk != 0)
+    if (tokens > 8 * cuda::kColumns || width <= 0 || width % cuda::kChunk != 0)
         return cuda::kRefused;
     if (tokens <= 0)
         return 0;

@@ -42,7 +42,10 @@ __device__ __forceinline__ void multiply_chunk(float (&sums)[kTiles][4], const W
     }
 }
 
-template <int kTiles, bool kFloat>
+// How weights are loaded: see `Setting::kLinearLoads`.
+enum class Loads { kBeforeUse, kAfterUse };
+
+template <int kTiles, bool kFloat, Loads kLoads>
 __global__ void __launch_bounds__(kWarpsOfLinear* kWarp)
     stream_linear_kernel(const StreamLinear call) {
     __shared__ float of_warp[kWarpsOfLinear][kTiles * kColumns][kRowsOfLinear];
@@ -50,8 +53,8 @@ __global__ void __launch_bounds__(kWarpsOfLinear* kWarp)
     const int g = lane / 4, t = lane % 4;
     const int first_row = blockIdx.x * kRowsOfLinear;
     const int64_t width = call.width;
-    // Rows and columns past the end are read again elsewhere, and meet zeros or go nowhere.
-    const int last_row = call.rows - 1, last_k = call.width - kChunk;
+    // Rows past the end are read again elsewhere, and go nowhere.
+    const int last_row = call.rows - 1;
     const int upper_row = min(first_row + g, last_row),
               lower_row = min(first_row + g + 8, last_row);
     const Bf16* const upper = call.weight + upper_row * width + t * 8;
@@ -60,36 +63,50 @@ __global__ void __launch_bounds__(kWarpsOfLinear* kWarp)
     float sums[kTiles][4] = {};
     constexpr int kStep = kChunk * kChunksInFlight, kStride = kWarpsOfLinear * kStep;
     Words4 upper_words[kChunksInFlight], lower_words[kChunksInFlight];
-    const auto read = [&](int base) {
-#pragma unroll
-        for (int c = 0; c < kChunksInFlight; ++c) {
-            const int k = min(base + c * kChunk, last_k);
-            upper_words[c] = stream16(upper + k);
-            lower_words[c] = stream16(lower + k);
-        }
+    // Nothing past the end is read: what then stands there meets tokens of zeros.
+    const auto read = [&](int c, int k) {
+        stream16_where(k < call.width, upper_words[c], upper + k);
+        stream16_where(k < call.width, lower_words[c], lower + k);
     };
-    read(warp * kStep);
-    for (int base = warp * kStep; base < call.width; base += kStride) {
+    const auto multiply = [&](int k, const Words4& upper_now, const Words4& lower_now) {
+        Words4 tokens[kTiles];
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+            const int token = tile * kColumns + g;
+            const bool inside = k < call.width && token < call.tokens;
+            tokens[tile] = inside ? load16(call.x + token * width + k + t * 8) : Words4{};
+        }
+        multiply_chunk<kTiles>(sums, upper_now, lower_now, tokens);
+    };
+    int base = warp * kStep;
+    let_later_start();
+#pragma unroll
+    for (int c = 0; c < kChunksInFlight; ++c) {
+        upper_words[c] = lower_words[c] = Words4{};
+        read(c, base + c * kChunk);
+    }
+    if (call.width > 0)     // a branch: loads would sink below the wait otherwise
+        wait_for_earlier(); // no kernel writes weights
+#pragma unroll 1
+    for (; base + kStride < call.width; base += kStride) {
         Words4 upper_now[kChunksInFlight], lower_now[kChunksInFlight];
 #pragma unroll
         for (int c = 0; c < kChunksInFlight; ++c) {
             upper_now[c] = upper_words[c];
             lower_now[c] = lower_words[c];
+            if (kLoads == Loads::kBeforeUse)
+                read(c, base + c * kChunk + kStride);
         }
-        read(base + kStride); // while these are multiplied
 #pragma unroll
         for (int c = 0; c < kChunksInFlight; ++c) {
-            const int k = base + c * kChunk;
-            Words4 tokens[kTiles];
-#pragma unroll
-            for (int tile = 0; tile < kTiles; ++tile) {
-                const int token = tile * kColumns + g;
-                const bool inside = k < call.width && token < call.tokens;
-                tokens[tile] = inside ? load16(call.x + token * width + k + t * 8) : Words4{};
-            }
-            multiply_chunk<kTiles>(sums, upper_now[c], lower_now[c], tokens);
+            multiply(base + c * kChunk, upper_now[c], lower_now[c]);
+            if (kLoads == Loads::kAfterUse)
+                read(c, base + c * kChunk + kStride);
         }
     }
+#pragma unroll
+    for (int c = 0; c < kChunksInFlight; ++c)
+        multiply(base + c * kChunk, upper_words[c], lower_words[c]);
 
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {

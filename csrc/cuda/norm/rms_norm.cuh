@@ -24,6 +24,8 @@ template <int kVectors>
 __global__ void __launch_bounds__(kMostNormThreads)
     rms_norm_kernel(Bf16* out, Bf16* total, const Bf16* x, const Bf16* residual,
                     const float* weight, float eps, int width) {
+    let_later_start();
+    wait_for_earlier();
     const int64_t row = static_cast<int64_t>(blockIdx.x) * width;
     float values[kVectors][8];
     float squares = 0.0f;

@@ -75,6 +75,8 @@ __device__ __forceinline__ Target<Cached> target(const RopeCache& call, int64_t 
 
 template <class Cached>
 __global__ void rope_cache_kernel(RopeCache call) {
+    let_later_start();
+    wait_for_earlier();
     const int lane = threadIdx.x % kWarp;
     const int head = blockIdx.y * kWarpsOfRope + threadIdx.x / kWarp;
     const int64_t token = blockIdx.x;

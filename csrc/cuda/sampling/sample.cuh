@@ -194,6 +194,8 @@ __device__ __forceinline__ int draw_from_few(Candidates& candidates, const Row& 
 __global__ void __launch_bounds__(kSampleThreads, 1) sample_kernel(const Sample call) {
     __shared__ Candidates candidates;
     __shared__ SampleScratch scratch;
+    let_later_start();
+    wait_for_earlier();
     const int index = blockIdx.x;
     Row row{call.logits + static_cast<int64_t>(index) * call.vocabulary, call.vocabulary, 0.0f,
             call.temperatures[index]};

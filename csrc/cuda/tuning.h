@@ -1,0 +1,20 @@
+// What a caller chooses of the kernels, for all later launches of the process. Every form of a
+// kernel gives the same results; which one is fastest depends on the GPU and is measured there.
+#pragma once
+
+#include "cuda/device.h"
+
+namespace penstock::cuda {
+
+// The numbers are part of the ABI; kernels/cuda/tuning.py has their names in the same order.
+enum class Setting {
+    kOverlap,     // 1: a kernel may start while the one before it ends (compute capability 9.0)
+    kLinearLoads, // 0: weights are loaded before the ones before them are used; 1: after it, in
+                  // fewer registers
+    kCount,
+};
+
+// What penstock_cuda_tune set last.
+int tuned(Setting setting);
+
+} // namespace penstock::cuda

@@ -1,0 +1,38 @@
+"""Which form of its kernels the CUDA library uses: a table by compute capability.
+
+`kernels/tuning/cuda.json`: capability -> setting -> value. Every form gives the same results; a run
+of `bench/device` decides which one is fastest. `csrc/cuda/tuning.h` explains the values.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+TABLE = Path(__file__).parent.parent / "tuning" / "cuda.json"
+
+VALUES: dict[str, tuple[int, ...]] = {
+    "overlap": (0, 1),
+    "linear_loads": (0, 1),
+}
+"""What each setting may be, the default first: it serves on every GPU. In the order of `Setting` in
+csrc/cuda/tuning.h."""
+
+DEFAULTS = {name: values[0] for name, values in VALUES.items()}
+
+OF_OPS: dict[str, tuple[str, ...]] = {"linear": ("linear_loads",)}
+"""Which settings decide about the kernel of an op."""
+
+EMULATED_CAPABILITY = 90
+"""The emulation runs the kernels of compute capability 9.0."""
+
+
+@cache
+def tuning_of(capability: int) -> dict[str, int]:
+    """The value of each setting on GPUs of a capability (90 for 9.0)."""
+    table: dict[str, dict[str, int]] = json.loads(TABLE.read_text())
+    chosen = table.get(str(capability), {})
+    unknown = sorted(chosen.keys() - DEFAULTS.keys())
+    assert not unknown, f"{TABLE.name} has settings that do not exist: {unknown}"
+    return DEFAULTS | chosen
