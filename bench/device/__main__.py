@@ -23,6 +23,7 @@ from bench.device import (
     products,
     profile,
     server,
+    variants,
 )
 from bench.device.machine import Bench, open_bench
 from bench.device.record import Record
@@ -34,6 +35,7 @@ SECTIONS: dict[str, Section] = {
     "check": lambda bench, record, _: check.measure(bench, record),
     "counters": lambda bench, record, _: counters.measure(bench, record),
     "ops": lambda bench, record, _: ops.measure(bench, record),
+    "variants": variants.measure,
     "products": products.measure,
     "qwen3-8b": lambda bench, record, _: engine.measure(bench, record, "qwen3-8b"),
     "qwen3-8b-fp8": lambda bench, record, _: engine.measure(bench, record, "qwen3-8b-fp8"),

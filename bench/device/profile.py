@@ -7,17 +7,27 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
-from bench.device.engine import FULL, SMALL, decoding, opened
+from bench.device.engine import (
+    FULL,
+    SMALL,
+    Sizes,
+    ask,
+    decoding,
+    engine_settings,
+    opened,
+    until_begun,
+)
 from bench.device.machine import Bench
 from bench.device.record import Record
 from bench.device.shapes import SHAPES
+from penstock.engine.core import EngineCore
 from penstock.runtime.gpu import GpuRuntime
 
 STEPS, LINES = 12, 14
 
 
 def measure(bench: Bench, record: Record, name: str) -> None:
-    """The section `profile`."""
+    """The section `profile`: decode steps at three widths, and prefill."""
     shape, sizes = SHAPES[name], FULL
     if bench.rehearsed:
         shape, sizes = shape.small(), SMALL
@@ -26,9 +36,11 @@ def measure(bench: Bench, record: Record, name: str) -> None:
             record.title(f"{name}, {width} rows: kernels of {STEPS} decode steps")
             runtime.warm(width)
             _profile(bench, record, runtime, sizes, width)
+        record.title(f"{name}, kernels of the prefill of {2 * sizes.budget} tokens")
+        _profile_prefill(bench, record, runtime, sizes)
 
 
-def _profile(bench: Bench, record: Record, runtime: GpuRuntime, sizes: Any, width: int) -> None:
+def _profile(bench: Bench, record: Record, runtime: GpuRuntime, sizes: Sizes, width: int) -> None:
     steps = min(STEPS, sizes.new - 2)
     core, _ = decoding(runtime, sizes, width, steps + 4)
     for _ in range(2):
@@ -43,6 +55,23 @@ def _profile(bench: Bench, record: Record, runtime: GpuRuntime, sizes: Any, widt
             core.step()
         wall_s = time.perf_counter() - began
         bench.sync()
+    while core.has_work:
+        core.step()
+    _report(record, traced, wall_s, cuda=bench.device != "cpu")
+
+
+def _profile_prefill(bench: Bench, record: Record, runtime: GpuRuntime, sizes: Sizes) -> None:
+    """Two steps of prompts alone, each as large as a step may be."""
+    width = max(2 * sizes.budget // sizes.prompt, 1)
+    core = EngineCore.over(runtime, engine_settings(sizes))
+    waiting = ask(core, sizes, min(width, sizes.widths[-1]), 1, "prefill-")
+    activity = ProfilerActivity.CPU if bench.device == "cpu" else ProfilerActivity.CUDA
+    bench.sync()
+    with profile(activities=[activity]) as traced:
+        began = time.perf_counter()
+        until_begun(core, waiting)
+        bench.sync()
+        wall_s = time.perf_counter() - began
     while core.has_work:
         core.step()
     _report(record, traced, wall_s, cuda=bench.device != "cpu")

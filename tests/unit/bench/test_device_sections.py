@@ -45,7 +45,7 @@ def run(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_every_section_rehearses(tmp_path: Path) -> None:
     models = ["qwen3-0.6b", "qwen3-8b-fp8", "qwen3-30b-a3b"]
     sections = ["limits", "check", "ops", "products", *models, "profile", "invariance"]
-    sections += ["adapters", "experts", "peers", "counters"]
+    sections += ["adapters", "experts", "peers", "counters", "variants"]
     done = run(tmp_path, "--rehearse", "build", *sections)
     assert done.returncode == 0, done.stdout[-3000:]
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").open()]
