@@ -27,7 +27,6 @@ from penstock.engine.types import TokenRequest
 from penstock.models.loading import load_model
 from penstock.models.sources import files_at
 from penstock.runtime.gpu import GpuRuntime
-from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_load import (
     Observe,
     place,
@@ -132,8 +131,7 @@ def start(
     wide = msgspec.structs.replace(settings, dtype="f32")
     weights = weight_bytes(model, wide, bench.ops)
     weights += 4 * model.spec.vocab * model.spec.width * model.spec.tied_head
-    graph_sizes = sizes_up_to(settings.max_seqs)
-    plan = plan_device_memory(model.spec, weights, wide, 1 << 30, graph_sizes)
+    plan = plan_device_memory(model.spec, weights, wide, 1 << 30)
     return place(model, plan, wide, bench.ops, observe=observe)
 
 

@@ -15,7 +15,6 @@ from penstock.models.files import ModelFiles
 from penstock.models.loading import load_model
 from penstock.models.sources import files_at
 from penstock.runtime.gpu import GpuRuntime
-from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_load import place
 from penstock.runtime.gpu_memory import plan_device_memory
 from penstock.runtime.rounding import integer_bits
@@ -37,6 +36,5 @@ def rehearse(path: Path, settings: EngineSettings) -> GpuRuntime:
     torch.set_num_threads(1)  # more only get into each other's way at these sizes
     files = files_at(path, path.name) if path.is_dir() else ModelFiles(path.name, "gguf", path)
     model = load_model(files, settings.dtype, float8="float8", bits=integer_bits(settings))
-    sizes = sizes_up_to(settings.max_seqs)
-    memory = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES, sizes)
+    memory = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES)
     return place(model, memory, settings, rehearsal_ops(settings))

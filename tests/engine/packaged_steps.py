@@ -36,7 +36,6 @@ from penstock.models.files import ModelFiles  # noqa: E402
 from penstock.models.loading import load_model  # noqa: E402
 from penstock.models.sources import files_at  # noqa: E402
 from penstock.runtime.gpu import GpuRuntime  # noqa: E402
-from penstock.runtime.gpu_graphs import sizes_up_to  # noqa: E402
 from penstock.runtime.gpu_load import place  # noqa: E402
 from penstock.runtime.gpu_memory import plan_device_memory  # noqa: E402
 from penstock.scheduler import NO_ADAPTER, NewSequence, Scheduler  # noqa: E402
@@ -167,7 +166,7 @@ def outcome(way: Way, archive: Archive, launcher: DriverLauncher, driver: Any, f
     path = folder / way.model
     files = files_at(path, path.name) if path.is_dir() else ModelFiles(path.name, "gguf", path)
     model = load_model(files, settings.dtype, float8="float8")
-    memory = plan_device_memory(model.spec, 1 << 20, settings, 1 << 30, sizes_up_to(ROWS))
+    memory = plan_device_memory(model.spec, 1 << 20, settings, 1 << 30)
     ops = Pretended(way.products, "float8" if settings.quantize else "stored")
     runtime = place(model, memory, settings, ops)
     adapted = runtime.adapters is not None

@@ -185,6 +185,18 @@ def test_computing_ahead_changes_no_answer(folder: Path, requests: list[Request]
     assert any(answer[-1] == ("stop",) for answer in answers[0].values())
 
 
+@pytest.mark.skipif(INTERPRETED, reason="shown for the reference bodies")
+def test_an_engine_has_as_many_rows_as_memory_was_planned_for(folder: Path) -> None:
+    asked = EngineSettings(dtype="f32", context_tokens=CONTEXT, cache_mb=1)
+    for runtime, rows in (
+        (rehearse(folder, asked), 256),
+        (start_runtime(files_at(folder, "m"), asked), 32),
+    ):
+        core = EngineCore.over(runtime, asked)
+        assert core.info.max_seqs == core.gauges().sequences_capacity == rows
+        core.close()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="it is what this test starts")
 def test_so_do_the_triton_kernels() -> None:

@@ -16,7 +16,6 @@ from penstock.kernels.triton import TritonOps
 from penstock.models.loading import load_model
 from penstock.models.sources import files_at
 from penstock.runtime.gpu import GpuRuntime
-from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_load import place
 from penstock.runtime.gpu_memory import plan_device_memory
 from penstock.scheduler import NO_ADAPTER, HostTier, Scheduler
@@ -37,7 +36,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start_gpu(base: Path, *, graphs: bool = True, **options: Any) -> GpuRuntime:
     asked = settings("m", cache_mb=8, deterministic=True, **options)
     model = load_model(files_at(base, "m"), asked.dtype)
-    memory = plan_device_memory(model.spec, 1 << 20, asked, 8 << 30, sizes_up_to(asked.max_seqs))
+    memory = plan_device_memory(model.spec, 1 << 20, asked, 8 << 30)
     ops = TritonOps("cuda:0", torch.bfloat16, products="invariant")
     return place(model, memory, asked, ops, graphs=graphs)
 

@@ -17,7 +17,6 @@ from penstock.models.loading import load_model
 from penstock.models.sources import files_at
 from penstock.runtime import start_runtime
 from penstock.runtime.gpu import GpuRuntime
-from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_load import place, serving_ops
 from penstock.runtime.gpu_memory import plan_device_memory
 from penstock.runtime.protocol import Runtime
@@ -60,8 +59,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(folder: Path, settings: EngineSettings = SETTINGS, *, graphs: bool = True) -> GpuRuntime:
     model = load_model(files_at(folder, "m"), settings.dtype, float8="float8")
-    sizes = sizes_up_to(settings.max_seqs)
-    memory = plan_device_memory(model.spec, 1 << 22, settings, 8 << 30, sizes)
+    memory = plan_device_memory(model.spec, 1 << 22, settings, 8 << 30)
     ops = serving_ops(settings, "cuda:0", torch.bfloat16)
     return place(model, memory, settings, ops, graphs=graphs)
 

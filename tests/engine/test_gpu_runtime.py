@@ -21,7 +21,7 @@ from penstock.models.loading import load_model
 from penstock.models.sources import files_at
 from penstock.runtime import start_runtime
 from penstock.runtime.gpu import FREE, GpuRuntime
-from penstock.runtime.gpu_graphs import SIZES, sizes_up_to
+from penstock.runtime.gpu_graphs import SIZES
 from penstock.runtime.gpu_load import place
 from penstock.runtime.gpu_memory import plan_device_memory
 from penstock.scheduler import Scheduler
@@ -44,8 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(folder: Path, settings: EngineSettings, *, graphs: bool = True) -> GpuRuntime:
     model = load_model(files_at(folder, "m"), settings.dtype)
-    sizes = sizes_up_to(settings.max_seqs)
-    memory = plan_device_memory(model.spec, 1 << 20, settings, 8 << 30, sizes)
+    memory = plan_device_memory(model.spec, 1 << 20, settings, 8 << 30)
     dtype = torch.float32 if settings.dtype == "f32" else torch.bfloat16
     return place(model, memory, settings, TritonOps("cuda:0", dtype), graphs=graphs)
 

@@ -30,7 +30,6 @@ from penstock.models.files import ModelFiles
 from penstock.models.loading import load_model
 from penstock.models.sources import files_at
 from penstock.runtime.gpu import GpuRuntime
-from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_load import place
 from penstock.runtime.gpu_memory import plan_device_memory
 from penstock.scheduler import NewSequence, Scheduler
@@ -102,7 +101,7 @@ def launched(path: Path, ops: PretendedOps) -> set[Signature]:
     with noting() as launches:
         files = files_at(path, "m") if path.is_dir() else ModelFiles("m", "gguf", path)
         model = load_model(files, settings.dtype, float8="float8")
-        memory = plan_device_memory(model.spec, 1 << 20, settings, 1 << 30, sizes_up_to(ROWS))
+        memory = plan_device_memory(model.spec, 1 << 20, settings, 1 << 30)
         runtime = place(model, memory, settings, ops)
         for lengths in ((1, 100), (1,)):
             execute(runtime, lengths)

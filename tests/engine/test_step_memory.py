@@ -24,7 +24,6 @@ from penstock.kernels.triton import TritonOps
 from penstock.kernels.triton import launch as launching
 from penstock.models.loading import load_model
 from penstock.models.sources import files_at
-from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_memory import plan_device_memory
 from penstock.runtime.gpu_model import DeviceModel
 
@@ -104,7 +103,7 @@ def test_steps_take_what_the_formula_says(
     shape = replace(SHAPES[name], layers=2)
     folder = write_holes(shape, tmp_path / name)
     model = load_model(files_at(folder, name), "auto")
-    plan = plan_device_memory(model.spec, 0, SETTINGS, 140 << 30, sizes_up_to(ROWS))
+    plan = plan_device_memory(model.spec, 0, SETTINGS, 140 << 30)
     extents = CacheExtents(2, 8, shape.kv_heads, BLOCK, shape.head_dim)
     with LiveBytes() as live:
         placed = DeviceModel(

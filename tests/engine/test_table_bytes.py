@@ -20,7 +20,6 @@ from penstock.models.loading import LoadedModel, load_model
 from penstock.models.sources import files_at
 from penstock.models.spec import LayerSpec, RopeSpec
 from penstock.runtime import gpu_load
-from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_load import place, plan_sizes
 from penstock.runtime.gpu_memory import DevicePlan, plan_device_memory
 
@@ -40,8 +39,7 @@ def opened(folder: Path, **changes: Any) -> LoadedModel:
 
 def allocated(model: LoadedModel, settings: EngineSettings) -> tuple[DevicePlan, dict[str, int]]:
     """A plan, and by how much each stage of a start with it grows what is allocated."""
-    sizes = sizes_up_to(settings.max_seqs)
-    plan = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES, sizes)
+    plan = plan_device_memory(model.spec, 1 << 20, settings, FREE_BYTES)
     grown: dict[str, int] = {}
     with LiveBytes() as live:
 

@@ -6,7 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from penstock.config import EngineSettings, LoraSettings, ServerSettings, StoreSettings
+from penstock.config import (
+    CPU_SIZES,
+    GPU_SIZES,
+    EngineSettings,
+    LoraSettings,
+    ServerSettings,
+    StoreSettings,
+)
 from penstock.config.settings import ToolSyntaxName
 
 MODEL_PANEL: Final = "Model"
@@ -29,6 +36,12 @@ class SettingOption:
     panel: str
     default: str | None = None  # shown where the field's own default would not tell
     metavar: str | None = None  # shown for the value where its kind would not tell
+
+
+def _by_device(size: Literal["max_seqs", "token_budget"]) -> str:
+    """The default of a step size."""
+    on_cpu, on_gpu = getattr(CPU_SIZES, size), getattr(GPU_SIZES[0], size)
+    return f"{on_cpu}; on a GPU {on_gpu}, or less if memory is short"
 
 
 ENGINE_OPTIONS: Final = (
@@ -112,7 +125,12 @@ ENGINE_OPTIONS: Final = (
         ENGINE_PANEL,
     ),
     SettingOption(
-        "max_seqs", ("--max-seqs",), int, "Sequences computed at the same time.", ENGINE_PANEL
+        "max_seqs",
+        ("--max-seqs",),
+        int,
+        "Sequences computed at the same time.",
+        ENGINE_PANEL,
+        _by_device("max_seqs"),
     ),
     SettingOption(
         "max_queue",
@@ -127,6 +145,7 @@ ENGINE_OPTIONS: Final = (
         int,
         "Tokens computed in one step.",
         ENGINE_PANEL,
+        _by_device("token_budget"),
     ),
     SettingOption(
         "prefix_cache_n",

@@ -18,8 +18,11 @@ from penstock.config.settings import (
     ServingSettings,
     StoreSettings,
 )
+from penstock.config.step_sizes import CPU_SIZES, GPU_SIZES, StepSizes
 
 __all__ = [
+    "CPU_SIZES",
+    "GPU_SIZES",
     "EngineSettings",
     "Environment",
     "LoraSettings",
@@ -28,6 +31,7 @@ __all__ = [
     "ServerSettings",
     "ServingSettings",
     "SettingsError",
+    "StepSizes",
     "StoreSettings",
     "bound_heap",
     "bound_library_threads",

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from penstock.config.step_sizes import StepSizes
+
 # The families that `text.channels` describes; "none": calls are text.
 ToolSyntaxName = Literal[
     "none",
@@ -71,8 +73,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
     full context; on a GPU what is left of it. `host_cache_mb`: on a GPU, memory of the host in MiB
     for prefixes that its cache has no room for any more. `tensor_parallel`: the model is divided
     among so many GPUs, from `device` on; sizes of memory are then those of each, but for
-    `host_cache_mb`. `threads` None: the cores this process may use. `prefix_cache_n` 0 turns prefix
-    caching off.
+    `host_cache_mb`. `max_seqs` and `token_budget` None: the device decides (`config.step_sizes`).
+    `threads` None: the cores this process may use. `prefix_cache_n` 0 turns prefix caching off.
     `tool_syntax`: how the model writes calls of functions, None: as its chat template tells.
     `speculation`: guess next tokens from a request's own where that pays; answers stay the same.
     `lora` None: the model has no dynamic LoRA runtime.
@@ -93,9 +95,9 @@ class EngineSettings(msgspec.Struct, frozen=True):
     cache_mb: int | None = None
     host_cache_mb: int = 0
     block_tokens: int = 16
-    max_seqs: int = 32
+    max_seqs: int | None = None
     max_queue: int = 1024
-    token_budget: int = 512
+    token_budget: int | None = None
     prefix_cache_n: int = 16
     no_kv_cache: bool = False
     speculation: bool = False
@@ -104,6 +106,13 @@ class EngineSettings(msgspec.Struct, frozen=True):
     kernels: Literal["auto", "native", "reference", "triton"] = "auto"
     tool_syntax: ToolSyntaxName | None = None
     lora: LoraSettings | None = None
+
+    def step_sizes(self, default: StepSizes) -> StepSizes:
+        """The largest step; from `default` comes each size that is not set."""
+        return StepSizes(
+            default.max_seqs if self.max_seqs is None else self.max_seqs,
+            default.token_budget if self.token_budget is None else self.token_budget,
+        )
 
 
 class ModelSettings(msgspec.Struct, frozen=True):

@@ -66,12 +66,13 @@ class EngineCore:
     def over(cls, runtime: Runtime, settings: EngineSettings) -> EngineCore:
         """An engine over a loaded model."""
         facts = runtime.info
+        sizes = settings.step_sizes(facts.sizes)
         scheduler = Scheduler(
             num_blocks=facts.cache_blocks,
             block_tokens=facts.block_tokens,
             context_tokens=facts.context_tokens,
-            max_seqs=settings.max_seqs,
-            token_budget=settings.token_budget,
+            max_seqs=sizes.max_seqs,
+            token_budget=sizes.token_budget,
             max_queue=settings.max_queue,
             prefix_caching=settings.prefix_cache_n > 0,
             no_kv_cache=settings.no_kv_cache,
@@ -82,7 +83,7 @@ class EngineCore:
             model_id=facts.model_id,
             context_tokens=facts.context_tokens,
             vocab_size=facts.vocab_size,
-            max_seqs=settings.max_seqs,
+            max_seqs=sizes.max_seqs,
             cache_blocks=facts.cache_blocks,
             block_tokens=facts.block_tokens,
             weight_bytes=facts.weight_bytes,

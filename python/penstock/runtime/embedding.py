@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.base.errors import ModelError
 from penstock.base.host import available_cores
-from penstock.config import EngineSettings
+from penstock.config import CPU_SIZES, EngineSettings, StepSizes
 from penstock.kernels.lora import Slots
 from penstock.kernels.native import NativeOps, PlanOps, Pool, plan_arguments
 from penstock.kernels.table import StepInputs
@@ -103,7 +103,7 @@ class NativeEmbedding:
         self._stands_for: StandsFor = "first" if model.sentence.pooling == "cls" else "last"
         self._ops = NativeOps.eager(Pool(settings.threads or available_cores()))
         (self._cache,) = KvPool(memory.cache).caches
-        max_rows = embedding_rows(settings, memory.step_tokens)
+        max_rows = embedding_rows(memory.sizes, memory.step_tokens)
         self.adapters: SlotAdapters | None = None
         try:
             embedder: Embedder[Any] = Embedder(model, self._ops, memory.context_tokens, progress)
@@ -187,9 +187,9 @@ class NativeEmbedding:
         return recorder, vectors
 
 
-def embedding_rows(settings: EngineSettings, step_tokens: int) -> int:
+def embedding_rows(sizes: StepSizes, step_tokens: int) -> int:
     """The most sequences of a step."""
-    return min(settings.max_seqs, step_tokens)
+    return min(sizes.max_seqs, step_tokens)
 
 
 def plan_embedding(
@@ -200,8 +200,9 @@ def plan_embedding(
     spec = model.spec
     wanted = settings.context_tokens or min(model.sentence.max_tokens or MOST_CONTEXT, MOST_CONTEXT)
     context = min(wanted, spec.context_tokens)
-    step_tokens = max(settings.token_budget, context)
-    max_rows = embedding_rows(settings, step_tokens)
+    sizes = settings.step_sizes(CPU_SIZES)
+    step_tokens = max(sizes.token_budget, context)
+    max_rows = embedding_rows(sizes, step_tokens)
     cache = CacheShape(
         blocks=most_blocks(step_tokens, max_rows, settings.block_tokens),
         block_tokens=settings.block_tokens,
@@ -222,6 +223,7 @@ def plan_embedding(
         history_bytes=0,
         context_tokens=context,
         step_tokens=step_tokens,
+        sizes=sizes,
         adapter_bytes=adapters,
     )
     refuse_excess(plan, available, "a smaller context_tokens or token_budget needs less")

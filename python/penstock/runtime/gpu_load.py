@@ -11,7 +11,7 @@ import torch
 
 from penstock.base.errors import ModelError
 from penstock.base.host import available_bytes
-from penstock.config import EngineSettings, read_environment
+from penstock.config import GPU_SIZES, EngineSettings, read_environment
 from penstock.kernels.gpu_cache import CacheExtents
 from penstock.kernels.ranks import ALONE, Ranks
 from penstock.kernels.torch_ops import TorchOps
@@ -101,9 +101,9 @@ def plan_sizes(
     """What an engine will take of its devices, of each of which `free_bytes` are left, for a model
     or the shard of one that `ops` will pack. Raises ModelError where it does not fit, there or in
     the host's memory."""
-    sizes = sizes_up_to(settings.max_seqs)
     taken_bytes = weight_bytes(model, settings, ops)
-    memory = plan_device_memory(model.spec, taken_bytes, settings, free_bytes, sizes)
+    memory = plan_device_memory(model.spec, taken_bytes, settings, free_bytes)
+    _tell_of_shrinking(memory, settings)
     of_host = available_bytes()
     if of_host is not None and memory.host_total_bytes > of_host:
         raise ModelError(
@@ -112,6 +112,16 @@ def plan_sizes(
             "available"
         )
     return memory
+
+
+def _tell_of_shrinking(memory: DevicePlan, settings: EngineSettings) -> None:
+    """Log step sizes that are smaller than the defaults of a GPU because memory is short."""
+    wanted = settings.step_sizes(GPU_SIZES[0])
+    if memory.sizes != wanted:
+        log.info(
+            "max_seqs is %d and token_budget %d: with %d and %d the cache would be too small",
+            *(*memory.sizes, *wanted),
+        )
 
 
 def weight_bytes(model: LoadedModel, settings: EngineSettings, ops: TorchOps) -> int:
@@ -166,7 +176,7 @@ def place(
             shape.layers, shape.blocks, shape.kv_heads, shape.block_tokens, shape.head_dim
         ),
         cache_dtype(settings, ops.dtype),
-        max_rows=sizes_up_to(settings.max_seqs)[-1],
+        max_rows=sizes_up_to(memory.sizes.max_seqs)[-1],
         context_tokens=memory.context_tokens,
         progress=progress,
         ranks=ranks,
@@ -180,7 +190,7 @@ def place(
         placed,
         _info(model, memory, settings, placed.weight_bytes),
         _report(model, memory, settings),
-        max_seqs=settings.max_seqs,
+        max_seqs=memory.sizes.max_seqs,
         step_tokens=memory.step_tokens,
         stream=torch.cuda.Stream(ops.device) if on_gpu else None,
         graphs=graphs,
@@ -202,6 +212,7 @@ def _info(
         block_tokens=memory.cache.block_tokens,
         weight_bytes=memory.weight_bytes if settings.quantize == "fp8" else packed_bytes,
         memory_bytes=memory.host_total_bytes,
+        sizes=memory.sizes,
         overlaps=True,
         host_blocks=memory.host_blocks,
         most_saves=memory.most_saves,

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from penstock.base.errors import ModelError
-from penstock.config import EngineSettings
+from penstock.config import GPU_SIZES, EngineSettings, StepSizes
 from penstock.models.low_rank import linear_sizes
 from penstock.models.spec import DecoderSpec
 from penstock.runtime.adapters import SLOTS_AN_ADAPTER
+from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_rows import rows_bytes
 from penstock.runtime.gpu_upload import most_words
 from penstock.runtime.memory import MIB, CacheShape, guess_bytes, inner_bytes, lora_bytes
@@ -20,6 +21,10 @@ from penstock.scheduler import MAX_DRAFT, step_token_budget
 
 SHARE = 0.92
 """Of the memory that is free, an engine takes so much: allocators round up, others may start."""
+
+CACHE_SHARE = 0.7
+"""Of the memory beside weights and adapters, the cache gets so much before step sizes that nobody
+asked for may be large."""
 
 FIXED_BYTES = 384 * MIB
 """Code of the kernels, workspaces of cuBLAS, what the allocator keeps back."""
@@ -45,12 +50,12 @@ SAVED_BYTES = 256 * MIB
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """What an engine will take of a device. `step_tokens`: the largest step; `context_tokens`: the
-    longest sequence; `cache` has one block more than sequences may have. `adapter_bytes`: what
-    adapters in use at the same time may take, beside the tables of their slots. `host_blocks`:
-    blocks of the host's memory, to which a step saves up to `most_saves`. `devices`: how many take
-    as much each, of which all of this is one's. `guess_bytes`: what speculation remembers of rows,
-    on the host, once for all devices."""
+    """What an engine will take of a device. `sizes`: the most rows, and the token budget;
+    `step_tokens`: the largest step; `context_tokens`: the longest sequence; `cache` has one block
+    more than sequences may have. `adapter_bytes`: what adapters in use at the same time may take,
+    beside the tables of their slots. `host_blocks`: blocks of the host's memory, to which a step
+    saves up to `most_saves`. `devices`: how many take as much each, of which all of this is one's.
+    `guess_bytes`: what speculation remembers of rows, on the host, once for all devices."""
 
     weight_bytes: int
     cache: CacheShape
@@ -60,6 +65,7 @@ class DevicePlan:
     rope_bytes: int
     context_tokens: int
     step_tokens: int
+    sizes: StepSizes
     adapter_bytes: int = 0
     slot_bytes: int = 0
     host_blocks: int = 0
@@ -129,22 +135,45 @@ class DevicePlan:
             f"{_mib(self.weight_bytes)} weights + {adapters}"
             f"{_mib(cache.size_bytes)} cache ({shape}) + "
             f"{_mib(self.work_bytes)} work ({self.step_tokens} tokens a step) + "
-            f"{_mib(self.graph_bytes)} graphs + {_mib(self.row_bytes)} rows + "
+            f"{_mib(self.graph_bytes)} graphs + "
+            f"{_mib(self.row_bytes)} rows ({self.sizes.max_seqs} sequences) + "
             f"{_mib(self.rope_bytes)} rope + "
             f"{aside}{_mib(FIXED_BYTES)} fixed = {_mib(self.total_bytes)} MiB {where}{host}"
         )
 
 
 def plan_device_memory(
+    spec: DecoderSpec, weight_bytes: int, settings: EngineSettings, free_bytes: int
+) -> DevicePlan:
+    """Sizes for `spec` on a device with `free_bytes` left; for tensor-parallel devices, `spec` and
+    `weight_bytes` are of one shard, and `free_bytes` are left on each device. Step sizes that the
+    settings leave open are the largest of `GPU_SIZES` that leave enough to the cache. Raises
+    ModelError with the numbers if the model does not fit."""
+    wanted = dict.fromkeys(settings.step_sizes(sizes) for sizes in GPU_SIZES)
+    *larger, least = wanted
+    for sizes in larger:
+        try:
+            plan = _plan_steps(spec, weight_bytes, settings, sizes, free_bytes)
+        except ModelError:
+            continue
+        beside_weights = _usable(free_bytes) - plan.weight_bytes - plan.adapter_bytes
+        if settings.cache_mb or plan.cache.size_bytes >= CACHE_SHARE * beside_weights:
+            return plan
+    return _plan_steps(spec, weight_bytes, settings, least, free_bytes)
+
+
+def _usable(free_bytes: int) -> int:
+    return int(SHARE * free_bytes)
+
+
+def _plan_steps(
     spec: DecoderSpec,
     weight_bytes: int,
     settings: EngineSettings,
+    sizes: StepSizes,
     free_bytes: int,
-    graph_sizes: tuple[int, ...],
 ) -> DevicePlan:
-    """Sizes for `spec` on a device with `free_bytes` left, in which steps of `graph_sizes` rows
-    will be captured; of tensor-parallel devices, `spec` and `weight_bytes` of the shard of one, and
-    the bytes that are left on each. Raises ModelError with the numbers where it does not fit."""
+    """A plan for steps of these `sizes`. Raises ModelError if it does not fit."""
     wanted_context = min(settings.context_tokens or spec.context_tokens, spec.context_tokens)
     one_block = CacheShape(
         blocks=1,
@@ -159,14 +188,14 @@ def plan_device_memory(
 
     def sized(cache: CacheShape, context: int) -> DevicePlan:
         return replace(
-            _sized(spec, weight_bytes, settings, cache, context, graph_sizes),
+            _sized(spec, weight_bytes, settings, sizes, cache, context),
             adapter_bytes=adapter_bytes,
             host_blocks=host_blocks,
             most_saves=most_saves,
         )
 
     bare = sized(one_block, wanted_context)
-    usable = int(SHARE * free_bytes)
+    usable = _usable(free_bytes)
     left = usable - (bare.total_bytes - one_block.size_bytes)
     blocks = left // one_block.size_bytes
     if settings.cache_mb is not None:
@@ -195,18 +224,17 @@ def _sized(
     spec: DecoderSpec,
     weight_bytes: int,
     settings: EngineSettings,
+    sizes: StepSizes,
     cache: CacheShape,
     context: int,
-    graph_sizes: tuple[int, ...],
 ) -> DevicePlan:
-    step_tokens = step_token_budget(
-        settings.token_budget, context, no_kv_cache=settings.no_kv_cache
-    )
-    places = settings.max_seqs + MAX_DRAFT
+    step_tokens = step_token_budget(sizes.token_budget, context, no_kv_cache=settings.no_kv_cache)
+    places = sizes.max_seqs + MAX_DRAFT
+    graph_sizes = sizes_up_to(sizes.max_seqs)
     item = 4 if settings.dtype == "f32" else 2
     largest = graph_sizes[-1]
     kept = _attention_bytes(spec, largest, context, spec.heads // spec.kv_heads)
-    mixed = _attention_bytes(spec, settings.max_seqs, context, TILE_ROWS)
+    mixed = _attention_bytes(spec, sizes.max_seqs, context, TILE_ROWS)
     work = activation_bytes(spec, step_tokens, places, item) + kept + mixed
     work += inner_bytes(settings, step_tokens)
     work += _gathered_bytes(spec, settings, step_tokens, min(places, step_tokens), item)
@@ -221,19 +249,20 @@ def _sized(
         cache=cache,
         work_bytes=work,
         graph_bytes=graphs,
-        row_bytes=_row_bytes(settings, largest, step_tokens, context),
+        row_bytes=_row_bytes(settings, sizes.max_seqs, step_tokens, context),
         rope_bytes=rope_bytes(spec, context),
         context_tokens=context,
         step_tokens=step_tokens,
+        sizes=sizes,
         slot_bytes=slot_bytes(spec, settings),
         devices=settings.tensor_parallel,
-        guess_bytes=guess_bytes(settings, context),
+        guess_bytes=guess_bytes(settings, sizes.max_seqs, context),
     )
 
 
-def _row_bytes(settings: EngineSettings, largest: int, step_tokens: int, context: int) -> int:
-    """Of the table of rows, of the inputs of a step and of what the host sends for one."""
-    seqs, blocks = settings.max_seqs, -(-context // settings.block_tokens)
+def _row_bytes(settings: EngineSettings, seqs: int, step_tokens: int, context: int) -> int:
+    """Of the table of `seqs` rows, of the inputs of a step and of what the host sends for one."""
+    largest, blocks = sizes_up_to(seqs)[-1], -(-context // settings.block_tokens)
     slots = 0 if settings.lora is None else SLOTS_AN_ADAPTER * settings.lora.max_adapters
     words = most_words(seqs, largest, step_tokens, blocks, slots)
     places = max(largest, seqs + MAX_DRAFT)

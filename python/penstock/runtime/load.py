@@ -105,7 +105,7 @@ def start_runtime(
     memory = plan_memory(model.spec, packed_bytes, settings, available)
     warn_of_short_context(model.spec, settings, memory)
     backend = backend_for(settings)(model, memory, settings, progress)
-    rows = RowTable(settings.max_seqs, memory.context_tokens, settings.block_tokens)
+    rows = RowTable(memory.sizes.max_seqs, memory.context_tokens, settings.block_tokens)
     taken = replace(memory, weight_bytes=backend.weight_bytes, buffer_bytes=backend.buffer_bytes)
     info = RuntimeInfo(
         model_id=model.model_id,
@@ -116,6 +116,7 @@ def start_runtime(
         block_tokens=settings.block_tokens,
         weight_bytes=backend.weight_bytes,
         memory_bytes=taken.total_bytes,
+        sizes=memory.sizes,
     )
     report = taken.formula() + model.remark
     return CpuRuntime(rows, backend, info, report)

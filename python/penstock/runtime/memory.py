@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from penstock.base.errors import ModelError
-from penstock.config import EngineSettings
+from penstock.config import CPU_SIZES, EngineSettings, StepSizes
 from penstock.models.low_rank import adapter_bytes
 from penstock.models.spec import DecoderSpec
 from penstock.scheduler import INDEX_BYTES, MAX_DRAFT, step_token_budget
@@ -57,9 +57,9 @@ class CacheShape:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What an engine will take. `step_tokens`: the largest step; `context_tokens`: the longest
-    sequence; `adapter_bytes`: what adapters in use at the same time may take; `guess_bytes`: what
-    speculation remembers of rows."""
+    """What an engine will take. `sizes`: the most rows, and the token budget; `step_tokens`: the
+    largest step; `context_tokens`: the longest sequence; `adapter_bytes`: what adapters in use at
+    the same time may take; `guess_bytes`: what speculation remembers of rows."""
 
     weight_bytes: int
     cache: CacheShape
@@ -68,6 +68,7 @@ class MemoryPlan:
     history_bytes: int
     context_tokens: int
     step_tokens: int
+    sizes: StepSizes
     adapter_bytes: int = 0
     guess_bytes: int = 0
 
@@ -182,7 +183,8 @@ def cache_item_bytes(settings: EngineSettings) -> int:
 def _wanted_blocks(settings: EngineSettings, context_tokens: int, one_block: CacheShape) -> int:
     per_block = one_block.block_tokens
     if settings.cache_mb is None:
-        for_sequences = settings.max_seqs * _ceil(DEFAULT_TOKENS_PER_SEQUENCE, per_block)
+        rows = settings.step_sizes(CPU_SIZES).max_seqs
+        for_sequences = rows * _ceil(DEFAULT_TOKENS_PER_SEQUENCE, per_block)
         return max(for_sequences, _ceil(context_tokens, per_block))
     blocks = settings.cache_mb * MIB // one_block.size_bytes
     least = LEAST_CONTEXT if settings.context_tokens is None else context_tokens
@@ -200,26 +202,26 @@ def _beside_weights(
 ) -> MemoryPlan:
     """What all takes but the weights, and adapters."""
     context = min(wanted_context, cache.blocks * cache.block_tokens)
-    step_tokens = step_token_budget(
-        settings.token_budget, context, no_kv_cache=settings.no_kv_cache
-    )
+    sizes = settings.step_sizes(CPU_SIZES)
+    step_tokens = step_token_budget(sizes.token_budget, context, no_kv_cache=settings.no_kv_cache)
     return MemoryPlan(
         weight_bytes=0,
         cache=cache,
-        buffer_bytes=buffer_bytes(spec, step_tokens, settings.max_seqs, context)
+        buffer_bytes=buffer_bytes(spec, step_tokens, sizes.max_seqs, context)
         + inner_bytes(settings, step_tokens),
-        row_bytes=4 * settings.max_seqs * (context + _ceil(context, cache.block_tokens)),
-        history_bytes=HISTORY_BYTES * settings.max_seqs * context,
+        row_bytes=4 * sizes.max_seqs * (context + _ceil(context, cache.block_tokens)),
+        history_bytes=HISTORY_BYTES * sizes.max_seqs * context,
         context_tokens=context,
         step_tokens=step_tokens,
-        guess_bytes=guess_bytes(settings, context),
+        sizes=sizes,
+        guess_bytes=guess_bytes(settings, sizes.max_seqs, context),
     )
 
 
-def guess_bytes(settings: EngineSettings, context_tokens: int) -> int:
-    """What speculation remembers of all rows at their longest."""
+def guess_bytes(settings: EngineSettings, max_seqs: int, context_tokens: int) -> int:
+    """What speculation remembers of `max_seqs` rows at their longest."""
     speculates = settings.speculation and not settings.no_kv_cache
-    return INDEX_BYTES * settings.max_seqs * context_tokens if speculates else 0
+    return INDEX_BYTES * max_seqs * context_tokens if speculates else 0
 
 
 def lora_bytes(spec: DecoderSpec, settings: EngineSettings, available_bytes: int | None) -> int:

@@ -49,7 +49,7 @@ class NativeBackend:
                 model.spec, model.weights, self._ops, memory.context_tokens, progress
             )
             self.adapters = slot_adapters(self._decoder, self._ops, memory.adapter_bytes, settings)
-            max_rows = min(settings.max_seqs, memory.step_tokens)
+            max_rows = min(memory.sizes.max_seqs, memory.step_tokens)
             recorded = [self._record(memory, max_rows, None)]
             if self.adapters is not None:
                 recorded.append(self._record(memory, max_rows, self.adapters.slots))

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from penstock.config import CPU_SIZES, StepSizes
 from penstock.runtime.adapters import RuntimeAdapters
 from penstock.scheduler.types import StepPlan, StepResult
 
@@ -18,7 +19,7 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     packed or, where that is unknown, as read; `memory_bytes`: of the host's memory, by the formula.
     `overlaps`: it computes while the host does other things, so that a second step may be submitted
     before the first is collected. `host_blocks`: of the host, for prefixes that the cache has no
-    room for any more, of which a step saves up to `most_saves`."""
+    room for any more, of which a step saves up to `most_saves`. `sizes`: the largest step."""
 
     model_id: str
     fingerprint: str
@@ -28,6 +29,7 @@ class RuntimeInfo(msgspec.Struct, frozen=True):
     block_tokens: int
     weight_bytes: int
     memory_bytes: int = 0
+    sizes: StepSizes = CPU_SIZES
     overlaps: bool = False
     host_blocks: int = 0
     most_saves: int = 0

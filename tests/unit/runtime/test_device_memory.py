@@ -16,7 +16,6 @@ from penstock.models.files import ModelFiles
 from penstock.models.shard import shard_spec
 from penstock.models.sources import files_at
 from penstock.models.spec import DecoderSpec, LayerSpec, RopeSpec
-from penstock.runtime.gpu_graphs import sizes_up_to
 from penstock.runtime.gpu_memory import DevicePlan, plan_device_memory
 from penstock.runtime.load import weight_bytes
 from penstock.scheduler import INDEX_BYTES, MAX_DRAFT
@@ -40,8 +39,7 @@ SETTINGS = EngineSettings(max_seqs=256, token_budget=8192, context_tokens=4096)
 
 
 def plan(settings: EngineSettings = SETTINGS, free_bytes: int = 140 * GIB) -> DevicePlan:
-    sizes = sizes_up_to(settings.max_seqs)
-    return plan_device_memory(LLAMA_8B, WEIGHTS, settings, free_bytes, sizes)
+    return plan_device_memory(LLAMA_8B, WEIGHTS, settings, free_bytes)
 
 
 def test_the_cache_takes_what_nothing_else_does() -> None:
@@ -71,6 +69,34 @@ def test_what_does_not_fit_is_refused_with_the_numbers(
     settings = msgspec.structs.replace(SETTINGS, **changes)
     with pytest.raises(ModelError, match=r"15,317 weights .* MiB of the device, and [\d,]+ MiB"):
         plan(settings, free_gib * GIB)
+
+
+OPEN = EngineSettings(context_tokens=4096)
+
+
+@pytest.mark.parametrize(
+    ("free_gib", "sizes"),
+    [(140, (256, 8192)), (79, (256, 8192)), (24, (128, 4096)), (20, (32, 512))],
+)
+def test_step_sizes_that_nobody_asked_for_are_the_largest_that_leave_room_to_the_cache(
+    free_gib: int, sizes: tuple[int, int]
+) -> None:
+    found = plan(OPEN, free_gib * GIB)
+    assert found.sizes == sizes
+    assert found.step_tokens == sizes[1]
+    assert found == plan(
+        msgspec.structs.replace(OPEN, max_seqs=sizes[0], token_budget=sizes[1]), free_gib * GIB
+    )
+
+
+def test_a_step_size_that_is_asked_for_does_not_shrink() -> None:
+    assert plan(msgspec.structs.replace(OPEN, max_seqs=200), 22 * GIB).sizes == (200, 512)
+    assert plan(msgspec.structs.replace(OPEN, token_budget=8192), 22 * GIB).sizes[1] == 8192
+
+
+def test_a_model_that_fits_with_no_step_size_is_refused_with_the_numbers() -> None:
+    with pytest.raises(ModelError, match=r"15,317 weights .* rows \(32 sequences\)"):
+        plan(OPEN, 16 * GIB)
 
 
 def test_adapters_have_their_share_before_the_cache() -> None:
@@ -119,9 +145,8 @@ def test_of_a_divided_model_the_numbers_are_of_each_device() -> None:
     """Half the heads, so twice the tokens in a cache of the same size; logits are gathered."""
     half = shard_spec(LLAMA_8B, 2, "m")
     settings = msgspec.structs.replace(SETTINGS, tensor_parallel=2)
-    sizes = sizes_up_to(settings.max_seqs)
-    found = plan_device_memory(half, WEIGHTS // 2, settings, 140 * GIB, sizes)
-    alone = plan_device_memory(half, WEIGHTS // 2, SETTINGS, 140 * GIB, sizes)
+    found = plan_device_memory(half, WEIGHTS // 2, settings, 140 * GIB)
+    alone = plan_device_memory(half, WEIGHTS // 2, SETTINGS, 140 * GIB)
     assert found.cache.kv_heads == 4
     assert found.cache.blocks > 2 * plan().cache.blocks
     assert "MiB on each of 2 devices" in found.formula()
@@ -134,8 +159,7 @@ def test_memory_of_the_host_is_divided_among_the_devices() -> None:
     settings = msgspec.structs.replace(SETTINGS, host_cache_mb=8192)
     whole = plan(settings)
     both = msgspec.structs.replace(settings, tensor_parallel=2)
-    sizes = sizes_up_to(both.max_seqs)
-    found = plan_device_memory(shard_spec(LLAMA_8B, 2, "m"), WEIGHTS // 2, both, 140 * GIB, sizes)
+    found = plan_device_memory(shard_spec(LLAMA_8B, 2, "m"), WEIGHTS // 2, both, 140 * GIB)
     assert found.host_blocks == whole.host_blocks
     assert 2 * found.host_bytes == whole.host_bytes
     for one in (whole, found):
@@ -170,11 +194,11 @@ def test_weights_and_cache_are_those_of_the_models(
     # what the floors of the device script count is all but norms
     counted = shape.layers * shape.layer_weights(float("inf")) + shape.head_weights
     assert count == pytest.approx(counted + (not shape.tied) * shape.head_weights, rel=3e-4)
-    found = plan_device_memory(spec, 2 * count, SETTINGS, 140 * GIB, sizes_up_to(256))
+    found = plan_device_memory(spec, 2 * count, SETTINGS, 140 * GIB)
     assert found.terms()["weights"] == 2 * count
     assert found.cache.size_bytes == found.cache.blocks * 16 * token_bytes
     narrow = msgspec.structs.replace(SETTINGS, cache_dtype="f8e4m3")
-    found = plan_device_memory(spec, 2 * count, narrow, 140 * GIB, sizes_up_to(256))
+    found = plan_device_memory(spec, 2 * count, narrow, 140 * GIB)
     assert found.block_bytes == 16 * token_bytes // 2
 
 

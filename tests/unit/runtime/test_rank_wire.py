@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from penstock.adapters.adapter import Adapter, Factors
+from penstock.config import StepSizes
 from penstock.dialog import Sampling
 from penstock.runtime.gpu_graphs import StepForm
 from penstock.runtime.gpu_memory import DevicePlan
@@ -49,7 +50,9 @@ PLAN = StepPlan(
     restores=(CopyBlock(1, 2),),
     awaits=6,
 )
-MEMORY = DevicePlan(1, CacheShape(1, 2, 3, 4, 5, 6), 1, 2, 3, 4, 5, 6, host_blocks=3, devices=2)
+MEMORY = DevicePlan(
+    *(1, CacheShape(1, 2, 3, 4, 5, 6), 1, 2, 3, 4, 5, 6, StepSizes(7, 8)), host_blocks=3, devices=2
+)
 
 
 @pytest.fixture
