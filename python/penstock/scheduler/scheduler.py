@@ -1,7 +1,7 @@
 """What the next step computes: each step lets computed tokens catch up with known ones.
 
 There is no prompt phase and no decode phase. Under one token budget, running sequences come
-first (those that miss one token, then unfinished prompts, as chunks), then waiting ones in order
+first (those that draw, then unfinished prompts, as chunks), then waiting ones in order
 of arrival while rows, blocks and budget last. When blocks run out, the newest running sequence
 gives its own back and returns to the front of the queue with its tokens.
 
@@ -322,17 +322,16 @@ class Scheduler:
 
     def _plan_decodes(self, draft: Draft) -> None:
         """The missing tokens of the running sequences that draw: one, or those that their guides
-        forced too. And the one of a prompt that misses one."""
+        forced too."""
         position = 0
         price = self._pace.price(len(self._running)) if self._may_guess() else 1.0
         while position < len(self._running) and draft.budget > 0:
             sequence = self._running[position]
             missing = len(sequence.tokens) - sequence.computed
-            wanted = missing == 1 or sequence.decoding
-            if wanted and self._cache.has_arrived(sequence) and self._grow(sequence, draft):
+            if sequence.decoding and self._grow(sequence, draft):
                 length = min(missing, draft.budget)
                 guess: tuple[int, ...] = ()
-                if price < 1.0 and sequence.decoding and length == missing:
+                if price < 1.0 and length == missing:
                     guess = self._guess(sequence, missing, draft, price)
                 draft.compute(sequence, length, guess)
             position += 1
@@ -372,8 +371,8 @@ class Scheduler:
         return guess
 
     def _plan_prompts(self, draft: Draft) -> None:
-        """Chunks of the running sequences that miss more. Without a cache between steps these
-        are all of them, and a chunk is the whole context or nothing."""
+        """Chunks of the running sequences that have not drawn yet. Without a cache between steps
+        these are all of them, and a chunk is the whole context or nothing."""
         position = 0
         while position < len(self._running) and draft.prompt_budget > 0:
             sequence = self._running[position]
@@ -383,7 +382,7 @@ class Scheduler:
                     return
                 if self._grow(sequence, draft):
                     draft.compute_whole(sequence)
-            elif missing > 1 and not sequence.decoding and self._cache.has_arrived(sequence):
+            elif not sequence.decoding and self._cache.has_arrived(sequence):
                 draft.compute_prompt(sequence)
             position += 1
 

@@ -59,6 +59,26 @@ def test_a_measured_step_time_limits_prompts_beside_decodes() -> None:
     assert max(mixed[2:]) >= 24, "and prompts still get their share"
 
 
+def test_a_prompt_that_misses_one_token_does_not_slow_other_prompts_down() -> None:
+    harness = Harness(token_budget=256, context_tokens=1024, num_blocks=1024)
+
+    def timed_step() -> int:
+        plan = harness.scheduler.plan()
+        assert plan is not None
+        harness.commit(plan, duration_s=0.003 + 0.0001 * plan.num_tokens)
+        return plan.num_tokens
+
+    harness.submit("taught", [1] * 300, max_tokens=10)
+    while harness.scheduler.has_work:
+        timed_step()
+    harness.submit("a", [2] * 257, max_tokens=1)
+    harness.submit("b", [3] * 900, max_tokens=1)
+    assert [timed_step() for _ in range(4)] == [256] * 4
+    harness.run()
+    expect(harness, "a", [2] * 257, 1)
+    expect(harness, "b", [3] * 900, 1)
+
+
 def test_waiting_requests_are_admitted_in_order_of_arrival_while_rows_last() -> None:
     harness = Harness(max_seqs=2)
     for id in "abc":
