@@ -12,13 +12,10 @@ namespace {
 
 constexpr int kSettings = static_cast<int>(cuda::Setting::kCount);
 
-struct Range {
-    int least, most, first;
-};
-// Of each setting: its values, and the one before any call.
-constexpr Range kRanges[kSettings] = {{0, 1, 0}, {0, 1, 0}};
+// The values of each setting, as bits; the least is that before any call.
+constexpr unsigned kAllowed[kSettings] = {0b11, 0b11, 0b1101, 0b11100};
 
-std::atomic<int> values[kSettings] = {kRanges[0].first, kRanges[1].first};
+std::atomic<int> values[kSettings] = {0, 0, 0, 2};
 
 // Only machine code for 9.0 waits for the kernels before it (`wait_for_earlier`).
 bool may_overlap() {
@@ -44,7 +41,7 @@ int cuda::tuned(Setting setting) {
 int penstock_cuda_tune(int setting, int value) {
     if (setting < 0 || setting >= kSettings)
         return cuda::kRefused;
-    if (value < kRanges[setting].least || value > kRanges[setting].most)
+    if (value < 0 || value > 31 || (kAllowed[setting] >> value & 1) == 0)
         return cuda::kRefused;
     if (setting == static_cast<int>(cuda::Setting::kOverlap) && value != 0 && !may_overlap())
         return cuda::kRefused;

@@ -45,14 +45,15 @@ penstock_cuda_rope_cache(void* out, void* keys, void* values, const void* qkv, c
 // The units of one persistent launch: see kernels/triton/attention_work.py, which lists them, and
 // csrc/cuda/attention/decode_attention.cuh. dim 64 or 128, `lanes` (query heads of a KV head, times
 // the most tokens of a row) up to 16, block_tokens a power of two from 16 on.
-// Caches as above. `sinks` [q_heads]: see `Ops.attention`; null where there are none.
+// `chunk`: keys of the smallest chunk, a power of two from 64 on. Caches as above. `sinks`
+// [q_heads]: see `Ops.attention`; null where there are none.
 PENSTOCK_EXPORT int penstock_cuda_decode_attention(
     void* out, const void* q, const void* keys, const void* values, const float* key_scales,
     const float* value_scales, const float* sinks, const int32_t* starts, const int32_t* contexts,
     const int32_t* tables, const int32_t* units, const int32_t* unit_count, float* parts,
     float* stats, int32_t* arrived, int table_width, int64_t key_stride, int64_t value_stride,
     float log2_scale, int window, int lanes, int q_heads, int kv_heads, int dim, int block_tokens,
-    int programs, void* stream);
+    int chunk, int multiprocessors, void* stream);
 
 // Chunks of more than `shorter` tokens, on compute capability 9.0 alone; see
 // csrc/cuda/attention/prompt_attention.cuh. q and out [tokens, H * dim], caches and sinks as above,

@@ -203,6 +203,56 @@ __device__ __forceinline__ Words4 stream_cached(const E4m3* address) {
     return widen(bytes);
 }
 
+// Starts a copy of 16 bytes (8 of e4m3) into the block's memory, which goes on while the thread
+// does other things; zeros where there is nothing to copy.
+__device__ __forceinline__ void copy_async(Words4* to, const void* from, bool exists) {
+#ifdef PENSTOCK_EMULATED
+    emulated::copy_async(to, from, sizeof *to, exists);
+#else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+                 "l"(from), "r"(exists ? 16 : 0)
+                 : "memory");
+#endif
+}
+__device__ __forceinline__ void copy_async(Words2* to, const void* from, bool exists) {
+#ifdef PENSTOCK_EMULATED
+    emulated::copy_async(to, from, sizeof *to, exists);
+#else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(
+                     static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+                 "l"(from), "r"(exists ? 8 : 0)
+                 : "memory");
+#endif
+}
+
+// What this thread started since the last call is a group, which may be empty.
+__device__ __forceinline__ void commit_copies() {
+#ifdef PENSTOCK_EMULATED
+    emulated::commit_copies();
+#else
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Until at most `kLater` of this thread's groups go on. Other threads do not see what came by it.
+template <int kLater>
+__device__ __forceinline__ void wait_for_copies() {
+#ifdef PENSTOCK_EMULATED
+    emulated::wait_for_copies(kLater);
+#else
+    asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
+#endif
+}
+
+// Eight elements of a cache as they were copied, as bfloat16.
+__device__ __forceinline__ Words4 as_bf16(const Words4& copied) {
+    return copied;
+}
+__device__ __forceinline__ Words4 as_bf16(const Words2& copied) {
+    return widen(copied.word);
+}
+
 // Rounded to nearest even, and to the largest where it is larger.
 __device__ __forceinline__ E4m3 to_e4m3(float value) {
     const uint32_t sign = as_bits(value) >> 24 & 0x80;

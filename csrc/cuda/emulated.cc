@@ -39,7 +39,20 @@ struct Fibre {
     bool done = false;
 };
 
+struct AsyncCopy {
+    unsigned char* to;
+    const unsigned char* from; // null: zeros
+    size_t bytes;
+    int group;
+};
+
+struct AsyncCopies {
+    std::vector<AsyncCopy> going;
+    int committed = 0;
+};
+
 // One block at a time.
+std::vector<AsyncCopies> async_copies;
 std::vector<Fibre> fibres;
 std::vector<Barrier> warp_barriers;
 std::vector<unsigned char> warp_slots;
@@ -95,6 +108,7 @@ void begin_block(unsigned threads, const Place& at) {
     barrier_of_block = {};
     for (Barrier& barrier : named_barriers)
         barrier = {};
+    async_copies.assign(threads, {});
     warp_barriers.assign((threads + kWarp - 1) / kWarp, {});
     for (unsigned index = 0; index < threads; ++index) {
         Fibre& fibre = fibres[index];
@@ -145,7 +159,17 @@ void run_block(unsigned threads, const Place& at) {
             std::abort();
         }
     }
+    for (const AsyncCopies& own : async_copies) {
+        if (!own.going.empty()) {
+            std::fputs("emulated: a block ended before its copies\n", stderr);
+            std::abort();
+        }
+    }
     end_hopper_block();
+}
+
+AsyncCopies& own_copies() {
+    return async_copies[place.thread.y * place.block_dim.x + place.thread.x];
 }
 
 } // namespace
@@ -191,6 +215,37 @@ void wait_until(const std::function<bool()>& ready) {
         _longjmp(scheduler, 1);
     }
     fibre.condition = nullptr;
+}
+
+void copy_async(void* to, const void* from, size_t bytes, bool exists) {
+    AsyncCopies& own = own_copies();
+    auto* const target = static_cast<unsigned char*>(to);
+    if (reinterpret_cast<uintptr_t>(to) % bytes != 0 ||
+        reinterpret_cast<uintptr_t>(from) % bytes != 0) {
+        std::fputs("emulated: a copy that is not aligned\n", stderr);
+        std::abort();
+    }
+    std::memset(target, 0xff, bytes); // NaN
+    const auto* const source = exists ? static_cast<const unsigned char*>(from) : nullptr;
+    own.going.push_back({target, source, bytes, own.committed});
+}
+
+void commit_copies() {
+    ++own_copies().committed;
+}
+
+void wait_for_copies(int later) {
+    AsyncCopies& own = own_copies();
+    size_t left = 0;
+    for (const AsyncCopy& copy : own.going) {
+        if (copy.group >= own.committed - later)
+            own.going[left++] = copy;
+        else if (copy.from == nullptr)
+            std::memset(copy.to, 0, copy.bytes);
+        else
+            std::memcpy(copy.to, copy.from, copy.bytes);
+    }
+    own.going.resize(left);
 }
 
 unsigned char* warp_slot(int lane) {

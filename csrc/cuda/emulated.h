@@ -45,6 +45,12 @@ void wait_at_named(int id, unsigned threads);
 // Lets other threads run until `ready` holds; it may be asked at any time.
 void wait_until(const std::function<bool()>& ready);
 
+// Copies of the running thread into the block's memory, in groups. They come as late as they may:
+// with the wait for their group; until then the memory is poisoned.
+void copy_async(void* to, const void* from, size_t bytes, bool exists);
+void commit_copies();
+void wait_for_copies(int later);
+
 // Memory that the lanes of the running thread's warp share between two warp barriers: 64 bytes
 // each.
 unsigned char* warp_slot(int lane);

@@ -58,8 +58,11 @@ int launch(Kernel kernel, dim3 grid, dim3 block, void* stream, const Arguments&.
 template <class Kernel, class... Arguments>
 int launch_with_memory(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, void* stream,
                        const Arguments&... arguments) {
-    const cudaError_t status = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              static_cast<int>(shared_bytes));
+    if (status == cudaSuccess)
+        status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                      cudaSharedmemCarveoutMaxShared);
     if (status != cudaSuccess)
         return static_cast<int>(status);
     return start(kernel, grid, block, shared_bytes, stream, arguments...);

@@ -8,9 +8,12 @@ namespace penstock::cuda {
 
 // The numbers are part of the ABI; kernels/cuda/tuning.py has their names in the same order.
 enum class Setting {
-    kOverlap,     // 1: a kernel may start while the one before it ends (compute capability 9.0)
-    kLinearLoads, // 0: weights are loaded before the ones before them are used; 1: after it, in
-                  // fewer registers
+    kOverlap,      // 1: a kernel may start while the one before it ends (compute capability 9.0)
+    kLinearLoads,  // 0: weights are loaded before the ones before them are used; 1: after it, in
+                   // fewer registers
+    kDecodeStages, // of decode attention: 0: keys are loaded when they are wanted; 2 or 3: so many
+                   // times sixteen a warp are under way
+    kDecodePrograms, // 2, 3 or 4 blocks of decode attention a multiprocessor
     kCount,
 };
 

@@ -27,7 +27,7 @@ _P, _I, _L, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
 _SIGNATURES: dict[str, list[Any]] = {
     "rms_norm": [_P, _P, _P, _P, _P, _F, _I, _I],
     "rope_cache": [_P] * 11 + [_F] + [_I] * 6 + [_L, _L],
-    "decode_attention": [_P] * 15 + [_I, _L, _L, _F] + [_I] * 7,
+    "decode_attention": [_P] * 15 + [_I, _L, _L, _F] + [_I] * 8,
     "prompt_attention": [_P] * 10 + [_I] * 4 + [_L, _L, _F] + [_I] * 7,
     "linear": [_P] * 4 + [_I] * 4,
     "sample": [_P] * 8 + [_I] * 2,

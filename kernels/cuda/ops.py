@@ -38,7 +38,6 @@ _ATTENTIONS = ("decode_attention", "prompt_attention")  # of short chunks, and o
 _QUERIES = 16  # rows of a decode tile
 _STREAMED_TOKENS = 64
 _WIDEST_ROW = 32768
-_PROGRAMS_AN_SM = 2  # of decode attention, by its registers
 
 
 def register(library: Library | Declined, declined: Mapping[str, str] | None = None) -> None:
@@ -201,7 +200,7 @@ def _decode(
         inputs.block_tables.shape[1],
         *(cache.keys.stride(0), cache.values.stride(0)),
         *(scale / math.log(2), window, tokens * (q_heads // kv_heads)),
-        *(q_heads, kv_heads, dim, block_tokens, _PROGRAMS_AN_SM * work.multiprocessors),
+        *(q_heads, kv_heads, dim, block_tokens, work.chunk, work.multiprocessors),
     )
 
 

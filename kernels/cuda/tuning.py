@@ -15,13 +15,18 @@ TABLE = Path(__file__).parent.parent / "tuning" / "cuda.json"
 VALUES: dict[str, tuple[int, ...]] = {
     "overlap": (0, 1),
     "linear_loads": (0, 1),
+    "decode_stages": (0, 2, 3),
+    "decode_programs": (2, 3, 4),
 }
 """What each setting may be, the default first: it serves on every GPU. In the order of `Setting` in
 csrc/cuda/tuning.h."""
 
 DEFAULTS = {name: values[0] for name, values in VALUES.items()}
 
-OF_OPS: dict[str, tuple[str, ...]] = {"linear": ("linear_loads",)}
+OF_OPS: dict[str, tuple[str, ...]] = {
+    "linear": ("linear_loads",),
+    "attention": ("decode_stages", "decode_programs"),
+}
 """Which settings decide about the kernel of an op."""
 
 EMULATED_CAPABILITY = 90

@@ -191,6 +191,8 @@ def _sinks(
 
 _MIXED = ((0, 5), (30, 1), (15, 3), (16, 1), (0, 1), (70, 20))
 _LONG = ((599, 1), (255, 1), (1, 1), (256, 1))  # on both sides of where long ones are cut
+# More units than programs of any emulated grid, of contexts that are cut and that are not.
+_MANY = tuple((length, 1) for length in (*range(0, 40, 3), 300, 90, 513, 7))
 _WHOLE = ((0, 5), (0, 1), (0, 64), (0, 33), (0, 300))
 _F16, _F32 = torch.float16, torch.float32
 
@@ -222,6 +224,8 @@ ATTENTION = Op(
         Case("block-32", "f32", _draw(_MIXED, (4, 2, 64), 32, _F32)),
         Case("decode-long", "f32", _draw(_LONG, (4, 2, 32), 16, _F32)),
         Case("decode-long-window", "f16", _draw(_LONG, (8, 2, 64), 16, _F16, window=300)),
+        Case("decode-many", "f16", _draw(_MANY, (4, 2, 64), 16, _F16)),
+        Case("decode-long-128", "f16", _draw((*_LONG, (1100, 1)), (8, 2, 128), 32, _F16)),
         Case(
             "prompt-window-f16",
             "f16",

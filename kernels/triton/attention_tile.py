@@ -7,12 +7,13 @@ from penstock.kernels.triton.language import tl, triton
 
 
 @triton.jit
-def chunk_tokens(context, CHUNK: tl.constexpr):
-    """Keys of a chunk: CHUNK, doubled until 64 chunks hold the context. A function of the sequence
-    alone, so that its sums do not depend on the batch."""
-    size = CHUNK + context * 0
-    for doubling in tl.static_range(16):
-        size += tl.where(context > (64 * CHUNK << doubling), CHUNK << doubling, 0)
+def chunk_tokens(context, least):
+    """Keys of a chunk: `least`, doubled until 64 chunks hold the context, or 16 of less than 256
+    keys. A function of the sequence alone, so that its sums do not depend on the batch."""
+    size = least + context * 0
+    for _ in tl.static_range(18):
+        most = size * tl.where(size < 256, 16, 64)
+        size = tl.where(context > most, 2 * size, size)
     return size
 
 

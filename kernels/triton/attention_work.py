@@ -13,21 +13,16 @@ from dataclasses import dataclass
 
 import torch
 
+from penstock.kernels.chunks import MOST_CHUNKS, most_chunks, smallest_chunk
 from penstock.kernels.table import StepInputs
 from penstock.kernels.triton.attention_tile import chunk_tokens
 from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import launch
 
-CHUNK = 256
-"""Keys of the smallest chunk: 128 KiB of bfloat16 heads of 128, some microseconds of one SM."""
-
-MOST_CHUNKS = 64
-"""Of one row, whatever its length: longer rows have larger chunks."""
-
 _ROWS = 1024  # whose counts are added up at a time
 
 
-@triton.jit(do_not_specialize=["rows", "window", "tokens"])
+@triton.jit(do_not_specialize=["rows", "window", "tokens", "chunk"])
 def attention_work_kernel(
     units,
     count,
@@ -36,7 +31,7 @@ def attention_work_kernel(
     rows,
     window,
     tokens,
-    CHUNK: tl.constexpr,
+    chunk,
     ROWS: tl.constexpr,
     UNITS: tl.constexpr,
 ):
@@ -45,9 +40,9 @@ def attention_work_kernel(
     before = tl.full((), 0, dtype=tl.int32)
     for base in range(0, row + 1, ROWS):
         other = base + tl.arange(0, ROWS)
-        number, _ = _chunks(starts, contexts, other, other < row, window, tokens, CHUNK)
+        number, _ = _chunks(starts, contexts, other, other < row, window, tokens, chunk)
         before += tl.sum(number, axis=0)
-    own, oldest = _chunks(starts, contexts, row, row < rows, window, tokens, CHUNK)
+    own, oldest = _chunks(starts, contexts, row, row < rows, window, tokens, chunk)
     for base in range(0, own, UNITS):
         index = base + tl.arange(0, UNITS)
         place = units + 2 * (before + index)
@@ -58,12 +53,12 @@ def attention_work_kernel(
 
 
 @triton.jit
-def _chunks(starts, contexts, row, inside, window, tokens, CHUNK: tl.constexpr):
+def _chunks(starts, contexts, row, inside, window, tokens, chunk):
     """How many chunks a row has, none where it is not served, and the first of them."""
     length = tl.load(starts + row + 1, mask=inside, other=0)
     length -= tl.load(starts + row, mask=inside, other=0)
     context = tl.load(contexts + row, mask=inside, other=0)
-    size = chunk_tokens(context, CHUNK)
+    size = chunk_tokens(context, chunk)
     oldest = tl.where(window > 0, tl.maximum(context - length - window + 1, 0), 0) // size
     served = (length > 0) & (length <= tokens) & (context > 0)
     return tl.where(served, (context + size - 1) // size - oldest, 0), oldest
@@ -74,7 +69,8 @@ class AttentionWork:
     """Units and memory for steps of up to a number of rows and units; see `allocate`.
 
     `units: [U, 2]` int32, `count: [1]` int32; `parts: [U, K, lanes, D]`, `stats: [U, K, lanes, 2]`
-    float32; `arrived: [R, K]` int32, zero between launches. `tokens`: most tokens of a served row.
+    float32; `arrived: [R, K]` int32, zero between launches. `tokens`: most tokens of a served row;
+    `chunk`: keys of the smallest chunk, for which there is a table (`kernels/chunks.py`).
     """
 
     units: torch.Tensor
@@ -84,6 +80,7 @@ class AttentionWork:
     arrived: torch.Tensor
     window: int
     tokens: int
+    chunk: int
     multiprocessors: int
 
     @staticmethod
@@ -94,6 +91,7 @@ class AttentionWork:
         window: int,
         device: torch.device | str,
         tokens: int = 1,
+        chunk: int | None = None,
     ) -> AttentionWork:
         """For steps of up to `rows` rows with `units` chunks in all (`most_units`), of up to
         `tokens` tokens a row: 1 where as many tokens as rows are computed."""
@@ -111,6 +109,7 @@ class AttentionWork:
             arrived=torch.zeros(rows, kv_heads, dtype=torch.int32, device=device),
             window=window,
             tokens=tokens,
+            chunk=chunk or smallest_chunk(),
             multiprocessors=multiprocessors(device),
         )
 
@@ -122,17 +121,17 @@ class AttentionWork:
             attention_work_kernel,
             (rows,),
             *(self.units, self.count, inputs.query_starts, inputs.context_lens),
-            *(rows, self.window, self.tokens),
+            *(rows, self.window, self.tokens, self.chunk),
             num_warps=4,
-            CHUNK=CHUNK,
             ROWS=_ROWS,
             UNITS=MOST_CHUNKS,
         )
 
 
-def most_units(rows: int, context_tokens: int) -> int:
-    """The most chunks that `rows` rows of up to `context_tokens` tokens each have."""
-    return rows * min(-(-context_tokens // CHUNK), MOST_CHUNKS)
+def most_units(rows: int, context_tokens: int, chunk: int | None = None) -> int:
+    """The most chunks that `rows` rows of up to `context_tokens` tokens each have. `chunk`: see
+    `AttentionWork`."""
+    return rows * most_chunks(context_tokens, chunk or smallest_chunk())
 
 
 def work_of(

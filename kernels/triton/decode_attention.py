@@ -21,7 +21,7 @@ from penstock.kernels.triton.attention_tile import (
     chunk_tokens,
     load_queries,
 )
-from penstock.kernels.triton.attention_work import CHUNK, AttentionWork, work_of
+from penstock.kernels.triton.attention_work import AttentionWork, work_of
 from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import BF16_IS_BROKEN, launch, power_of_two
 
@@ -64,7 +64,15 @@ def _add_parts(
 
 
 @triton.jit(
-    do_not_specialize=["table_width", "key_stride", "value_stride", "log2_scale", "window", "lanes"]
+    do_not_specialize=[
+        "table_width",
+        "key_stride",
+        "value_stride",
+        "log2_scale",
+        "window",
+        "lanes",
+        "chunk_size",
+    ]
 )
 def decode_attention_kernel(
     out,
@@ -88,11 +96,11 @@ def decode_attention_kernel(
     log2_scale,
     window,
     lanes,
+    chunk_size,
     Q_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
-    CHUNK: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -113,7 +121,7 @@ def decode_attention_kernel(
         chunk = tl.load(units + item // KV_HEADS * 2 + 1)
         start, end = tl.load(starts + row), tl.load(starts + row + 1)
         context = tl.load(contexts + row)
-        size = chunk_tokens(context, CHUNK)
+        size = chunk_tokens(context, chunk_size)
         oldest = tl.where(window > 0, tl.maximum(context - (end - start) - window + 1, 0), 0)
         count = tl.cdiv(context, size) - oldest // size
         token = start + lane // SHARED
@@ -193,14 +201,13 @@ def decode_attention(
         *(work.units, work.count, work.parts, work.stats, work.arrived),
         inputs.block_tables.shape[1],
         *(part.stride(0) // ALIGNED_ELEMENTS for part in (cache.keys, cache.values)),
-        *(scale / math.log(2), window, lanes),
+        *(scale / math.log(2), window, lanes, work.chunk),
         num_warps=4,
         num_stages=3 if dim <= 128 else 2,
         Q_HEADS=q_heads,
         KV_HEADS=kv_heads,
         DIM=dim,
         BLOCK_TOKENS=cache.values.shape[2],
-        CHUNK=CHUNK,
         BLOCK_M=max(_LEAST_ROWS, power_of_two(shared)),
         BLOCK_N=64 if dim <= 128 else 32,
         BLOCK_D=power_of_two(dim),

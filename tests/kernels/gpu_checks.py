@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from kernel_checks import in_float64
 
+from penstock.kernels.chunks import SIZES, chunks_of
 from penstock.kernels.cuda import CudaOps, Library
 from penstock.kernels.cuda.tuning import OF_OPS, VALUES
 from penstock.kernels.draw import map_tensors
@@ -30,8 +31,8 @@ def prepared(op: Op, case: Case, ops: TorchOps) -> list[str]:
     inputs = _served(case, ops)
     (alone,) = op.invoke(ops, inputs)
     heads, step, window = inputs["heads"], inputs["inputs"], inputs["window"]
-    units = most_units(9, 5000)
-    work = AttentionWork.allocate(9, units, heads, window, ops.device)
+    units = most_units(20, 5000)
+    work = AttentionWork.allocate(20, units, heads, window, ops.device)
     work.parts.fill_(float("nan"))
     wrong = []
     for layer in range(2):
@@ -56,6 +57,16 @@ def every_form(op: Op, case: Case, ops: CudaOps) -> list[str]:
             got = op.invoke(ops, _served(case, ops))
         if not all(map(torch.equal, got, expected)):
             wrong.append(f"other results with {form}")
+    return wrong
+
+
+def small_chunks(op: Op, case: Case, ops: TorchOps) -> list[str]:
+    """What is wrong where decode attention cuts short contexts into smaller chunks."""
+    wrong = []
+    for size in SIZES:
+        with chunks_of(size):
+            found = [*rounded(op, case, ops), *alone(op, case, ops), *prepared(op, case, ops)]
+            wrong += [f"chunks of {size}: {complaint}" for complaint in found]
     return wrong
 
 

@@ -25,6 +25,7 @@ from gpu_checks import (
     prepared,
     rounded,
     rounded_weights,
+    small_chunks,
 )
 from interpreting import INTERPRETED
 from kernel_checks import differences, neighbours_matter
@@ -72,6 +73,7 @@ def main(library: str | None = None) -> None:
         "eight_bits": eight_bits,
         "every_form": every_form,
         "rounded_weights": rounded_weights,
+        "small_chunks": small_chunks,
     }
     for line in sys.stdin:
         check, op_name, case_name = json.loads(line)

@@ -97,6 +97,11 @@ def test_units_listed_once_serve_every_layer(ask: Ask, op: Op, case: Case) -> No
 
 
 @pytest.mark.parametrize(("op", "case"), _DECODED)
+def test_chunks_of_any_size_give_the_same_rows(ask: Ask, op: Op, case: Case) -> None:
+    assert ask("small_chunks", op, case) == []
+
+
+@pytest.mark.parametrize(("op", "case"), _DECODED)
 def test_padding_changes_nothing(ask: Ask, op: Op, case: Case) -> None:
     assert ask("padded", op, case) == []
 

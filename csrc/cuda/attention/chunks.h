@@ -8,13 +8,14 @@
 
 namespace penstock::cuda {
 
-constexpr int kLeastChunk = 256;
+constexpr int kWholeChunk = 256; // keys from which on a chunk is worth a program
+constexpr int kFewChunks = 16;   // of smaller ones a context has no more
 constexpr int kMostChunks = 64;
 
-// Keys of a chunk: doubled until kMostChunks hold the context.
-__host__ __device__ inline int chunk_tokens(int context) {
-    int64_t size = kLeastChunk;
-    while (size * kMostChunks < context)
+// Keys of a chunk: `least`, doubled until kMostChunks hold the context, or kFewChunks of small ones.
+__host__ __device__ inline int chunk_tokens(int context, int least) {
+    int64_t size = least;
+    while (size * (size < kWholeChunk ? kFewChunks : kMostChunks) < context)
         size *= 2;
     return static_cast<int>(size);
 }
@@ -25,8 +26,8 @@ struct Cut {
     int size, oldest, count;
 };
 
-__host__ __device__ inline Cut cut_of(int context, int tokens, int window) {
-    Cut cut{chunk_tokens(context), 0, 0};
+__host__ __device__ inline Cut cut_of(int context, int tokens, int window, int least) {
+    Cut cut{chunk_tokens(context, least), 0, 0};
     const int64_t hidden = static_cast<int64_t>(context) - tokens - window + 1;
     if (window > 0 && hidden > 0)
         cut.oldest = static_cast<int>(hidden);

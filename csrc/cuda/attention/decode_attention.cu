@@ -5,6 +5,50 @@
 
 namespace cuda = penstock::cuda;
 
+namespace {
+
+constexpr int kSharedOfMultiprocessor = 228 << 10; // of compute capability 9.0
+constexpr int kSharedKept = 1 << 10;               // of each block, by the system
+
+template <int kDim, class Cached, int kStages, int kPrograms>
+int start(const cuda::DecodeAttention& call, int multiprocessors, void* stream) {
+    const size_t shared_bytes = cuda::Gathered<kDim>::bytes(call.lanes) +
+                                kStages * cuda::kWarpsOfDecode * sizeof(cuda::Stage<kDim, Cached>);
+    return cuda::launch_with_memory(cuda::decode_attention_kernel<kDim, Cached, kStages, kPrograms>,
+                                    dim3(kPrograms * multiprocessors),
+                                    dim3(cuda::kWarpsOfDecode * cuda::kWarp), shared_bytes, stream,
+                                    call);
+}
+
+// With as many stages as were chosen, or with fewer where only these fit.
+template <int kDim, class Cached, int kPrograms>
+int start_staged(const cuda::DecodeAttention& call, int multiprocessors, void* stream) {
+    constexpr int kStage = cuda::kWarpsOfDecode * sizeof(cuda::Stage<kDim, Cached>);
+    constexpr int kRoom = kSharedOfMultiprocessor / kPrograms - kSharedKept;
+    const int static_bytes = 2 << 10;
+    const int room = kRoom - static_bytes - cuda::Gathered<kDim>::bytes(call.lanes);
+    const int stages = cuda::tuned(cuda::Setting::kDecodeStages);
+    if (stages >= 3 && room >= 3 * kStage)
+        return start<kDim, Cached, 3, kPrograms>(call, multiprocessors, stream);
+    if (stages >= 2 && room >= 2 * kStage)
+        return start<kDim, Cached, 2, kPrograms>(call, multiprocessors, stream);
+    return start<kDim, Cached, 0, kPrograms>(call, multiprocessors, stream);
+}
+
+template <int kDim, class Cached>
+int start_form(const cuda::DecodeAttention& call, int multiprocessors, void* stream) {
+    switch (cuda::tuned(cuda::Setting::kDecodePrograms)) {
+    case 4:
+        if constexpr (kDim == 64)
+            return start_staged<kDim, Cached, 4>(call, multiprocessors, stream);
+        [[fallthrough]]; // registers of wider heads do not suffice
+    case 3: return start_staged<kDim, Cached, 3>(call, multiprocessors, stream);
+    default: return start_staged<kDim, Cached, 2>(call, multiprocessors, stream);
+    }
+}
+
+} // namespace
+
 int penstock_cuda_decode_attention(void* out, const void* q, const void* keys, const void* values,
                                    const float* key_scales, const float* value_scales,
                                    const float* sinks, const int32_t* starts,
@@ -13,10 +57,11 @@ int penstock_cuda_decode_attention(void* out, const void* q, const void* keys, c
                                    float* stats, int32_t* arrived, int table_width,
                                    int64_t key_stride, int64_t value_stride, float log2_scale,
                                    int window, int lanes, int q_heads, int kv_heads, int dim,
-                                   int block_tokens, int programs, void* stream) {
+                                   int block_tokens, int chunk, int multiprocessors, void* stream) {
     const bool served = (dim == 64 || dim == 128) && lanes <= cuda::kQueries &&
                         block_tokens >= cuda::kKeys && (block_tokens & (block_tokens - 1)) == 0 &&
-                        q_heads % kv_heads == 0;
+                        q_heads % kv_heads == 0 && chunk >= cuda::kKeysOfBlock &&
+                        (chunk & (chunk - 1)) == 0;
     if (!served)
         return cuda::kRefused;
     int block_shift = 0;
@@ -45,13 +90,11 @@ int penstock_cuda_decode_attention(void* out, const void* q, const void* keys, c
                                      lanes,
                                      q_heads,
                                      kv_heads,
+                                     chunk,
                                      block_shift};
     using cuda::Bf16, cuda::E4m3;
-    const dim3 grid(programs), block(cuda::kWarpsOfDecode * cuda::kWarp);
-    const auto kernel = key_scales == nullptr
-                            ? (dim == 64 ? cuda::decode_attention_kernel<64, Bf16>
-                                         : cuda::decode_attention_kernel<128, Bf16>)
-                            : (dim == 64 ? cuda::decode_attention_kernel<64, E4m3>
-                                         : cuda::decode_attention_kernel<128, E4m3>);
-    return cuda::launch(kernel, grid, block, stream, call);
+    const auto start = key_scales == nullptr
+                           ? (dim == 64 ? start_form<64, Bf16> : start_form<128, Bf16>)
+                           : (dim == 64 ? start_form<64, E4m3> : start_form<128, E4m3>);
+    return start(call, multiprocessors, stream);
 }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from penstock.base.errors import ModelError
 from penstock.config import GPU_SIZES, EngineSettings, StepSizes
+from penstock.kernels.chunks import most_chunks, smallest_chunk
 from penstock.models.low_rank import linear_sizes
 from penstock.models.spec import DecoderSpec
 from penstock.runtime.adapters import SLOTS_AN_ADAPTER
@@ -36,9 +37,8 @@ VARIANTS = 2
 """A step is captured with its draw, and without where the host draws; both without adapters, and
 with them where there are some."""
 
-ATTENTION_CHUNK, MOST_CHUNKS, TILE_ROWS = 256, 64, 16
-"""Decode attention cuts a context into up to so many chunks, of no fewer tokens, whose parts it
-keeps for a tile of so many queries."""
+TILE_ROWS = 16
+"""Decode attention keeps the parts of a context's chunks for a tile of so many queries."""
 
 
 ARRIVING_BLOCKS = 32
@@ -323,7 +323,7 @@ def activation_bytes(spec: DecoderSpec, tokens: int, places: int, item_bytes: in
 
 def _attention_bytes(spec: DecoderSpec, rows: int, context: int, lanes: int) -> int:
     """Parts of the contexts of `rows` rows, float32, with two numbers each, for each window."""
-    chunks = min(-(-context // ATTENTION_CHUNK), MOST_CHUNKS)
+    chunks = most_chunks(context, smallest_chunk())
     windows = len({layer.window for layer in spec.layers})
     return windows * rows * chunks * spec.kv_heads * lanes * (spec.head_dim + 2) * 4
 

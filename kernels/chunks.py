@@ -1,0 +1,67 @@
+"""How decode attention cuts a context into chunks that different programs attend to.
+
+The size of a chunk follows from the length of its context alone, so that a row's sums do not depend
+on its batch. It is the smallest size, doubled until `MOST_CHUNKS` chunks hold the context; of
+chunks below `WHOLE_CHUNK` tokens a context has no more than `FEW_CHUNKS`. The same rule is in
+`kernels/triton/attention_tile.py` and `csrc/cuda/attention/chunks.h`.
+
+`kernels/tuning/chunks.json` has the smallest size: small chunks let a few short contexts use the
+whole GPU, and cost memory and bandwidth where there are many.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SIZES = (64, 128, 256)
+WHOLE_CHUNK = 256
+FEW_CHUNKS, MOST_CHUNKS = 16, 64
+
+_TABLE = Path(__file__).parent / "tuning" / "chunks.json"
+
+
+class _Chosen:
+    """For the process: what was prepared with one size serves with that size alone."""
+
+    smallest: int | None = None
+
+
+def smallest_chunk() -> int:
+    """Keys of the smallest chunk, one of `SIZES`."""
+    if _Chosen.smallest is None:
+        _Chosen.smallest = int(json.loads(_TABLE.read_text())["smallest"])
+    return _Chosen.smallest
+
+
+@contextmanager
+def chunks_of(smallest: int) -> Iterator[None]:
+    """Within, another smallest chunk: for benchmarks and tests."""
+    assert smallest in SIZES, smallest
+    before = smallest_chunk()
+    _Chosen.smallest = smallest
+    try:
+        yield
+    finally:
+        _Chosen.smallest = before
+
+
+def chunk_tokens(context_tokens: int, smallest: int) -> int:
+    """Keys of a chunk of a context."""
+    size = smallest
+    while size * (FEW_CHUNKS if size < WHOLE_CHUNK else MOST_CHUNKS) < context_tokens:
+        size *= 2
+    return size
+
+
+def most_chunks(context_tokens: int, smallest: int) -> int:
+    """The most chunks that a context of up to so many tokens has."""
+    chunks = -(-context_tokens // chunk_tokens(context_tokens, smallest))
+    # A shorter context may have more of them, where the size doubles.
+    size = smallest
+    while size < chunk_tokens(context_tokens, smallest):
+        chunks = max(chunks, FEW_CHUNKS if size < WHOLE_CHUNK else MOST_CHUNKS)
+        size *= 2
+    return chunks
