@@ -23,7 +23,13 @@ int launch_with_memory(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes
     emulated::run_grid(grid, block, shared_bytes, [&] { kernel(arguments...); });
     return 0;
 }
+
+inline int shared_of_multiprocessor() {
+    return 228 << 10;
+}
 #else
+constexpr size_t kSharedUnasked = 48 << 10; // of a block: more must be allowed first
+
 // With `shared_bytes` of dynamic shared memory. Under `Setting::kOverlap` the kernel may start
 // while the one before it on the stream ends: all kernels here wait for it (`wait_for_earlier`).
 // After anything else than a kernel, and before a kernel that is started elsewhere, nothing
@@ -54,18 +60,29 @@ int launch(Kernel kernel, dim3 grid, dim3 block, void* stream, const Arguments&.
     return start(kernel, grid, block, 0, stream, arguments...);
 }
 
-// With `shared_bytes` of a block's memory, more than a kernel has unasked.
+// With `shared_bytes` of a block's dynamic memory.
 template <class Kernel, class... Arguments>
 int launch_with_memory(Kernel kernel, dim3 grid, dim3 block, size_t shared_bytes, void* stream,
                        const Arguments&... arguments) {
-    cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              static_cast<int>(shared_bytes));
-    if (status == cudaSuccess)
-        status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                      cudaSharedmemCarveoutMaxShared);
-    if (status != cudaSuccess)
-        return static_cast<int>(status);
+    if (shared_bytes > kSharedUnasked) {
+        cudaError_t status = cudaFuncSetAttribute(
+            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+        if (status == cudaSuccess)
+            status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                          cudaSharedmemCarveoutMaxShared);
+        if (status != cudaSuccess)
+            return static_cast<int>(status);
+    }
     return start(kernel, grid, block, shared_bytes, stream, arguments...);
+}
+
+// Bytes of shared memory that the blocks of a multiprocessor of the current device have together.
+inline int shared_of_multiprocessor() {
+    int device = 0, bytes = 0;
+    if (cudaGetDevice(&device) != cudaSuccess)
+        return 0;
+    cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+    return bytes;
 }
 #endif
 

@@ -7,8 +7,7 @@ namespace cuda = penstock::cuda;
 
 namespace {
 
-constexpr int kSharedOfMultiprocessor = 228 << 10; // of compute capability 9.0
-constexpr int kSharedKept = 1 << 10;               // of each block, by the system
+constexpr int kSharedKept = 3 << 10; // of each block: static, and by the system
 
 template <int kDim, class Cached, int kStages, int kPrograms>
 int start(const cuda::DecodeAttention& call, int multiprocessors, void* stream) {
@@ -24,10 +23,9 @@ int start(const cuda::DecodeAttention& call, int multiprocessors, void* stream) 
 template <int kDim, class Cached, int kPrograms>
 int start_staged(const cuda::DecodeAttention& call, int multiprocessors, void* stream) {
     constexpr int kStage = cuda::kWarpsOfDecode * sizeof(cuda::Stage<kDim, Cached>);
-    constexpr int kRoom = kSharedOfMultiprocessor / kPrograms - kSharedKept;
-    const int static_bytes = 2 << 10;
-    const int room = kRoom - static_bytes - cuda::Gathered<kDim>::bytes(call.lanes);
     const int stages = cuda::tuned(cuda::Setting::kDecodeStages);
+    const int own = stages == 0 ? 0 : cuda::shared_of_multiprocessor() / kPrograms - kSharedKept;
+    const int room = own - cuda::Gathered<kDim>::bytes(call.lanes);
     if (stages >= 3 && room >= 3 * kStage)
         return start<kDim, Cached, 3, kPrograms>(call, multiprocessors, stream);
     if (stages >= 2 && room >= 2 * kStage)
