@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#define PENSTOCK_CUDA_ABI 6
+#define PENSTOCK_CUDA_ABI 7
 
 #if defined(__GNUC__)
 #define PENSTOCK_EXPORT extern "C" __attribute__((visibility("default")))
@@ -71,6 +71,14 @@ PENSTOCK_EXPORT int penstock_cuda_prompt_attention(
 PENSTOCK_EXPORT int penstock_cuda_linear(void* out, const void* x, const void* weight,
                                          const float* bias, int tokens, int rows, int width,
                                          int out_float32, void* stream);
+
+// The same for weights in e4m3, codes [rows, width] widened to bfloat16 in registers; the float32
+// scale of row r and columns 128 c to 128 c + 127 is scale[c * scale_stride + r / scale_rows] (a
+// stride of 0: one scale a row). tokens <= 16, width % 128 == 0.
+PENSTOCK_EXPORT int penstock_cuda_linear_float8(void* out, const void* x, const void* codes,
+                                                const float* scale, const float* bias, int tokens,
+                                                int rows, int width, int scale_rows,
+                                                int scale_stride, int out_float32, void* stream);
 
 // The tokens [rows] drawn from logits [rows, vocabulary] float32, -1 where a row cannot be sampled;
 // see kernels/sampling.py. seeds and positions are the bits of uint64.

@@ -26,6 +26,11 @@ from penstock.kernels.torch_ops import TorchOps
 _CASES = {
     "rms_norm": (("rms_norm", "T2-W1536"), ("add_rms_norm", "T3-W576")),
     "linear": (("linear", "bf16-T1-K576-N30"), ("linear", "bf16-T12-K64-N48")),
+    "linear_float8": (
+        ("linear", "f8_tile-T1-K384-N200"),
+        ("linear", "f8_tile-T16-K256-N128+128-bias"),
+        ("linear", "f8_row-T3-K256-N40"),
+    ),
     "rope_cache": (("rope_cache", "head-norm"), ("rope_cache", "mixed-9x3x64")),
     "sample": (("sample", "mixed"),),
     "decode_attention": (("attention", "decode-f16"), ("attention", "decode-long-window")),

@@ -12,6 +12,7 @@ from functools import partial
 
 import torch
 
+from penstock.kernels.cuda import linear as cuda_linear
 from penstock.kernels.cuda.library import Declined, Library
 from penstock.kernels.gpu_cache import is_token_major
 from penstock.kernels.op import Impl, Machine
@@ -23,20 +24,19 @@ from penstock.kernels.ops.sampling import SAMPLE
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import HeadNorm, LayerCache, StepInputs
 from penstock.kernels.triton import attention as triton_attention
-from penstock.kernels.triton import linear as triton_linear
 from penstock.kernels.triton import norm as triton_norm
 from penstock.kernels.triton import rope_cache as triton_rope_cache
 from penstock.kernels.triton.adjust import adjust_logits
 from penstock.kernels.triton.attention_work import multiprocessors, work_of
 from penstock.kernels.triton.decode_attention import decode_attention, decode_tokens
 from penstock.kernels.triton.launch import OLDEST_CAPABILITY
-from penstock.kernels.triton.linear_choice import capability_of, choose
-from penstock.kernels.triton.packed import PackedDense
+from penstock.kernels.triton.linear import pack_linear
+from penstock.kernels.triton.linear_choice import capability_of
 from penstock.kernels.triton.sampling_operands import draw_tensors
 
 _ATTENTIONS = ("decode_attention", "prompt_attention")  # of short chunks, and of the others
+_PRODUCTS = ("linear", "linear_float8")
 _QUERIES = 16  # rows of a decode tile
-_STREAMED_TOKENS = 64
 _WIDEST_ROW = 32768
 
 
@@ -49,7 +49,7 @@ def register(library: Library | Declined, declined: Mapping[str, str] | None = N
         (ADD_RMS_NORM, _add_rms_norm, None, ("rms_norm",)),
         (ROPE_CACHE, _rope_cache, None, ("rope_cache",)),
         (ATTENTION, partial(_attention, declined), None, _ATTENTIONS),
-        (LINEAR, _linear, triton_linear.pack_linear, ("linear",)),
+        (LINEAR, partial(cuda_linear.linear, declined), pack_linear, _PRODUCTS),
         (SAMPLE, _sample, None, ("sample",)),
     ):
         reasons = [declined[kernel] for kernel in kernels if kernel in declined]
@@ -228,23 +228,6 @@ def _prompt(
         *(scale / math.log(2), window, shorter),
         *(*heads, block_tokens, multiprocessors(q.device)),
     )
-
-
-def _linear(library: Library, x: torch.Tensor, weight: triton_linear.PackedLinear) -> torch.Tensor:
-    (first, *others), (tokens, width) = weight.parts, x.shape
-    served = not others and isinstance(first, PackedDense) and width % 32 == 0
-    if not served or x.dtype != torch.bfloat16 or first.data.dtype != torch.bfloat16:
-        return triton_linear.linear(x, weight)
-    streams = tokens <= _STREAMED_TOKENS
-    if x.is_cuda and streams:
-        streams = choose(tokens, first.shape, capability_of(x.device)) == "stream"
-    if not streams:
-        return triton_linear.linear(x, weight)
-    rows = first.shape[0]
-    out = x.new_empty(tokens, rows, dtype=weight.result or x.dtype)
-    to_float = int(out.dtype == torch.float32)
-    library.call("linear", out, x, first.data, weight.bias, tokens, rows, width, to_float)
-    return out
 
 
 def _sample(library: Library, logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:

@@ -43,7 +43,15 @@ LOST = 86
 tried in it."""
 
 # The library's kernels, in the order in which they are tried.
-KERNELS = ("rms_norm", "linear", "rope_cache", "sample", "decode_attention", "prompt_attention")
+KERNELS = (
+    "rms_norm",
+    "linear",
+    "linear_float8",
+    "rope_cache",
+    "sample",
+    "decode_attention",
+    "prompt_attention",
+)
 
 
 def declined(library: Path, device: str, kept_in: Path | None = None) -> dict[str, str]:

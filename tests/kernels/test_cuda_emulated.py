@@ -25,7 +25,7 @@ _CASES = [
     if "cuda" in op.order
     for case in op.cases
     # What these have no CUDA form for is Triton's, and tested there.
-    if op.name != "linear" or case.kind in ("f32", "f16", "bf16")
+    if op.name != "linear" or case.kind in ("f32", "f16", "bf16", "float8")
 ]
 _DECODED = [
     param
@@ -42,6 +42,7 @@ _ALONE = [
         "attention-decode-f16",
         "attention-sinks-decode-long",
         "linear-bf16-T18-K64-N48",
+        "linear-f8_tile-T16-K256-N128+128-bias",
         "rope_cache-head-norm",
         "add_rms_norm-T3-W576",
         "sample-mixed",
@@ -50,7 +51,9 @@ _ALONE = [
 
 
 # Cases of kernels that have several forms.
-_FORMS = [param for param in _CASES if param.values[0].name in OF_OPS]
+_FORMS = [
+    param for param in _CASES if param.values[0].name in OF_OPS and param.values[1].kind != "float8"
+]
 
 
 # Chunks longer than what decode attention takes.

@@ -7,7 +7,7 @@
 // added up in order; a token's sum depends neither on the batch nor on the number of columns.
 #pragma once
 
-#include "cuda/device.h"
+#include "cuda/linear/products.cuh"
 
 namespace penstock::cuda {
 
@@ -15,7 +15,6 @@ constexpr int kWarpsOfLinear = 8;
 constexpr int kRowsOfLinear = 16;
 constexpr int kChunk = 32;         // elements of a row that its four lanes take in one load each
 constexpr int kChunksInFlight = 4; // 256 bytes of a row before the first is used
-constexpr int kColumns = 8;
 
 struct StreamLinear {
     void* out; // [tokens, rows], float32 or bfloat16
@@ -24,23 +23,6 @@ struct StreamLinear {
     const float* bias; // [rows] or null
     int tokens, rows, width;
 };
-
-// The products of one chunk: low words are those of the first product, high words of the second.
-template <int kTiles>
-__device__ __forceinline__ void multiply_chunk(float (&sums)[kTiles][4], const Words4& upper,
-                                               const Words4& lower,
-                                               const Words4 (&tokens)[kTiles]) {
-#pragma unroll
-    for (int step = 0; step < 2; ++step) {
-        const uint32_t a[4] = {upper.word[2 * step], lower.word[2 * step], upper.word[2 * step + 1],
-                               lower.word[2 * step + 1]};
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-            const uint32_t b[2] = {tokens[tile].word[2 * step], tokens[tile].word[2 * step + 1]};
-            multiply_add(sums[tile], a, b);
-        }
-    }
-}
 
 // How weights are loaded: see `Setting::kLinearLoads`.
 enum class Loads { kBeforeUse, kAfterUse };

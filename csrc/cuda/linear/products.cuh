@@ -1,0 +1,62 @@
+// Products of weight fragments by tokens, shared by the kernels of linear layers.
+#pragma once
+
+#include "cuda/device.h"
+
+namespace penstock::cuda {
+
+constexpr int kColumns = 8;          // tokens of one tensor-core product
+constexpr int kColumnsOfScale = 128; // of 8-bit weights that share a scale
+
+// Two products of 16 rows of weights by tokens, over 8 elements of each lane's `upper` (row g) and
+// `lower` (row g + 8): low words are those of the first product, high words of the second.
+template <int kTiles>
+__device__ __forceinline__ void multiply_chunk(float (&sums)[kTiles][4], const Words4& upper,
+                                               const Words4& lower,
+                                               const Words4 (&tokens)[kTiles]) {
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+        const uint32_t a[4] = {upper.word[2 * step], lower.word[2 * step], upper.word[2 * step + 1],
+                               lower.word[2 * step + 1]};
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+            const uint32_t b[2] = {tokens[tile].word[2 * step], tokens[tile].word[2 * step + 1]};
+            multiply_add(sums[tile], a, b);
+        }
+    }
+}
+
+// An element of a result: float32 or bfloat16.
+__device__ __forceinline__ void store_result(void* out, int64_t place, float value, bool to_float) {
+    if (to_float) {
+        static_cast<float*>(out)[place] = value;
+    } else {
+        static_cast<Bf16*>(out)[place] = to_bf16(value);
+    }
+}
+
+// A float that no one writes during the launch, where `wanted`; otherwise `value` stays. The load
+// stays where it is written, so that it is under way while others are used.
+__device__ __forceinline__ void stream_float_where(bool wanted, float& value,
+                                                   const float* address) {
+#ifdef PENSTOCK_EMULATED
+    if (wanted)
+        value = *address;
+#else
+    asm volatile("{\n"
+                 ".reg .pred wanted;\n"
+                 "setp.ne.b32 wanted, %2, 0;\n"
+                 "@wanted ld.global.nc.f32 %0, [%1];\n"
+                 "}"
+                 : "+f"(value)
+                 : "l"(address), "r"(static_cast<int>(wanted)));
+#endif
+}
+
+// The first or the last eight of 16 codes, as bfloat16.
+__device__ __forceinline__ Words4 widen_half(const Words4& codes, int half) {
+    const uint32_t bytes[2] = {codes.word[2 * half], codes.word[2 * half + 1]};
+    return widen(bytes);
+}
+
+} // namespace penstock::cuda
