@@ -55,8 +55,9 @@ mkdir -p "$OUT" "$SITE"
 # Made on every call: a machine that was kept warm gets the tree anew, without untracked links.
 [ -e python/penstock/kernels ] || ln -s ../../kernels python/penstock/kernels
 compgen -G "$BUILD/_native*.so" >/dev/null && cp "$BUILD"/_native*.so python/penstock/
-# products writes the table here and the sections after it read it.
-[ -s "$BUILD/linear.json" ] && cp "$BUILD/linear.json" kernels/tuning/linear.json
+# Tables that products and variants measured on this machine serve the sections after them.
+TABLES=$BUILD/tuning
+compgen -G "$TABLES/*.json" >/dev/null && cp "$TABLES"/*.json kernels/tuning/
 export PYTHONPATH=$ROOT/python:$SITE:$ROOT${PYTHONPATH:+:$PYTHONPATH}
 export PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
 unset TRITON_INTERPRET
@@ -115,7 +116,7 @@ run() {
   if [ "$limit" -lt 15 ]; then
     echo "#### $name: no time is left"
     FAILED+=("$name")
-    return
+    return 1
   fi
   echo "#### $name (at most ${limit} s)"
   timeout -k 10 "$limit" "$@" 2>&1 | tee -a "$OUT/log.txt"
@@ -126,19 +127,31 @@ run() {
     *) echo "#### $name: failed ($status) after $((SECONDS - began)) s" ;;
   esac
   [ "$status" -eq 0 ] || FAILED+=("$name")
+  return "$status"
+}
+
+# apply TABLE...: what was just measured, for the sections and the calls that follow.
+apply() {
+  local table
+  [ ${#REHEARSE[@]} -eq 0 ] || return 0
+  mkdir -p "$TABLES"
+  for table; do
+    [ ! -s "$OUT/$table.json" ] || cp "$OUT/$table.json" "$TABLES/"
+  done
+  cp "$TABLES"/*.json kernels/tuning/
 }
 
 # The CUDA library's kernels on small cases, each under one of the sanitizer's tools.
 sanitize() {
-  local tool library
-  library=$("$PYTHON" -c 'import torch
+  local tool library kernels
+  read -r library kernels < <("$PYTHON" -c 'import torch
 from penstock.kernels.cuda import find_library
-print(getattr(find_library(torch.version.cuda), "path", ""))')
-  [ -n "$library" ] || { echo "#### sanitizer: there is no CUDA library"; return; }
+from penstock.kernels.cuda.trial import KERNELS
+print(getattr(find_library(torch.version.cuda), "path", ""), ",".join(KERNELS))')
+  [ -e "$library" ] || { echo "#### sanitizer: there is no CUDA library"; return; }
   for tool in memcheck racecheck synccheck; do
     run "sanitizer-$tool" 120 compute-sanitizer --tool "$tool" --error-exitcode 3 "$PYTHON" \
-      -m penstock.kernels.cuda.judge "$library" cuda:0 \
-      rms_norm,linear,rope_cache,sample,decode_attention,prompt_attention ""
+      -m penstock.kernels.cuda.judge "$library" cuda:0 "$kernels" ""
   done
 }
 
@@ -171,14 +184,10 @@ for section in "${SECTIONS[@]}"; do
         --strict-markers --timeout=240 --continue-on-collection-errors tests/*/test_gpu_*.py
       ;;
     limits) bench limits 240 ;; # tries the library's kernels first
-    products)
-      bench products 270
-      [ ${#REHEARSE[@]} -gt 0 ] || [ ! -s "$OUT/linear.json" ] || {
-        mkdir -p "$BUILD" && cp "$OUT/linear.json" "$BUILD/" && cp "$OUT/linear.json" kernels/tuning/
-      }
-      ;;
+    products) bench products 270 && apply linear ;;
+    variants) bench variants 270 && apply cuda chunks ;;
     ops | ops-triton | experts | profile | adapters | peers | llama-8b | invariance | qwen3-0.6b | \
-      variants | server | check) bench "$section" 270 ;;
+      server | check) bench "$section" 270 ;;
     qwen3-8b | qwen3-8b-triton | qwen3-8b-fp8 | qwen3-30b-a3b) bench "$section" 450 ;;
     sanitizer) sanitize ;;
     counters)

@@ -1,9 +1,10 @@
 """The section `variants`: every form of the CUDA kernels, in a captured decode step; writes
-`cuda.json`.
+`cuda.json` and `chunks.json`.
 
 A step is a CUDA graph of several copies of one layer of Qwen3-8B, whose weights exceed the L2
 cache, so that a figure holds the gaps between kernels too. A form may only win if its results are
-those of the default form. The form with the least geometric mean over all widths wins.
+those of the default form. The form with the least geometric mean over all widths wins; groups of
+settings are searched one after another.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from bench.device.machine import Bench
 from bench.device.ops import BLOCK, drawn_weight, layer_sizes, pack_dense, step_of
 from bench.device.record import Record
 from bench.device.shapes import SHAPES, Shape
+from penstock.kernels.chunks import SIZES
+from penstock.kernels.cuda import Library
 from penstock.kernels.cuda.tuning import DEFAULTS, VALUES
 from penstock.kernels.table import HeadNorm
 
@@ -30,8 +33,13 @@ LAYERS, REPLAYS = 6, 8
 WIDTHS = ((1, 1024), (32, 1024), (256, 1024), (8, 16384))
 """Rows and the tokens of context of each."""
 
-CHUNKS = (64, 128, 256)
-"""Keys of the smallest chunk of decode attention."""
+GROUPS = (
+    ("decode_stages", "decode_programs", "chunk"),
+    ("overlap", "linear_loads"),
+    ("decode_stages", "decode_programs", "chunk"),
+)
+"""Settings that are varied together, the others at the best values so far. `chunk`: keys of the
+smallest chunk of decode attention (kernels/chunks.py)."""
 
 Form = tuple[tuple[str, int], ...]
 """Pairs of a setting and its value."""
@@ -51,36 +59,42 @@ def measure(bench: Bench, record: Record, folder: Path | None) -> None:
     shape = SHAPES["qwen3-8b"].small() if bench.rehearsed else SHAPES["qwen3-8b"]
     widths = ((3, 40),) if bench.rehearsed else WIDTHS
     record.title(f"forms of the CUDA kernels in {LAYERS} captured layers of {shape.name}")
-    times: dict[Form, dict[str, float]] = {}
-    for tokens, context in widths:
-        layer = _Layer(bench, shape, tokens, context)
-        default = layer.step(CHUNKS[-1]).run()
-        for form in forms(bench):
-            name = f"{tokens} x {context}"
-            us = _time(bench, record, layer, form, default)
-            times.setdefault(form, {})[name] = us
-    if not times:
-        return
-    means = {form: math.prod(row.values()) ** (1 / len(row)) for form, row in times.items()}
-    ordered = sorted(means, key=means.__getitem__)
-    for form in [*ordered[:6], ordered[-1]]:
-        shown = " ".join(f"{name}={value}" for name, value in form)
-        record.line(shown, mean_us=means[form], **times[form])
-    if folder is not None and math.isfinite(means[ordered[0]]):
-        write_table(folder / "cuda.json", bench, ordered[0])
+    layers = {f"{tokens} x {at}": _Layer(bench, shape, tokens, at) for tokens, at in widths}
+    defaults = {name: layer.step(SIZES[-1]).run() for name, layer in layers.items()}
+    best: dict[str, int] = {**DEFAULTS, "chunk": SIZES[-1]}
+    for group in GROUPS if _has_forms(bench) else ((),):
+        means: dict[Form, float] = {}
+        for values in itertools.product(*(_values(setting) for setting in group)):
+            form = {**best, **dict(zip(group, values, strict=True))}
+            us = {
+                name: _time(bench, record, layer, form, defaults[name])
+                for name, layer in layers.items()
+            }
+            mean_us = math.prod(us.values()) ** (1 / len(us))
+            means[tuple(form.items())] = mean_us
+            shown = " ".join(f"{setting}={form[setting]}" for setting in group) or "default"
+            record.line(shown, mean_us=mean_us, **us)
+        best = dict(min(means.items(), key=lambda timed: timed[1])[0])
+    record.line("best", **best)
+    if folder is not None:
+        write_tables(folder, bench, best)
 
 
-def forms(bench: Bench) -> Iterator[Form]:
-    """Every combination of settings that this device has."""
-    library = getattr(bench.ops, "library", None)
-    if bench.rehearsed or library is None or not hasattr(library, "tune"):
-        yield (*DEFAULTS.items(), ("chunk", CHUNKS[-1]))
-        return
-    for values in itertools.product(*VALUES.values(), CHUNKS):
-        yield tuple(zip([*VALUES, "chunk"], values, strict=True))
+def _has_forms(bench: Bench) -> bool:
+    return not bench.rehearsed and isinstance(getattr(bench.ops, "library", None), Library)
 
 
-def _time(bench: Bench, record: Record, layer: _Layer, form: Form, default: torch.Tensor) -> float:
+def _values(setting: str) -> tuple[int, ...]:
+    return SIZES if setting == "chunk" else VALUES[setting]
+
+
+def _time(
+    bench: Bench,
+    record: Record,
+    layer: _Layer,
+    form: Mapping[str, int],
+    default: torch.Tensor,
+) -> float:
     """Microseconds of a layer in this form; infinite if it fails or is wrong."""
     settings = dict(form)
     step = layer.step(settings.pop("chunk"))
@@ -161,10 +175,12 @@ class _Layer:
         return x + residual
 
 
-def write_table(path: Path, bench: Bench, form: Form) -> None:
-    """The table that `kernels/cuda/tuning.py` reads, for the capability of this GPU."""
+def write_tables(folder: Path, bench: Bench, form: Mapping[str, int]) -> None:
+    """The tables that `kernels/cuda/tuning.py` and `kernels/chunks.py` read, for this GPU."""
     key = "0"
     if bench.device != "cpu":
         major, minor = torch.cuda.get_device_capability()
         key = str(10 * major + minor)
-    path.write_text(json.dumps({key: dict(form)}) + "\n")
+    settings = {name: value for name, value in form.items() if name != "chunk"}
+    (folder / "cuda.json").write_text(json.dumps({key: settings}) + "\n")
+    (folder / "chunks.json").write_text(json.dumps({"smallest": form["chunk"]}) + "\n")
