@@ -74,19 +74,22 @@ build() {
   cuda_library || echo "the CUDA library was not built: Triton serves alone"
 }
 
-# The Python module: built here, or the one that an earlier call built and that came back in .whl/.
+# The Python module. An earlier call leaves it in $OUT, named after its sources: carried along in
+# .whl/ it saves a minute.
 native_module() {
-  local tag
+  local tag sources kept
   tag=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))') || return 1
-  if [ -e ".whl/_native$tag" ] && [ ".whl/_native$tag" -nt csrc/bind ]; then
-    mkdir -p "$BUILD" && cp ".whl/_native$tag" "$BUILD/"
+  sources=$(find csrc/bind csrc/cpu csrc/lanes csrc/plan -type f | LC_ALL=C sort | xargs cat | sha256sum)
+  kept=_native-${sources:0:12}.so
+  if [ -e ".whl/$kept" ]; then
+    mkdir -p "$BUILD" && cp ".whl/$kept" "$BUILD/_native$tag"
   else
     cmake -S . -B "$BUILD" -G Ninja -DCMAKE_BUILD_TYPE=Release -DPENSTOCK_LEVELS=host \
       -DPython_EXECUTABLE="$(command -v "$PYTHON")" \
       -Dpybind11_DIR="$("$PYTHON" -m pybind11 --cmakedir)" >/dev/null &&
       ninja -C "$BUILD" | tail -n 1 || return 1
   fi
-  cp "$BUILD"/_native*.so python/penstock/ && cp "$BUILD"/_native*.so "$OUT/"
+  cp "$BUILD/_native$tag" python/penstock/ && cp "$BUILD/_native$tag" "$OUT/$kept"
 }
 
 # The library of csrc/cuda as the distribution would bring it: a package named after CUDA's major.
