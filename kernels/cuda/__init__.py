@@ -31,10 +31,12 @@ class CudaOps(TritonOps):
         declined: Mapping[str, str] | None = None,
         trials: Path | None = None,
         dense: Literal["stored", "float8"] = "stored",
+        without: Mapping[str, str] | None = None,
     ) -> None:
         """`library`: the installed one for this torch where it is None. `declined`: why which of
         its kernels are not used; where both are None they are tried on `device` first, and what is
-        found is kept in the folder `trials`. `dense`: see `TritonOps`."""
+        found is kept in the folder `trials`. `without`: why which others are not used
+        either. `dense`: see `TritonOps`."""
         if library is None:
             library = find_library(torch.version.cuda)
             if declined is None and isinstance(library, Library):
@@ -42,7 +44,7 @@ class CudaOps(TritonOps):
         if isinstance(library, Library):
             _tune(library, torch.device(device))
         self.library = library
-        register(library, declined or {})
+        register(library, {**(declined or {}), **(without or {})})
         super().__init__(device, dtype, frozenset({"cuda", "triton", "reference"}), dense=dense)
 
 

@@ -79,6 +79,12 @@ def serve_installed(device: str) -> Packaged | Declined:
     return found
 
 
+def serve_none(reason: str) -> Declined:
+    """From now on let Triton compile all of its kernels."""
+    serve_packaged(None)
+    return Declined(reason)
+
+
 def find_packaged(cuda_version: str | None, device: str) -> Packaged | Declined:
     """The installed archive for the CUDA that torch was built for and for this device."""
     if cuda_version is None:

@@ -2,7 +2,8 @@
 
 A cubin serves where its kernel's source, the types of the arguments, the constants, warps and
 stages are those of the launch. What is not found, or cannot be loaded, is Triton's to compile; the
-log says so once for each kernel. Tensors that are not aligned as the cubins expect are too.
+log says so once for each kernel. Tensors that are not aligned as the cubins expect are too. A cubin
+whose first launch fails ends the use of all of them.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class Packaged:
         self._known: dict[Any, tuple[int, dict[tuple[Any, ...], _Ready | str]]] = {}
         self._sources: dict[Any, str] = {}
         self._told: set[str] = set()
+        self._started: set[int] = set()
+        self._unusable: str | None = None
 
     def __len__(self) -> int:
         return len(self._cubins)
@@ -83,6 +86,8 @@ class Packaged:
 
     def report(self) -> str:
         """One line: what there is, and what was used of it."""
+        if self._unusable is not None:
+            return f"kernels are compiled as they are wanted: {self._unusable}"
         return (
             f"{len(self)} packaged kernels for {self._archive.target}: "
             f"{self.served} in use, {self.missing} compiled here"
@@ -97,7 +102,10 @@ class Packaged:
         num_stages: int,
         constants: dict[str, Any],
     ) -> str | None:
-        """Start the kernel; or say why that is Triton's to do."""
+        """Start the kernel; or say why that is Triton's to do. Where a cubin cannot even be started
+        for the first time, no other is tried."""
+        if self._unusable is not None:
+            return self._unusable
         fn = kernel.fn
         known = self._known.get(fn)
         if known is None:
@@ -120,6 +128,13 @@ class Packaged:
             self._launcher.start(ready.handle, request)
         except (Misaligned, struct.error) as error:
             return self._tell(fn.__name__, str(error))
+        except RuntimeError as error:
+            if ready.handle in self._started:
+                raise
+            self._unusable = f"the packaged {fn.__name__} cannot be started ({error})"
+            log.warning("packaged kernels are not used: %s", self._unusable)
+            return self._unusable
+        self._started.add(ready.handle)
         return None
 
     def _resolve(

@@ -24,7 +24,7 @@ from small_llama import write_small_llama
 
 from penstock.kernels.cuda.launcher import DriverLauncher, open_packaged
 from penstock.kernels.cuda.library import Declined
-from penstock.kernels.triton.archive import Archive, Cubin
+from penstock.kernels.triton.archive import Archive, Cubin, write_archive
 from penstock.kernels.triton.packaged import REQUEST, Misaligned, Packaged
 from penstock.kernels.triton.signature import Signature
 from penstock.models.spec import RopeSpec
@@ -221,6 +221,53 @@ def test_a_kernel_whose_source_changed_is_not_served(archive: Path) -> None:
     same = Packaged(read, Nothing(), lambda: 0)  # type: ignore[arg-type]
     assert same.start(*other) == "not packaged for these sizes and types"
     assert (same.served, same.missing) == (0, 1)
+
+
+class Starting:
+    """Starts cubins as often as it is let, and then fails."""
+
+    def __init__(self, successes: int) -> None:
+        self.left = successes
+        self.asked = 0
+
+    def load(self, image: bytes, cubin: Cubin) -> int | str:
+        return 1
+
+    def start(self, handle: int, request: bytes) -> None:
+        self.asked += 1
+        if self.asked > self.left:
+            raise RuntimeError("a packaged kernel: CUDA_ERROR_NOT_SUPPORTED")
+
+
+def _one_packaged(folder: Path, launcher: Starting) -> tuple[Packaged, tuple[Any, ...]]:
+    """An archive of one kernel, and a call of it."""
+    from penstock.kernels.triton import norm
+    from penstock.kernels.triton.launch import Launch
+    from penstock.kernels.triton.signature import source_hash
+
+    x = torch.zeros(1, 8, dtype=torch.bfloat16)
+    launch = Launch(norm.rms_norm_kernel, (x, x, 1), {"WIDTH": 8}, 4, 3)
+    cubin = Cubin(launch.signature(), source_hash(launch.kernel), "entry", 4, 0, 0, "one.cubin")
+    write_archive(folder / "one.zip", "sm_90a", "none", [(cubin, b"image")])
+    call = (launch.kernel, (1,), launch.arguments, 4, 3, launch.constants)
+    return Packaged(Archive(folder / "one.zip"), launcher, lambda: 0), call
+
+
+def test_a_first_launch_that_fails_ends_the_use_of_packaged_kernels(tmp_path: Path) -> None:
+    launcher = Starting(successes=0)
+    packaged, call = _one_packaged(tmp_path, launcher)
+    for _ in range(2):
+        reason = packaged.start(*call)
+        assert reason is not None and "CUDA_ERROR_NOT_SUPPORTED" in reason
+    assert launcher.asked == 1
+    assert packaged.report().startswith("kernels are compiled as they are wanted: ")
+
+
+def test_a_later_launch_that_fails_is_an_error(tmp_path: Path) -> None:
+    packaged, call = _one_packaged(tmp_path, Starting(successes=1))
+    assert packaged.start(*call) is None
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_NOT_SUPPORTED"):
+        packaged.start(*call)
 
 
 def test_what_is_no_archive_is_declined(built: tuple[Path, Path], tmp_path: Path) -> None:

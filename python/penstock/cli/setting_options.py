@@ -179,6 +179,15 @@ ENGINE_OPTIONS: Final = (
         ENGINE_PANEL,
         metavar="KERNELS",
     ),
+    SettingOption(
+        "without_kernels",
+        ("--without-kernels",),
+        str,
+        "On a GPU, kernels of the CUDA library to leave to Triton, or 'packaged': comma-separated.",
+        ENGINE_PANEL,
+        "none",
+        "NAMES",
+    ),
 )
 LORA_OPTIONS: Final = (
     SettingOption(

@@ -80,6 +80,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
     `lora` None: the model has no dynamic LoRA runtime.
     `quantize`: at the load, float weights of layers become integers of 8 or 4 bits, embedding and
     head those of 8; or, on a GPU, layers' alone become 8-bit floats ("fp8").
+    `without_kernels`: kernels of the CUDA library to leave to Triton, by name, separated by commas;
+    "packaged" among them: Triton compiles its kernels here.
     `kernels`: who computes; "native" and "reference" are of the CPU, "triton" does without the CUDA
     library. `deterministic`: on a GPU, no answer depends on what is computed beside it, at the
     price of slower products; on a CPU none ever does.
@@ -104,6 +106,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     deterministic: bool = False
     threads: int | None = None
     kernels: Literal["auto", "native", "reference", "triton"] = "auto"
+    without_kernels: str = ""
     tool_syntax: ToolSyntaxName | None = None
     lora: LoraSettings | None = None
 

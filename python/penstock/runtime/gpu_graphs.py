@@ -9,6 +9,7 @@ what it left.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -78,8 +79,12 @@ class CudaCapturer:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 results = compute()
-            finally:
-                graph.capture_end()
+            except BaseException:
+                # The stream must leave its capture; why that fails too is no news.
+                with contextlib.suppress(RuntimeError):
+                    graph.capture_end()
+                raise
+            graph.capture_end()
 
         def replay() -> T:
             graph.replay()

@@ -89,10 +89,27 @@ def open_device(settings: EngineSettings, device: str) -> OpenDevice:
     torch.cuda.set_device(device)
     dtype = torch.float32 if settings.dtype == "f32" else torch.bfloat16
     # only where there is a GPU, as in `serving_ops`
-    from penstock.kernels.cuda.launcher import serve_installed
+    from penstock.kernels.cuda.launcher import serve_installed, serve_none
 
-    packaged = serve_installed(device)
+    left_out = "packaged" in kernels_without(settings)
+    packaged = serve_none(_LEFT_OUT) if left_out else serve_installed(device)
     return OpenDevice(serving_ops(settings, device, dtype), packaged)
+
+
+_LEFT_OUT = "left out by --without-kernels"
+
+
+def kernels_without(settings: EngineSettings) -> dict[str, str]:
+    """Why which kernels of the CUDA library, or "packaged" ones, are not used. Raises ModelError
+    for a name that there is not."""
+    from penstock.kernels.cuda.trial import KERNELS
+
+    names = [name.strip() for name in settings.without_kernels.split(",") if name.strip()]
+    known = (*KERNELS, "packaged")
+    for name in names:
+        if name not in known:
+            raise ModelError(f"without_kernels: {name!r} is none of {', '.join(known)}")
+    return dict.fromkeys(names, _LEFT_OUT)
 
 
 def plan_sizes(
@@ -147,7 +164,9 @@ def serving_ops(settings: EngineSettings, device: str, dtype: torch.dtype) -> To
         return TritonOps(device, dtype, products="invariant", dense=dense)
     if settings.kernels == "triton":
         return TritonOps(device, dtype, dense=dense)
-    return CudaOps(device, dtype, trials=read_environment().home / "trials", dense=dense)
+    trials = read_environment().home / "trials"
+    without = kernels_without(settings)
+    return CudaOps(device, dtype, trials=trials, dense=dense, without=without)
 
 
 def place(

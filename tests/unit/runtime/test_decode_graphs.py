@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
+import torch
 
-from penstock.runtime.gpu_graphs import SIZES, DecodeGraphs, StepForm, sizes_up_to
+from penstock.runtime.gpu_graphs import SIZES, CudaCapturer, DecodeGraphs, StepForm, sizes_up_to
 
 T = TypeVar("T")
 FREE, STEERED = StepForm(draws=True), StepForm(draws=False)
@@ -98,3 +100,33 @@ def test_a_replay_gives_the_results_of_its_own_capture() -> None:
     assert recorder.graphs.replay(4, STEERED) == (4, STEERED)
     assert recorder.graphs.replay(4, FREE) == (4, FREE)
     assert recorder.notes == ["replayed", "replayed"]
+
+
+class InvalidatedGraph:
+    """A capture that an error has ended: the driver refuses to end it once more."""
+
+    def capture_begin(self, **_: object) -> None:
+        self.begun = True
+
+    def capture_end(self) -> None:
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+
+class Stream:
+    def synchronize(self) -> None:
+        pass
+
+
+def test_a_capture_that_fails_reports_the_first_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", InvalidatedGraph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
+    calls: list[int] = []
+
+    def compute() -> None:
+        calls.append(1)
+        if len(calls) > CudaCapturer.WARM_UPS:
+            raise ValueError("the kernel does not start")
+
+    with pytest.raises(ValueError, match="the kernel does not start"):
+        CudaCapturer(Stream()).capture(compute)

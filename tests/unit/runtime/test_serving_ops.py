@@ -9,8 +9,9 @@ import torch
 
 pytest.importorskip("triton", reason="Triton has no build for this platform")
 
+from penstock.base.errors import ModelError
 from penstock.config import EngineSettings
-from penstock.runtime.gpu_load import serving_ops
+from penstock.runtime.gpu_load import kernels_without, serving_ops
 
 MATMUL = torch.backends.cuda.matmul
 
@@ -29,3 +30,14 @@ def test_the_parts_of_a_product_are_added_in_float32(deterministic: bool) -> Non
     settings = EngineSettings(kernels="triton", deterministic=deterministic)
     serving_ops(settings, "cpu", torch.bfloat16)
     assert not MATMUL.allow_bf16_reduced_precision_reduction
+
+
+def test_kernels_are_left_out_by_name() -> None:
+    asked = EngineSettings(without_kernels="packaged, decode_attention")
+    assert sorted(kernels_without(asked)) == ["decode_attention", "packaged"]
+    assert kernels_without(EngineSettings()) == {}
+
+
+def test_a_kernel_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ModelError, match="'encode_attention' is none of rms_norm, "):
+        kernels_without(EngineSettings(without_kernels="encode_attention"))
