@@ -14,6 +14,7 @@ enum class Setting {
     kDecodeStages, // of decode attention: 0: keys are loaded when they are wanted; 2 or 3: so many
                    // times sixteen a warp are under way
     kDecodePrograms, // 2, 3 or 4 blocks of decode attention a multiprocessor
+    kSampleLoads,    // logits a load of the sampler: 0: one; 1: four, where rows are aligned
     kCount,
 };
 

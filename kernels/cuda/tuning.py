@@ -17,6 +17,7 @@ VALUES: dict[str, tuple[int, ...]] = {
     "linear_loads": (0, 1),
     "decode_stages": (0, 2, 3),
     "decode_programs": (2, 3, 4),
+    "sample_loads": (0, 1),
 }
 """What each setting may be, the default first: it serves on every GPU. In the order of `Setting` in
 csrc/cuda/tuning.h."""
@@ -26,6 +27,7 @@ DEFAULTS = {name: values[0] for name, values in VALUES.items()}
 OF_OPS: dict[str, tuple[str, ...]] = {
     "linear": ("linear_loads",),
     "attention": ("decode_stages", "decode_programs"),
+    "sample": ("sample_loads",),
 }
 """Which settings decide about the kernel of an op."""
 

@@ -21,9 +21,41 @@ struct SampleScratch {
 struct Row {
     const float* logits;
     int vocabulary;
+    bool wide; // four logits a load: the row lies at a multiple of 16 bytes
     float highest;
     float temperature;
 };
+
+// Calls `use(token, logit)` for the thread's share of the row, by ascending ids. Loads are under
+// way four at a time, of four logits each or of one.
+template <class Use>
+__device__ __forceinline__ void for_share(const Row& row, const Use& use) {
+    constexpr int kTogether = 4;
+    if (!row.wide) {
+#pragma unroll 4
+        for (int token = threadIdx.x; token < row.vocabulary; token += kSampleThreads)
+            use(token, row.logits[token]);
+        return;
+    }
+    const int loads = row.vocabulary / 4;
+#pragma unroll 1
+    for (int base = threadIdx.x; base < loads; base += kTogether * kSampleThreads) {
+        Words4 words[kTogether];
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+            if (base + i * kSampleThreads < loads)
+                words[i] = load16(row.logits + 4 * (base + i * kSampleThreads));
+        }
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+            if (base + i * kSampleThreads >= loads)
+                break;
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+                use(4 * (base + i * kSampleThreads) + j, as_float(words[i].word[j]));
+        }
+    }
+}
 
 // What the filters keep: logits above `key`, the first `ties` of those equal to it, and of them
 // those whose weight is at least `least`.
@@ -51,21 +83,16 @@ __device__ __forceinline__ float weight_of(const Row& row, float logit) {
 // How many logits are at least `key`.
 __device__ __forceinline__ int count_from(const Row& row, uint32_t key, SampleScratch& scratch) {
     int32_t count = 0;
-#pragma unroll 4
-    for (int token = threadIdx.x; token < row.vocabulary; token += kSampleThreads) {
-        count += ordered(row.logits[token]) >= key;
-    }
+    for_share(row, [&](int, float logit) { count += ordered(logit) >= key; });
     return block_sum_of(count, scratch.ints);
 }
 
 // The mass of the logits greater than `key`.
 __device__ __forceinline__ float mass_above(const Row& row, uint32_t key, SampleScratch& scratch) {
     float mass = 0.0f;
-#pragma unroll 4
-    for (int token = threadIdx.x; token < row.vocabulary; token += kSampleThreads) {
-        const float logit = row.logits[token];
+    for_share(row, [&](int, float logit) {
         mass += ordered(logit) > key ? weight_of(row, logit) : 0.0f;
-    }
+    });
     return block_sum_of(mass, scratch.floats);
 }
 
@@ -204,10 +231,32 @@ __device__ __forceinline__ void draw_from_pieces(const Row& row, const Kept& kep
     }
 }
 
+// The mass of a piece of the row, in every lane, where ties are not counted out.
+__device__ __forceinline__ float mass_of_piece(const Row& row, float least, int begin, int end) {
+    constexpr int kTogether = 8;
+    const int lane = threadIdx.x % kWarp;
+    float mass = 0.0f;
+    for (int base = begin; base < end; base += kTogether * kWarp) {
+        float logits[kTogether];
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+            const int token = base + i * kWarp + lane;
+            logits[i] = token < end ? row.logits[token] : -INFINITY;
+        }
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+            const float weight = weight_of(row, logits[i]);
+            mass += weight >= least ? weight : 0.0f;
+        }
+    }
+    return warp_sum(mass);
+}
+
 // The first kept token of the row whose cumulative mass exceeds number * mass, by ascending id.
 __device__ __forceinline__ int draw_from_row(const Row& row, const Kept& kept, float number,
                                              SampleScratch& scratch) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    const bool all_ties = kept.key == 0 && kept.ties >= row.vocabulary;
     if (kept.ties < row.vocabulary) {
         count_ties(row, kept.key, scratch);
     } else {
@@ -222,10 +271,13 @@ __device__ __forceinline__ int draw_from_row(const Row& row, const Kept& kept, f
         int begin, end, before = scratch.ties[piece];
         piece_of(row, piece, begin, end);
         float mass = 0.0f;
-        for (int base = begin; base < end; base += kWarp) {
-            mass += kept_weight(row, kept, base + lane, end, before);
+        if (all_ties) {
+            mass = mass_of_piece(row, kept.least, begin, end);
+        } else {
+            for (int base = begin; base < end; base += kWarp)
+                mass += kept_weight(row, kept, base + lane, end, before);
+            mass = warp_sum(mass);
         }
-        mass = warp_sum(mass);
         of_warp += mass;
         if (lane == 0) {
             scratch.masses[piece] = mass;

@@ -11,6 +11,8 @@ int penstock_cuda_sample(int32_t* out, const float* logits, const float* tempera
                          void* stream) {
     if (vocabulary <= 0)
         return cuda::kRefused;
+    const bool aligned = vocabulary % 4 == 0 && reinterpret_cast<uintptr_t>(logits) % 16 == 0;
+    const bool wide = aligned && cuda::tuned(cuda::Setting::kSampleLoads) != 0;
     const cuda::Sample call{out,
                             logits,
                             temperatures,
@@ -19,6 +21,7 @@ int penstock_cuda_sample(int32_t* out, const float* logits, const float* tempera
                             min_ps,
                             reinterpret_cast<const uint64_t*>(seeds),
                             reinterpret_cast<const uint64_t*>(positions),
-                            vocabulary};
+                            vocabulary,
+                            wide};
     return cuda::launch(cuda::sample_kernel, dim3(rows), dim3(cuda::kSampleThreads), stream, call);
 }

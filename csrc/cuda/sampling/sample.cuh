@@ -23,6 +23,7 @@ struct Sample {
     const uint64_t* seeds;
     const uint64_t* positions;
     int vocabulary;
+    bool wide; // see Row
 };
 
 constexpr int kMostCandidates = 2048;
@@ -49,13 +50,11 @@ __device__ __forceinline__ int find_highest(Row& row, uint32_t (&of_thread)[kSam
                                             SampleScratch& scratch) {
     float best = -INFINITY;
     int32_t place = row.vocabulary, broken = 0;
-#pragma unroll 4
-    for (int token = threadIdx.x; token < row.vocabulary; token += kSampleThreads) {
-        const float logit = row.logits[token];
+    for_share(row, [&](int token, float logit) {
         broken |= logit != logit;
         if (logit > best || (logit == best && token < place))
             best = logit, place = token;
-    }
+    });
     of_thread[threadIdx.x] = ordered(best);
     row.highest = block_highest(best, scratch.floats);
     broken = block_highest(broken, scratch.ints);
@@ -72,19 +71,17 @@ __device__ __forceinline__ bool collect(Candidates& candidates, const Row& row, 
         candidates.count = 0;
     __syncthreads();
     float own = 0.0f;
-#pragma unroll 4
-    for (int token = threadIdx.x; token < row.vocabulary; token += kSampleThreads) {
-        const float logit = row.logits[token];
+    for_share(row, [&](int token, float logit) {
         const uint32_t key = ordered(logit);
         own += weight_of(row, logit);
         if (key < floor || logit == -INFINITY)
-            continue;
+            return;
         const int place = atomicAdd(&candidates.count, 1);
         if (place < kMostCandidates) {
             const uint32_t lower_first = ~static_cast<uint32_t>(token);
             candidates.entries[place] = static_cast<uint64_t>(key) << 32 | lower_first;
         }
-    }
+    });
     mass = block_sum_of(own, scratch.floats);
     return candidates.count <= kMostCandidates;
 }
@@ -197,8 +194,8 @@ __global__ void __launch_bounds__(kSampleThreads, 1) sample_kernel(const Sample 
     let_later_start();
     wait_for_earlier();
     const int index = blockIdx.x;
-    Row row{call.logits + static_cast<int64_t>(index) * call.vocabulary, call.vocabulary, 0.0f,
-            call.temperatures[index]};
+    Row row{call.logits + static_cast<int64_t>(index) * call.vocabulary, call.vocabulary, call.wide,
+            0.0f, call.temperatures[index]};
     const float top_p = call.top_ps[index], min_p = call.min_ps[index];
     int top_k = call.top_ks[index];
     if (top_k >= row.vocabulary || top_k < 0)
