@@ -76,6 +76,10 @@ SAMPLE = Op(
         Case("top_p-ties", "exact", draw_logits(4, 333, "top_p", levels=6)),
         Case("min_p", "exact", draw_logits(4, 333, "min_p")),
         Case("mixed", "exact", draw_logits(7, 1111, "mixed")),
+        # Rows of a multiple of four logits, which may be loaded so.
+        Case("mixed-fours", "exact", draw_logits(7, 1112, "mixed")),
+        Case("temperature-fours", "exact", draw_logits(3, 9004, "temperature")),
+        Case("top_p-fours", "exact", draw_logits(3, 17004, "top_p")),
         Case("mixed-ties", "exact", draw_logits(7, 257, "mixed", levels=8)),
         # Wider than what a kernel is likely to take at once.
         Case("greedy-ties-wide", "exact", draw_logits(3, 9000, "greedy", levels=4)),
