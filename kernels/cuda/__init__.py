@@ -21,7 +21,7 @@ __all__ = ["CudaOps", "Declined", "Library", "find_library", "open_library"]
 class CudaOps(TritonOps):
     """`TritonOps` in which the CUDA library serves what it has, where it can be loaded.
     `table.explain()` says of each op what serves and why the others do not; `library.tuned(...)`
-    tries another form of the kernels."""
+    tries another form of the kernels; `declined` says why which of them are not used."""
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class CudaOps(TritonOps):
         if isinstance(library, Library):
             _tune(library, torch.device(device))
         self.library = library
-        register(library, {**(declined or {}), **(without or {})})
+        self.declined = {**(declined or {}), **(without or {})}
+        register(library, self.declined)
         super().__init__(device, dtype, frozenset({"cuda", "triton", "reference"}), dense=dense)
 
 

@@ -8,6 +8,7 @@ names separated by commas; those of WITHOUT are not used.
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from penstock.kernels.ops import all_ops
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.served import as_served, in_eight_bits
 from penstock.kernels.torch_ops import TorchOps
+from penstock.kernels.triton.linear_choice import staged
 
 # Of each kernel, cases that it computes wherever the library serves.
 _CASES = {
@@ -30,6 +32,16 @@ _CASES = {
         ("linear", "f8_tile-T1-K384-N200"),
         ("linear", "f8_tile-T16-K256-N128+128-bias"),
         ("linear", "f8_row-T3-K256-N40"),
+    ),
+    "staged_linear": (
+        ("linear", "bf16-T33-K2112-N150"),
+        ("linear", "bf16-T64-K1088-N48-bias"),
+        ("linear", "bf16-T18-K64-N48"),
+        ("linear", "bf16-T100-K1024-N140"),
+        ("linear", "f8_tile-T1-K384-N200"),
+        ("linear", "f8_tile-T70-K256-N128+256"),
+        ("linear", "f8_tile-T33-K1152-N200+56-bias"),
+        ("linear", "f8_group-T17-K256-N40+8"),
     ),
     "rope_cache": (("rope_cache", "head-norm"), ("rope_cache", "mixed-9x3x64")),
     "sample": (("sample", "mixed"),),
@@ -56,7 +68,8 @@ def complaint(kernel: str, ops: TorchOps, library: Library) -> str:
         for form, given, exact in trials:
             library.called.discard(kernel)
             try:
-                wrong = _wrong_results(op, given, exact, ops)
+                with staged() if kernel == "staged_linear" else nullcontext():
+                    wrong = _wrong_results(op, given, exact, ops)
             except RuntimeError as error:
                 return f"{op_name} {case_name}{form}: {str(error).splitlines()[0]}"
             if wrong:

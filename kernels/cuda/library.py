@@ -31,6 +31,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "prompt_attention": [_P] * 10 + [_I] * 4 + [_L, _L, _F] + [_I] * 7,
     "linear": [_P] * 4 + [_I] * 4,
     "linear_float8": [_P] * 5 + [_I] * 6,
+    "staged_linear": [_P] * 7 + [_I] * 7,
     "sample": [_P] * 8 + [_I] * 2,
 }
 

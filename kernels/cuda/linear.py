@@ -6,12 +6,14 @@ product, or its kernel was declined, Triton's implementation serves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
 from penstock.kernels.cuda.library import Library
+from penstock.kernels.ops.linear import FLOAT8_GROUP
 from penstock.kernels.triton import linear as triton_linear
+from penstock.kernels.triton.launch import ceil_div
 from penstock.kernels.triton.linear_choice import (
     capability_of,
     choose,
@@ -25,6 +27,13 @@ STREAMED_TOKENS = 64
 
 STREAMED_FLOAT8_TOKENS = 16
 """The most rows that the kernel `linear_float8` takes."""
+
+STAGED_TOKENS = 128
+"""The most rows that the kernel `staged_linear` takes."""
+
+_STAGED_ROWS = 128  # of the weight, in a block
+_LEAST_BLOCKS = 120  # that keep a GPU of 132 multiprocessors busy
+_LEAST_COLUMNS = 512  # of a part of the width: shorter ones take longer to add than to multiply
 
 
 def linear(
@@ -45,29 +54,33 @@ def linear(
     if kernel is None or kernel in declined:
         return triton_linear.linear(x, weight)
     out = x.new_empty(len(x), part.shape[0], dtype=weight.result or x.dtype)
-    if isinstance(part, PackedDense):
-        stream(library, out, x, part.data, weight.bias)
-    else:
-        assert isinstance(part, PackedFloat8)
-        stream_float8(library, out, x, part, weight.bias)
+    _KERNELS[kernel](library, out, x, part, weight.bias)
     return out
 
 
 def _dense_kernel(x: torch.Tensor, part: PackedDense) -> str | None:
     """The library's kernel for a product, None for Triton's implementation."""
     tokens, width = x.shape
-    choice = choose(tokens, part.shape, capability_of(x.device)) if x.is_cuda else "stream"
+    choice = choose(tokens, part.shape, capability_of(x.device) if x.is_cuda else 90)
+    if not x.is_cuda and choice != "staged":
+        choice = "stream"  # emulated: no library is faster
     if choice == "stream" and tokens <= STREAMED_TOKENS and width % 32 == 0:
         return "linear"
+    if choice == "staged" and tokens <= STAGED_TOKENS and width % 64 == 0:
+        return "staged_linear"
     return None
 
 
 def _float8_kernel(x: torch.Tensor, part: PackedFloat8, invariant: bool) -> str | None:
     """The same for weights in 8-bit floats."""
     tokens, width = x.shape
+    if width % FLOAT8_GROUP:
+        return None
     choice = choose_float8(tokens, part.shape, float8_capability(x.device), invariant)
-    if choice == "widen" and tokens <= STREAMED_FLOAT8_TOKENS and width % 128 == 0:
+    if choice == "widen" and tokens <= STREAMED_FLOAT8_TOKENS:
         return "linear_float8"
+    if choice == "staged" and tokens <= STAGED_TOKENS:
+        return "staged_linear"
     return None
 
 
@@ -75,12 +88,12 @@ def stream(
     library: Library,
     out: torch.Tensor,
     x: torch.Tensor,
-    weight: torch.Tensor,
+    part: PackedDense,
     bias: torch.Tensor | None,
 ) -> None:
-    """`out: [T, N]` bfloat16 or float32 = `x: [T, K]` times `weight: [N, K]`, both bfloat16."""
-    (tokens, width), to_float = x.shape, int(out.dtype == torch.float32)
-    library.call("linear", out, x, weight, bias, tokens, len(weight), width, to_float)
+    """`out: [T, N]` bfloat16 or float32 = `x: [T, K]` times `part: [N, K]`, both bfloat16."""
+    (rows, width), to_float = part.shape, int(out.dtype == torch.float32)
+    library.call("linear", out, x, part.data, bias, len(x), rows, width, to_float)
 
 
 def stream_float8(
@@ -95,10 +108,65 @@ def stream_float8(
     library.call(
         "linear_float8",
         *(out, x, part.codes, part.scale, bias),
-        *(len(x), rows, width, part.scale_rows, scale_stride(part), to_float),
+        *(len(x), rows, width, part.scale_rows, _scale_stride(part), to_float),
     )
 
 
-def scale_stride(part: PackedFloat8) -> int:
+def stage(
+    library: Library,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    part: PackedDense | PackedFloat8,
+    bias: torch.Tensor | None,
+) -> None:
+    """The same for either weights and up to `STAGED_TOKENS` rows."""
+    (rows, width), tokens = part.shape, len(x)
+    tiles, splits = ceil_div(rows, _STAGED_ROWS), splits_of(part.shape)
+    if isinstance(part, PackedFloat8):
+        weight, scale = part.codes, part.scale
+        factors = part.scale_rows, _scale_stride(part)
+    else:
+        weight, scale, factors = part.data, None, (1, 0)
+    parts = arrived = None
+    if splits > 1:
+        padded = max(16, 1 << (tokens - 1).bit_length())
+        parts = x.new_empty(splits * tiles * _STAGED_ROWS * padded, dtype=torch.float32)
+        arrived = _counters(weight)
+    library.call(
+        "staged_linear",
+        *(out, x, weight, scale, bias, parts, arrived),
+        *(tokens, rows, width, *factors, splits, int(out.dtype == torch.float32)),
+    )
+
+
+def splits_of(shape: tuple[int, int]) -> int:
+    """Into how many parts `stage` cuts the width of weights: enough blocks for a GPU, whatever the
+    number of tokens, so that no sum depends on that."""
+    rows, width = shape
+    wanted = ceil_div(_LEAST_BLOCKS, ceil_div(rows, _STAGED_ROWS))
+    return max(1, min(wanted, width // _LEAST_COLUMNS))
+
+
+_arrived: dict[int, torch.Tensor] = {}
+
+
+def _counters(weight: torch.Tensor) -> torch.Tensor:
+    """Zeros that a launch with this weight counts in and leaves as zeros, int32. Launches with one
+    weight follow each other on a stream; those with another may be under way at the same time."""
+    found = _arrived.get(weight.data_ptr())
+    if found is None or found.device != weight.device:
+        found = torch.zeros(_LEAST_BLOCKS, dtype=torch.int32, device=weight.device)
+        _arrived[weight.data_ptr()] = found
+    return found
+
+
+def _scale_stride(part: PackedFloat8) -> int:
     """From a scale to that of the next 128 columns; 0 if one serves a whole row."""
     return part.scale.shape[1] if part.grouped else 0
+
+
+_KERNELS: dict[str, Callable[..., None]] = {
+    "linear": stream,
+    "linear_float8": stream_float8,
+    "staged_linear": stage,
+}

@@ -35,7 +35,7 @@ from penstock.kernels.triton.linear_choice import capability_of
 from penstock.kernels.triton.sampling_operands import draw_tensors
 
 _ATTENTIONS = ("decode_attention", "prompt_attention")  # of short chunks, and of the others
-_PRODUCTS = ("linear", "linear_float8")
+_PRODUCTS = ("linear", "linear_float8", "staged_linear")
 _QUERIES = 16  # rows of a decode tile
 _WIDEST_ROW = 32768
 

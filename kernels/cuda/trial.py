@@ -47,6 +47,7 @@ KERNELS = (
     "rms_norm",
     "linear",
     "linear_float8",
+    "staged_linear",
     "rope_cache",
     "sample",
     "decode_attention",

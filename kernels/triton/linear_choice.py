@@ -7,6 +7,9 @@ the most tokens and the kernel that serves up to there, ascending). A shape with
 by `_DEFAULT`: up to a tile's rows the weights are all that is read, and streaming them is a matter
 of loads in flight; beyond, the library's tiles are hard to beat.
 
+"staged" names the CUDA library's kernel of up to 128 rows. Without it, cuBLAS makes products of
+floats, and Triton's widening kernel those of 8-bit floats.
+
 For 8-bit floats the table has "CAPABILITY-float8" -> "NxK" -> pairs in the same way: few rows are
 multiplied as they are with widened weights ("widen"), more are rounded to 8 bits themselves
 ("float8"), where tensor cores take these. So a row's bits depend on the number of rows of its step
@@ -17,14 +20,16 @@ have "CAPABILITY-float8-experts" -> "NxK" of one of them, by the rows that one h
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Literal, cast
 
 import torch
 
-Choice = Literal["stream", "library"]
-Float8Choice = Literal["widen", "float8"]
+Choice = Literal["stream", "staged", "library"]
+Float8Choice = Literal["widen", "staged", "float8"]
 Bounds = tuple[tuple[int, Choice | Float8Choice], ...]
 
 _TABLE = Path(__file__).parent.parent / "tuning" / "linear.json"
@@ -34,8 +39,27 @@ FLOAT8_CAPABILITY = 89
 _FLOAT8_COLUMNS = 128
 
 
+class _Forced:
+    """Of the process, for trials and tests."""
+
+    staged = False
+
+
+@contextmanager
+def staged() -> Iterator[None]:
+    """Within, let the kernel "staged" make every product for which it has a form, in the whole
+    process: for trials and tests."""
+    before, _Forced.staged = _Forced.staged, True
+    try:
+        yield
+    finally:
+        _Forced.staged = before
+
+
 def choose(tokens: int, shape: tuple[int, int], capability: int) -> Choice:
     """The kernel for `tokens` rows and weights `shape` = (N, K) on a GPU of that capability."""
+    if _Forced.staged:
+        return "staged"
     return choose_by(_measured(capability), tokens, shape)
 
 
@@ -59,6 +83,8 @@ def choose_float8(
     tokens: int, shape: tuple[int, int], capability: int, invariant: bool
 ) -> Float8Choice:
     """The same for weights in 8-bit floats. `invariant`: one choice for any number of rows."""
+    if _Forced.staged and not invariant:
+        return "staged"
     return _choose_float8("float8", tokens, shape, capability, invariant)
 
 

@@ -139,7 +139,8 @@ def multiply(
     first_column: int,
     invariant: bool = False,
 ) -> None:
-    """The same by the kernel that `kind` says."""
+    """The same by the kernel that `kind` says; "staged", which Triton has not, is widened."""
+    kind = "float8" if kind == "float8" else "widen"
     tokens, (rows, width) = len(x), part.shape
     wide = BF16_IS_BROKEN or x.dtype == torch.float32
     tile = _INVARIANT[kind] if invariant else _tile(kind, tokens, rows, wide)

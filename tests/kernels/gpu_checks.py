@@ -18,6 +18,7 @@ from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.served import as_served, in_eight_bits
 from penstock.kernels.table import LayerCache, StepInputs
 from penstock.kernels.torch_ops import TorchOps
+from penstock.kernels.triton import linear_choice
 from penstock.kernels.triton.attention_work import AttentionWork, most_units
 from penstock.kernels.triton.decode_attention import decode_tokens
 
@@ -67,6 +68,23 @@ def small_chunks(op: Op, case: Case, ops: TorchOps) -> list[str]:
         with chunks_of(size):
             found = [*rounded(op, case, ops), *alone(op, case, ops), *prepared(op, case, ops)]
             wrong += [f"chunks of {size}: {complaint}" for complaint in found]
+    return wrong
+
+
+def staged(op: Op, case: Case, ops: CudaOps) -> list[str]:
+    """What is wrong with a product by the kernel "staged": its results, the bits of a row alone."""
+    assert isinstance(ops.library, Library) and op.alone is not None
+    with linear_choice.staged():
+        ops.library.called.clear()
+        wrong = rounded(op, case, ops)
+        if "staged_linear" not in ops.library.called:
+            wrong.append("another kernel computed it")
+        inputs = _served(case, ops)
+        (together,) = op.invoke(ops, inputs)
+        for index in sorted({0, len(together) - 1}):
+            (row,) = op.invoke(ops, op.alone(inputs, index))
+            if not torch.equal(row[0].nan_to_num(), together[index].nan_to_num()):
+                wrong.append(f"row {index} has other bits alone")
     return wrong
 
 

@@ -26,6 +26,7 @@ from gpu_checks import (
     rounded,
     rounded_weights,
     small_chunks,
+    staged,
 )
 from interpreting import INTERPRETED
 from kernel_checks import differences, neighbours_matter
@@ -72,6 +73,7 @@ def main(library: str | None = None) -> None:
         "cut_eight_bits": cut_eight_bits,
         "eight_bits": eight_bits,
         "every_form": every_form,
+        "staged": staged,
         "rounded_weights": rounded_weights,
         "small_chunks": small_chunks,
     }

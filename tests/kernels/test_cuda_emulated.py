@@ -66,6 +66,14 @@ _PROMPTS = {
 }
 _PROMPT_CASES = [param for param in _CASES if param.id in _PROMPTS]
 
+# Products of whole stages of the kernel "staged".
+_STAGED = [
+    param
+    for param in _CASES
+    if str(param.id).startswith(("linear-bf16", "linear-f8"))
+    and not any(part in str(param.id) for part in ("-K200", "-K2080", "-K1056", "rounded"))
+]
+
 
 @pytest.fixture(scope="module")
 def library(request: pytest.FixtureRequest) -> Path:
@@ -92,6 +100,11 @@ def test_every_form_of_a_kernel_gives_the_same_bits(ask: Ask, op: Op, case: Case
 @pytest.mark.parametrize(("op", "case"), _ALONE)
 def test_row_alone_has_the_bits_of_the_row_in_the_batch(ask: Ask, op: Op, case: Case) -> None:
     assert ask("alone", op, case) == []
+
+
+@pytest.mark.parametrize(("op", "case"), _STAGED)
+def test_staged_product_matches_the_reference_and_a_row_alone(ask: Ask, op: Op, case: Case) -> None:
+    assert ask("staged", op, case) == []
 
 
 @pytest.mark.parametrize(("op", "case"), _DECODED)
