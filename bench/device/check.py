@@ -17,6 +17,7 @@ import torch
 
 from bench.device import oracle
 from bench.device.attention_cases import AttentionCase, attention_cases
+from bench.device.linear_calls import float8_product, own_calls, product
 from bench.device.machine import Bench
 from bench.device.ops import (
     drawn_weight,
@@ -28,11 +29,11 @@ from bench.device.ops import (
 )
 from bench.device.record import Record
 from bench.device.shapes import SHAPES, Shape, float8_tiles
-from penstock.kernels.cuda import Library, find_library
 from penstock.kernels.ops.norm import add_rms_norm, rms_norm
 from penstock.kernels.ops.rope_cache import rope_cache
 from penstock.kernels.reference import ReferenceOps
 from penstock.kernels.table import HeadNorm, LayerCache
+from penstock.kernels.triton.linear import rounded_to_float8
 
 WHOLE, WORST = 1e-2, 4e-2
 """Bounds of ||out - ref|| / ||ref||: of a whole result in bfloat16, and of its worst row."""
@@ -41,7 +42,13 @@ FLOAT8_WHOLE, FLOAT8_WORST = 6e-2, 1.5e-1
 """The same if activations were rounded to 8-bit floats: 2^-4 of each at most."""
 
 STREAMED = (1, 2, 7, 8, 9, 16, 17, 24, 33, 48, 64)
-"""Rows that the CUDA library's skinny product takes."""
+"""Rows that the CUDA library's streaming product takes."""
+
+STAGED = (65, 100, 128)
+"""More rows, which only its staged product takes."""
+
+FLOAT8_ROWS = (1, 2, 7, 8, 9, 16, 17, 33, 64, 100, 128, 1000)
+"""Rows of products by weights in 8-bit floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,50 +183,35 @@ def _attention(bench: Bench, case: AttentionCase) -> Iterator[Check]:
 
 
 def _products(bench: Bench, shape: Shape, counts: tuple[int, ...]) -> Iterator[Check]:
-    own = None if bench.rehearsed else find_library(torch.version.cuda)
-    wanted = sorted({*counts, *(() if bench.rehearsed else STREAMED)})
+    wanted = sorted({*counts, *(() if bench.rehearsed else (*STREAMED, *STAGED))})
     for rows, width in [*layer_sizes(shape), (shape.vocab, shape.width)]:
         weight = drawn_weight(bench, rows, width)
         packed = pack_dense(bench, weight, head=rows == shape.vocab)
         for tokens in wanted:
             x = _random(bench, tokens, width)
-            truth = partial(_product, x, weight)
+            truth = partial(product, x, weight)
             name = f"{rows}x{width} {tokens}"
             yield Check(f"linear {name}", partial(bench.ops.linear, x, packed), truth)
-            if isinstance(own, Library) and tokens <= STREAMED[-1]:
-                call = partial(_streamed, own, x, weight)
-                yield Check(f"linear streamed {name}", call, truth)
+            for kernel, call in own_calls(bench, x, packed).items():
+                yield Check(f"linear by {kernel} {name}", call, truth)
     for rows, width in () if bench.rehearsed else layer_sizes(shape):
-        codes, scale = float8_tiles(drawn_weight(bench, rows, width))
-        packed = pack_float8(bench, codes, scale)
-        for tokens in (1, 16, 64, 1000):
+        drawn = drawn_weight(bench, rows, width)
+        tiled = pack_float8(bench, *float8_tiles(drawn))
+        by_row = rounded_to_float8(pack_dense(bench, drawn))
+        for tokens in FLOAT8_ROWS:
             x = _random(bench, tokens, width)
+            name = f"{rows}x{width} {tokens}"
             yield Check(
-                f"linear fp8 {rows}x{width} {tokens}",
-                partial(bench.ops.linear, x, packed),
-                partial(_float8_product, x, codes, scale),
+                f"linear fp8 {name}",
+                partial(bench.ops.linear, x, tiled),
+                partial(float8_product, x, tiled.parts[0]),
                 FLOAT8_WHOLE,
                 FLOAT8_WORST,
             )
-
-
-def _product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """[T, K] x [N, K] in float32, a part of the weight at a time."""
-    return torch.cat([x.float() @ part.float().t() for part in weight.split(16384)], dim=1)
-
-
-def _float8_product(x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """The same for codes [N, K] with a scale for each tile of 128 x 128."""
-    rows, width = codes.shape
-    spread = scale.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :width]
-    return x.float() @ (codes.float() * spread).t()
-
-
-def _streamed(own: Library, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The CUDA library's skinny product, whatever the table of choices says."""
-    out = x.new_empty(len(x), len(weight))
-    own.call("linear", out, x, weight, None, len(x), *weight.shape, 0)
-    return out
+            for form, packed in (("", tiled), (" a scale a row", by_row)):
+                for kernel, call in own_calls(bench, x, packed).items():
+                    truth = partial(float8_product, x, packed.parts[0])
+                    yield Check(f"linear fp8{form} by {kernel} {name}", call, truth)
 
 
 def _draws(bench: Bench, shape: Shape, rows: int) -> Iterator[Check]:

@@ -1,5 +1,6 @@
 """Which kernel makes each product fastest, by its number of rows: the table that
-`kernels/tuning/linear.json` holds."""
+`kernels/tuning/linear.json` holds. A kernel whose result is wrong, or that the trial declined,
+cannot win."""
 
 from __future__ import annotations
 
@@ -11,19 +12,29 @@ from typing import Any
 
 import torch
 
+from bench.device.check import (
+    FLOAT8_WHOLE,
+    FLOAT8_WORST,
+    WHOLE,
+    WORST,
+    errors,
+    poison,
+)
+from bench.device.linear_calls import Calls, float8_product, own_calls, product
 from bench.device.machine import Bench, Ceilings, ceilings
 from bench.device.ops import layer_sizes, packed_float8, packed_weight
 from bench.device.record import Record
 from bench.device.shapes import SHAPES, float8_tiles
-from penstock.kernels.cuda import Library, find_library
-from penstock.kernels.ops.linear import FLOAT8_GROUP
+from penstock.kernels.ops.linear import FLOAT8_GROUP, ReferenceLinear
+from penstock.kernels.ops.linear import linear as reference_linear
 from penstock.kernels.triton import linear, linear_float8
 from penstock.kernels.triton.experts_float8 import float8_products
 from penstock.kernels.triton.experts_order import order_choices
 from penstock.kernels.triton.experts_packed import Float8Stack
+from penstock.kernels.triton.packed import PackedFloat8
 
-MOST_STREAMED = 64  # of the CUDA library's kernel
 EXPERTS = 16  # that are multiplied at a time
+BOUNDS, FLOAT8_BOUNDS = (WHOLE, WORST), (FLOAT8_WHOLE, FLOAT8_WORST)
 Table = dict[str, list[tuple[int, str]]]
 TOKENS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -39,11 +50,13 @@ def measure(bench: Bench, record: Record, folder: Path | None) -> None:
     layers = {size for shape in plain for size in layer_sizes(shape)}
     heads = {(shape.vocab, shape.width) for shape in plain}
     inner = {size for shape in shapes if shape.experts for size in layer_sizes(shape)[2:]}
-    either = ("widen", "float8")
+    dense = _Kind(("stream", "staged", "library"), 2, packed_weight, _calls, _dense_truth)
+    float8 = _Kind(("widen", "staged", "float8"), 1, packed_float8, _float8_calls, _float8_truth)
+    experts = _Kind(("widen", "float8"), 1, _packed_stack, _expert_calls, _expert_truth, EXPERTS)
     kinds = {
-        "": (_Kind(("stream", "library"), 2, packed_weight, _calls), layers | heads),
-        "-float8": (_Kind(either, 1, packed_float8, _float8_calls), layers),
-        "-float8-experts": (_Kind(either, 1, _packed_stack, _expert_calls, EXPERTS), inner),
+        "": (dense, layers | heads),
+        "-float8": (float8, layers),
+        "-float8-experts": (experts, inner),
     }
     tables: dict[str, Table] = {name: {} for name in kinds}
     for name, (kind, sizes) in kinds.items():
@@ -56,13 +69,15 @@ def measure(bench: Bench, record: Record, folder: Path | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Of weights: the two kernels to choose from, bytes of a weight, what makes weights and calls,
-    and how many matrices are multiplied at a time, each with so many rows of its own."""
+    """Of weights: the kernels to choose from, the last of which serves beyond the table; bytes of a
+    weight, what makes weights and calls, the right results in float32, and how many matrices are
+    multiplied at a time, each with so many rows of its own."""
 
-    kernels: tuple[str, str]
+    kernels: tuple[str, ...]
     item_bytes: int
     pack: Callable[[Bench, int, int], Any]
-    calls: Callable[[Bench, torch.Tensor, Any], dict[str, Any]]
+    calls: Callable[[Bench, torch.Tensor, Any], Calls]
+    truth: Callable[[torch.Tensor, Any], torch.Tensor]
     matrices: int = 1
 
 
@@ -83,14 +98,36 @@ def _measured(
     for tokens in counts:
         x = torch.randn(tokens, width, dtype=bench.dtype, device=bench.device)
         calls = kind.calls(bench, x, packed)
-        times = {kernel: bench.seconds(call) for kernel, call in calls.items()}
+        wrong = _wrong(bench, calls, kind.truth(x, packed))
+        times = {
+            kernel: bench.seconds(call) for kernel, call in calls.items() if kernel not in wrong
+        }
         weights = kind.matrices * rows * width
         floor = limits.floor_s(kind.item_bytes * weights, 2 * tokens * weights)
         least = min(times.keys() & set(kind.kernels), key=times.__getitem__)
         best.append((tokens, least))
-        us = {f"{kernel}_us": taken * 1e6 for kernel, taken in times.items()}
-        record.line(f"{tokens} tokens", **us, best=least, of_floor=floor / times[least])
-    return bounds(best, kind.kernels[1])
+        shown: dict[str, Any] = {f"{kernel}_us": 1e6 * taken for kernel, taken in times.items()}
+        shown |= {f"{kernel}_wrong": reason for kernel, reason in wrong.items()}
+        record.line(f"{tokens} tokens", **shown, best=least, of_floor=floor / times[least])
+    return bounds(best, kind.kernels[-1])
+
+
+def _wrong(bench: Bench, calls: Calls, truth: torch.Tensor) -> dict[str, str]:
+    """Which kernels give wrong results, or none, and in which way."""
+    found = {}
+    for kernel, call in calls.items():
+        try:
+            poison(bench)
+            whole, worst = errors(call(), truth)
+            bench.sync()
+        except Exception as error:  # one broken kernel must not hide the others
+            found[kernel] = f"{type(error).__name__}: {str(error)[:200]}"
+            bench.sync()  # raises if the device is lost, and with it all that would follow
+            continue
+        bound = FLOAT8_BOUNDS if kernel == "float8" else BOUNDS
+        if not (whole <= bound[0] and worst <= bound[1]):  # also if NaN
+            found[kernel] = f"off by {whole:.2g}, a row by {worst:.2g}"
+    return found
 
 
 def write_tables(path: Path, capability: int, tables: dict[str, Table]) -> None:
@@ -107,37 +144,68 @@ def _capability(bench: Bench) -> int:
     return 10 * major + minor
 
 
-def _calls(bench: Bench, x: torch.Tensor, packed: Any) -> dict[str, Any]:
+def _calls(bench: Bench, x: torch.Tensor, packed: Any) -> Calls:
     """By whom a product may be made: "stream" is the kernel that would stream it."""
     if bench.device == "cpu":
         return {"library": lambda: bench.ops.linear(x, packed)}
-    data, (tokens, width) = packed.parts[0].data, x.shape
-    own = find_library(torch.version.cuda)
+    part = packed.parts[0]
 
-    def triton() -> None:
-        linear._dense(x.new_empty(tokens, len(data)), x, packed.parts[0], None, 0)
+    def triton() -> torch.Tensor:
+        out = x.new_empty(len(x), part.shape[0])
+        linear._dense(out, x, part, None, 0)
+        return out
 
-    def ours() -> None:
-        out = x.new_empty(tokens, len(data))
-        own.call("linear", out, x, data, None, tokens, len(data), width, 0)
-
-    calls = {"stream": triton, "library": lambda: torch.mm(x, data.t())}
-    if isinstance(own, Library) and tokens <= MOST_STREAMED:
-        calls |= {"stream": ours, "triton": triton}
+    calls: Calls = {"stream": triton, "library": lambda: torch.mm(x, part.data.t())}
+    own = own_calls(bench, x, packed)
+    if "linear" in own:
+        calls |= {"stream": own["linear"], "triton": triton}
+    if "staged_linear" in own:
+        calls["staged"] = own["staged_linear"]
     return calls
 
 
-def _float8_calls(bench: Bench, x: torch.Tensor, packed: Any) -> dict[str, Any]:
-    """Both ways with weights of 8 bits."""
+def _float8_calls(bench: Bench, x: torch.Tensor, packed: Any) -> Calls:
+    """The same with weights of 8 bits: "widen" is the kernel that would widen them."""
     if bench.device == "cpu":
         return {"float8": lambda: bench.ops.linear(x, packed)}
     part = packed.parts[0]
 
-    def made(kind: linear_float8.Float8Choice) -> Callable[[], None]:
-        out = x.new_empty(len(x), part.shape[0])
-        return lambda: linear_float8.multiply(kind, out, x, part, None, 0)
+    def made(kind: linear_float8.Float8Choice) -> Callable[[], torch.Tensor]:
+        def call() -> torch.Tensor:
+            out = x.new_empty(len(x), part.shape[0])
+            linear_float8.multiply(kind, out, x, part, None, 0)
+            return out
 
-    return {"widen": made("widen"), "float8": made("float8")}
+        return call
+
+    calls: Calls = {"widen": made("widen"), "float8": made("float8")}
+    own = own_calls(bench, x, packed)
+    if "linear_float8" in own:
+        calls |= {"widen": own["linear_float8"], "triton": calls["widen"]}
+    if "staged_linear" in own:
+        calls["staged"] = own["staged_linear"]
+    return calls
+
+
+def _dense_truth(x: torch.Tensor, packed: Any) -> torch.Tensor:
+    if isinstance(packed, ReferenceLinear):
+        return reference_linear(x, packed)
+    return product(x, packed.parts[0].data)
+
+
+def _float8_truth(x: torch.Tensor, packed: Any) -> torch.Tensor:
+    if isinstance(packed, ReferenceLinear):
+        return reference_linear(x, packed)
+    return float8_product(x, packed.parts[0])
+
+
+def _expert_truth(x: torch.Tensor, stack: Float8Stack) -> torch.Tensor:
+    """[EXPERTS * T, N]: the products of each expert after those of the one before."""
+    parts = [
+        PackedFloat8(codes, scale, stack.scale_rows, stack.grouped)
+        for codes, scale in zip(stack.codes, stack.scale, strict=True)
+    ]
+    return torch.cat([float8_product(x, part) for part in parts])
 
 
 def _packed_stack(bench: Bench, rows: int, width: int) -> Float8Stack:
@@ -148,20 +216,24 @@ def _packed_stack(bench: Bench, rows: int, width: int) -> Float8Stack:
     return Float8Stack(torch.stack(codes).view(torch.uint8), stacked, FLOAT8_GROUP, True)
 
 
-def _expert_calls(bench: Bench, x: torch.Tensor, stack: Float8Stack) -> dict[str, Any]:
+def _expert_calls(bench: Bench, x: torch.Tensor, stack: Float8Stack) -> Calls:
     """Both ways with experts of 8 bits, of which each has as many rows as x."""
     rows, each = x.repeat(EXPERTS, 1), len(x)
     if bench.device == "cpu":
-        wide = stack.codes.view(torch.float8_e4m3fn).to(x.dtype)
-        return {"float8": lambda: torch.bmm(rows.unflatten(0, (EXPERTS, each)), wide.mT)}
+        return {"float8": lambda: _expert_truth(x, stack)}
     chosen = torch.arange(EXPERTS, device=x.device, dtype=torch.int32).repeat_interleave(each)
 
-    def made(kind: linear_float8.Float8Choice, tile: int) -> Callable[[], None]:
+    def made(kind: linear_float8.Float8Choice, tile: int) -> Callable[[], torch.Tensor]:
         order = order_choices(chosen[:, None], EXPERTS, tile)
         out = x.new_empty(len(rows), stack.shape[1])
         extents = (len(rows), 0, out.shape[1], 1)
         lists = (order.order, order.tile_expert, order.tiles, *extents)
-        return lambda: float8_products(kind, out, rows, stack, order, lists)
+
+        def call() -> torch.Tensor:
+            float8_products(kind, out, rows, stack, order, lists)
+            return out
+
+        return call
 
     return {"widen": made("widen", 64 if each >= 32 else 16), "float8": made("float8", 64)}
 

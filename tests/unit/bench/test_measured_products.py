@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,6 +40,26 @@ def test_the_measured_table_is_read_as_it_was_meant(tmp_path: Path) -> None:
     assert choose_by(read, 40, (4096, 4096)) == "stream"
     assert choose_by(read, 129, (4096, 4096)) == "library"
     assert read_table(tmp_path / "linear.json", 80) == {}
+
+
+def test_a_kernel_with_wrong_results_cannot_be_the_fastest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def calls(bench: Bench, x: torch.Tensor, packed: Any) -> products.Calls:
+        right = bench.ops.linear(x, packed)
+        wrong, broken = right.clone(), torch.full_like(right, float("nan"))
+        wrong[-1] *= 1.1
+        return {"stream": lambda: wrong, "staged": lambda: broken, "library": lambda: right}
+
+    def seconds(bench: Bench, call: Any) -> float:
+        return 1.0 if torch.equal(call(), call()) else 0.5
+
+    monkeypatch.setattr(products, "_calls", calls)
+    monkeypatch.setattr(Bench, "seconds", seconds)
+    bench = Bench("cpu", torch.float32, ReferenceOps(), True)
+    products.measure(bench, Record("products", None), tmp_path)
+    table = json.loads((tmp_path / "linear.json").read_text())["0"]
+    assert table and not any(table.values())  # the last kernel, cuBLAS, for any number of rows
 
 
 def test_what_was_not_measured_is_streamed_for_the_rows_of_a_tile() -> None:
