@@ -34,9 +34,9 @@ WIDTHS = ((1, 1024), (32, 1024), (256, 1024), (8, 16384))
 """Rows and the tokens of context of each."""
 
 GROUPS = (
-    ("decode_stages", "decode_programs", "chunk"),
+    ("decode_programs", "chunk"),
     ("overlap", "linear_loads"),
-    ("decode_stages", "decode_programs", "chunk"),
+    ("decode_programs", "chunk"),
 )
 """Settings that are varied together, the others at the best values so far. `chunk`: keys of the
 smallest chunk of decode attention (kernels/chunks.py)."""

@@ -13,9 +13,9 @@ namespace {
 constexpr int kSettings = static_cast<int>(cuda::Setting::kCount);
 
 // The values of each setting, as bits; the least is that before any call.
-constexpr unsigned kAllowed[kSettings] = {0b11, 0b11, 0b1101, 0b11100, 0b11};
+constexpr unsigned kAllowed[kSettings] = {0b11, 0b11, 0b11100, 0b11};
 
-std::atomic<int> values[kSettings] = {0, 0, 0, 2, 0};
+std::atomic<int> values[kSettings] = {0, 0, 2, 0};
 
 // Only machine code for 9.0 waits for the kernels before it (`wait_for_earlier`).
 bool may_overlap() {

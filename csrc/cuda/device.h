@@ -161,11 +161,6 @@ __device__ __forceinline__ uint32_t permute_bytes(uint32_t first, uint32_t secon
 #endif
 }
 
-// Eight elements of a cache as bfloat16, from memory that is read once.
-__device__ __forceinline__ Words4 stream_cached(const Bf16* address) {
-    return stream16(address);
-}
-
 // e4m3 moved to the places of bfloat16 is itself times 2^-120, subnormals included: a product gives
 // it back, exactly. (NaN, which nothing stores, becomes 480.)
 __device__ __forceinline__ uint32_t widen_pair(uint32_t spread) {
@@ -189,18 +184,6 @@ __device__ __forceinline__ Words4 widen(const uint32_t (&bytes)[2]) {
     for (int i = 0; i < 4; ++i)
         words.word[i] = widen_pair(permute_bytes(bytes[i / 2], 0, i % 2 ? 0x3424 : 0x1404));
     return words;
-}
-
-__device__ __forceinline__ Words4 stream_cached(const E4m3* address) {
-    uint32_t bytes[2];
-#ifdef PENSTOCK_EMULATED
-    std::memcpy(bytes, address, sizeof bytes);
-#else
-    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
-                 : "=r"(bytes[0]), "=r"(bytes[1])
-                 : "l"(address));
-#endif
-    return widen(bytes);
 }
 
 // Starts a copy of 16 bytes (8 of e4m3) into the block's memory, which goes on while the thread
@@ -253,6 +236,22 @@ __device__ __forceinline__ Words4 as_bf16(const Words2& copied) {
     return widen(copied.word);
 }
 
+// Eight elements of a cache as they lie there, from memory that is read once.
+__device__ __forceinline__ Words4 stream_raw(const Bf16* address) {
+    return stream16(address);
+}
+__device__ __forceinline__ Words2 stream_raw(const E4m3* address) {
+    Words2 words;
+#ifdef PENSTOCK_EMULATED
+    std::memcpy(&words, address, sizeof words);
+#else
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(words.word[0]), "=r"(words.word[1])
+                 : "l"(address));
+#endif
+    return words;
+}
+
 // Rounded to nearest even, and to the largest where it is larger.
 __device__ __forceinline__ E4m3 to_e4m3(float value) {
     const uint32_t sign = as_bits(value) >> 24 & 0x80;
@@ -275,6 +274,16 @@ __device__ __forceinline__ float load_shared_cache(const float* address) {
     return *address;
 #else
     return __ldcg(address);
+#endif
+}
+
+// The same for four floats at a multiple of 16 bytes.
+__device__ __forceinline__ Words4 load16_shared_cache(const float* address) {
+#ifdef PENSTOCK_EMULATED
+    return load16(address);
+#else
+    const uint4 words = __ldcg(reinterpret_cast<const uint4*>(address));
+    return Words4{{words.x, words.y, words.z, words.w}};
 #endif
 }
 

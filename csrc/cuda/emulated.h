@@ -93,6 +93,11 @@ T exchanged(T value, int from) {
 } // namespace penstock::emulated
 
 template <class T>
+T __shfl_sync(unsigned, T value, int from) {
+    return penstock::emulated::exchanged(value, from);
+}
+
+template <class T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
     return penstock::emulated::exchanged(value, static_cast<int>(threadIdx.x % 32) ^ mask);
 }

@@ -8,11 +8,9 @@ namespace penstock::cuda {
 
 // The numbers are part of the ABI; kernels/cuda/tuning.py has their names in the same order.
 enum class Setting {
-    kOverlap,      // 1: a kernel may start while the one before it ends (compute capability 9.0)
-    kLinearLoads,  // 0: weights are loaded before the ones before them are used; 1: after it, in
-                   // fewer registers
-    kDecodeStages, // of decode attention: 0: keys are loaded when they are wanted; 2 or 3: so many
-                   // times sixteen a warp are under way
+    kOverlap,        // 1: a kernel may start while the one before it ends (compute capability 9.0)
+    kLinearLoads,    // 0: weights are loaded before the ones before them are used; 1: after it, in
+                     // fewer registers
     kDecodePrograms, // 2, 3 or 4 blocks of decode attention a multiprocessor
     kSampleLoads,    // logits a load of the sampler: 0: one; 1: four, where rows are aligned
     kCount,

@@ -15,7 +15,6 @@ TABLE = Path(__file__).parent.parent / "tuning" / "cuda.json"
 VALUES: dict[str, tuple[int, ...]] = {
     "overlap": (0, 1),
     "linear_loads": (0, 1),
-    "decode_stages": (0, 2, 3),
     "decode_programs": (2, 3, 4),
     "sample_loads": (0, 1),
 }
@@ -26,7 +25,7 @@ DEFAULTS = {name: values[0] for name, values in VALUES.items()}
 
 OF_OPS: dict[str, tuple[str, ...]] = {
     "linear": ("linear_loads",),
-    "attention": ("decode_stages", "decode_programs"),
+    "attention": ("decode_programs",),
     "sample": ("sample_loads",),
 }
 """Which settings decide about the kernel of an op."""

@@ -7,41 +7,19 @@ namespace cuda = penstock::cuda;
 
 namespace {
 
-constexpr int kSharedKept = 3 << 10; // of each block: static, and by the system
-
-template <int kDim, class Cached, int kStages, int kPrograms>
-int start(const cuda::DecodeAttention& call, int multiprocessors, void* stream) {
-    const size_t shared_bytes = cuda::Gathered<kDim>::bytes(call.lanes) +
-                                kStages * cuda::kWarpsOfDecode * sizeof(cuda::Stage<kDim, Cached>);
-    return cuda::launch_with_memory(cuda::decode_attention_kernel<kDim, Cached, kStages, kPrograms>,
-                                    dim3(kPrograms * multiprocessors),
-                                    dim3(cuda::kWarpsOfDecode * cuda::kWarp), shared_bytes, stream,
-                                    call);
-}
-
-// With as many stages as were chosen, or with fewer where only these fit.
 template <int kDim, class Cached, int kPrograms>
-int start_staged(const cuda::DecodeAttention& call, int multiprocessors, void* stream) {
-    constexpr int kStage = cuda::kWarpsOfDecode * sizeof(cuda::Stage<kDim, Cached>);
-    const int stages = cuda::tuned(cuda::Setting::kDecodeStages);
-    const int own = stages == 0 ? 0 : cuda::shared_of_multiprocessor() / kPrograms - kSharedKept;
-    const int room = own - cuda::Gathered<kDim>::bytes(call.lanes);
-    if (stages >= 3 && room >= 3 * kStage)
-        return start<kDim, Cached, 3, kPrograms>(call, multiprocessors, stream);
-    if (stages >= 2 && room >= 2 * kStage)
-        return start<kDim, Cached, 2, kPrograms>(call, multiprocessors, stream);
-    return start<kDim, Cached, 0, kPrograms>(call, multiprocessors, stream);
+int start(const cuda::DecodeAttention& call, int multiprocessors, void* stream) {
+    return cuda::launch(cuda::decode_attention_kernel<kDim, Cached, kPrograms>,
+                        dim3(kPrograms * multiprocessors), dim3(cuda::kWarpsOfDecode * cuda::kWarp),
+                        stream, call);
 }
 
 template <int kDim, class Cached>
 int start_form(const cuda::DecodeAttention& call, int multiprocessors, void* stream) {
     switch (cuda::tuned(cuda::Setting::kDecodePrograms)) {
-    case 4:
-        if constexpr (kDim == 64)
-            return start_staged<kDim, Cached, 4>(call, multiprocessors, stream);
-        [[fallthrough]]; // registers of wider heads do not suffice
-    case 3: return start_staged<kDim, Cached, 3>(call, multiprocessors, stream);
-    default: return start_staged<kDim, Cached, 2>(call, multiprocessors, stream);
+    case 4: return start<kDim, Cached, 4>(call, multiprocessors, stream);
+    case 3: return start<kDim, Cached, 3>(call, multiprocessors, stream);
+    default: return start<kDim, Cached, 2>(call, multiprocessors, stream);
     }
 }
 
@@ -56,9 +34,9 @@ int penstock_cuda_decode_attention(void* out, const void* q, const void* keys, c
                                    int64_t key_stride, int64_t value_stride, float log2_scale,
                                    int window, int lanes, int q_heads, int kv_heads, int dim,
                                    int block_tokens, int chunk, int multiprocessors, void* stream) {
-    const bool served = (dim == 64 || dim == 128) && lanes <= cuda::kQueries &&
+    const bool served = (dim == 64 || dim == 128) && lanes <= 2 * cuda::kQueriesOfTile &&
                         block_tokens >= cuda::kKeys && (block_tokens & (block_tokens - 1)) == 0 &&
-                        q_heads % kv_heads == 0 && chunk >= cuda::kKeysOfBlock &&
+                        q_heads % kv_heads == 0 && chunk >= cuda::kKeys &&
                         (chunk & (chunk - 1)) == 0;
     if (!served)
         return cuda::kRefused;

@@ -1,265 +1,289 @@
-// Attention of short chunks over long contexts (arXiv 2205.14135 over split keys): a persistent
-// grid walks (row, chunk) units; the program that ends a row adds its parts up in order.
+// Attention of short chunks over long contexts: split-KV (arXiv 2205.14135 over split keys).
 //
-// A warp takes 16 neighbouring keys at a time, which lie in one block of the cache. Keys and values
-// go from memory straight into tensor-core fragments, 16 bytes a load, because the order of the
-// head dimension (for scores) and of its places in the result (for outputs) is free:
-//   scores   lane (g, t) holds dimensions 32 c + 8 t .. + 7 of key g: two products a chunk c of 32
-//   outputs  lane (g, t) holds dimensions 64 u + 8 g .. + 7 of keys 2t, 2t + 1, 2t + 8, 2t + 9;
-//            column g of product j of group u stands for dimension 64 u + 8 g + j
-// Rows of the tile are queries: token r / shared of the chunk, head r % shared of the KV head.
+// Every warp has items of its own: one chunk of one row's keys under one KV head. It needs no
+// barrier and no shared memory, so while one warp looks an item up or writes a result, the others
+// of its multiprocessor keep memory busy. Within an item the keys of the next sixteen are loaded
+// while weights and outputs of these are computed, and their values while the next scores are. The
+// warp that ends a row adds its parts up, in the order of the keys.
 #pragma once
 
-#include "cuda/attention/decode_ahead.cuh"
+#include "cuda/attention/decode_tile.cuh"
 
 namespace penstock::cuda {
 
-// A warp's share of the unit's keys, from memory into registers: loads are waited for at once.
-template <int kDim, class Cached>
-__device__ __forceinline__ void attend(Partial<kDim>& partial, const DecodeAttention& call,
-                                       const Unit& unit, int warp, int lane) {
-    const int g = lane / 4, t = lane % 4;
-    Queries<kDim> queries;
-    load_unit<kDim>(queries, call, unit, lane);
-    auto [base, last] = keys_of(unit, warp);
-    const int32_t* const table = table_of(call, unit);
-    const int64_t panel = panel_of<kDim>(call, unit);
-    const int offset_mask = (1 << call.block_shift) - 1;
-    int block = base < last ? table[base >> call.block_shift] : 0;
-    for (; base < last; base += kKeysOfBlock) {
-        const int64_t row = panel + (base & offset_mask) * kDim;
-        const Cached* const keys =
-            static_cast<const Cached*>(call.keys) + block * call.key_stride + row + 8 * t;
-        const Cached* const values =
-            static_cast<const Cached*>(call.values) + block * call.value_stride + row + 8 * g;
-        // Read ahead, so that the next keys need not wait for their place; the last read is idle.
-        const int next = base + kKeysOfBlock;
-        block = table[(next < last ? next : base) >> call.block_shift];
-        Words4 key_words[2][kDim / 32], value_words[4][kDim / 64];
-#pragma unroll
-        for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-            for (int c = 0; c < kDim / 32; ++c) {
-                key_words[tile][c] = stream_cached(keys + (8 * tile + g) * kDim + 32 * c);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int key = 2 * t + i % 2 + 8 * (i / 2);
-            // What nobody wrote may be NaN, which a weight of zero does not hide.
-            const bool exists = base + key < last;
-#pragma unroll
-            for (int u = 0; u < kDim / 64; ++u) {
-                value_words[i][u] = exists ? stream_cached(values + key * kDim + 64 * u) : Words4{};
-            }
-        }
-        float scores[2][4] = {};
-        scores_of<kDim>(scores, queries.words, key_words);
-        weigh<kDim>(scores, partial, queries.scale, base, last, queries.position, call.window, t);
-        add_outputs<kDim>(partial, scores, value_words);
-    }
-    join_masses<kDim>(partial);
-}
-
-// What the warps of a block leave for each other. Rows of outputs are padded, and fours of a row
-// stand in an order that lets eight lanes store to different banks.
-template <int kDim>
-struct Gathered {
-    static constexpr int kPadded = kDim + 8;
-    float* outputs; // [kWarpsOfDecode, rows, kPadded]
-    float* top;     // [kWarpsOfDecode, rows]
-    float* mass;
-    int rows;
-
-    __host__ __device__ static constexpr int bytes(int rows) {
-        return 4 * kWarpsOfDecode * rows * (kPadded + 2);
-    }
-    __device__ Gathered(unsigned char* memory, int rows_)
-        : outputs(reinterpret_cast<float*>(memory)),
-          top(outputs + kWarpsOfDecode * rows_ * kPadded), mass(top + kWarpsOfDecode * rows_),
-          rows(rows_) {}
+// The unit of an item, as the lane that looked it up holds it.
+struct LookedUp {
+    int row, chunk, start, tokens, context;
 };
 
-// Where dimension `dim` of a row of gathered outputs lies.
-__device__ __forceinline__ int gathered_place(int dim) {
-    return dim ^ (dim >> 5 & 1) << 2;
+__device__ __forceinline__ LookedUp look_up(const DecodeAttention& call, int unit) {
+    LookedUp found;
+    found.row = call.units[2 * unit];
+    found.chunk = call.units[2 * unit + 1];
+    found.start = call.starts[found.row];
+    found.tokens = call.starts[found.row + 1] - found.start;
+    found.context = call.contexts[found.row];
+    return found;
 }
 
-// Rows from `queries` on do not exist, and are left out.
+__device__ __forceinline__ Item item_of(const DecodeAttention& call, int number,
+                                        const LookedUp& looked_up, int lane) {
+    Item item;
+    item.number = number;
+    item.kv_head = number % call.kv_heads;
+    item.row = __shfl_sync(kWholeWarp, looked_up.row, lane);
+    item.chunk = __shfl_sync(kWholeWarp, looked_up.chunk, lane);
+    item.start = __shfl_sync(kWholeWarp, looked_up.start, lane);
+    item.tokens = __shfl_sync(kWholeWarp, looked_up.tokens, lane);
+    item.context = __shfl_sync(kWholeWarp, looked_up.context, lane);
+    item.cut = cut_of(item.context, item.tokens, call.window, call.chunk);
+    return item;
+}
+
+// Where sixteen keys after sixteen of an item lie. Each lane knows the block of one of the next 32.
+class Places {
+  public:
+    __device__ Places(const DecodeAttention& call, const Item& item, const Keys& keys)
+        : call_(call), keys_(keys),
+          table_(call.tables + static_cast<int64_t>(item.row) * call.table_width) {}
+
+    // Element offsets of the panels of tile `tile` of the item, of keys and of values.
+    template <int kDim>
+    __device__ __forceinline__ void find(int tile, int kv_head, int64_t& keys, int64_t& values) {
+        const int lane = threadIdx.x % kWarp;
+        if (tile % kWarp == 0) {
+            const int own = keys_.base + kKeys * (tile + lane);
+            block_ = table_[min(own, keys_.last - 1) >> call_.block_shift];
+        }
+        const int64_t block = __shfl_sync(kWholeWarp, block_, tile % kWarp);
+        const int offset = (keys_.base + kKeys * tile) & ((1 << call_.block_shift) - 1);
+        const int64_t row = ((static_cast<int64_t>(kv_head) << call_.block_shift) + offset) * kDim;
+        keys = block * call_.key_stride + row;
+        values = block * call_.value_stride + row;
+    }
+
+  private:
+    const DecodeAttention& call_;
+    const Keys keys_;
+    const int32_t* const table_;
+    int block_ = 0;
+};
+
+// Loads queries first .. first + 7 of the item; those from `queries` on are zero.
 template <int kDim>
-__device__ __forceinline__ void gather(const Gathered<kDim>& gathered, const Partial<kDim>& partial,
-                                       int queries, int warp, int lane) {
-    const int g = lane / 4, t = lane % 4;
+__device__ __forceinline__ void load_queries(QueryTile<kDim>& tile, const DecodeAttention& call,
+                                             const Item& item, int first, int queries, int lane) {
+    const int query = first + lane / 4;
+    const bool present = query < queries;
+    const Bf16* const from =
+        call.q + (present ? query_place<kDim>(call, item, query) : 0) + lane % 4 * 8;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int query = g + 8 * half;
-        if (query >= queries)
-            continue;
-        float* const row =
-            gathered.outputs + (warp * gathered.rows + query) * Gathered<kDim>::kPadded;
-        if (t == 0) {
-            gathered.top[warp * gathered.rows + query] = partial.top[half];
-            gathered.mass[warp * gathered.rows + query] = partial.mass[half];
-        }
+    for (int c = 0; c < kDim / 32; ++c) {
+        const Words4 words = present ? load16(from + 32 * c) : Words4{};
 #pragma unroll
-        for (int u = 0; u < kDim / 64; ++u) {
-#pragma unroll
-            for (int four = 0; four < 4; ++four) {
-                const int i = four / 2, j = four % 2 * 4;
-                const auto& outputs = partial.outputs[u];
-                const int at = gathered_place(64 * u + 16 * t + 4 * four);
-                store_floats(row + at, outputs[j][2 * half + i], outputs[j + 1][2 * half + i],
-                             outputs[j + 2][2 * half + i], outputs[j + 3][2 * half + i]);
-            }
-        }
+        for (int i = 0; i < 4; ++i)
+            tile.words[c][i / 2][i % 2] = words.word[i];
     }
 }
 
-// Writes the unit's result, or its part where the row has more units.
+__device__ __forceinline__ Seen seen_by(const DecodeAttention& call, const Item& item, int last,
+                                        int first) {
+    const int shared = call.q_heads / call.kv_heads;
+    Seen seen;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const int query = first + threadIdx.x % 4 * 2 + i;
+        const int position = item.context - item.tokens + query / shared;
+        seen.newest[i] = min(position, last - 1);
+        seen.oldest[i] = call.window == 0 ? 0 : position - call.window + 1;
+    }
+    return seen;
+}
+
+// Queries first .. first + 7 over the item's keys.
+template <int kDim, class Cached>
+__device__ __forceinline__ void attend(Partial<kDim>& partial, const DecodeAttention& call,
+                                       const Item& item, int first, int queries) {
+    const int lane = threadIdx.x % kWarp;
+    const Keys keys = keys_of(item);
+    const auto* const cached_keys = static_cast<const Cached*>(call.keys);
+    const auto* const cached_values = static_cast<const Cached*>(call.values);
+    Places places(call, item, keys);
+    int64_t key_place, value_place;
+    KeyTile<kDim, Cached> key_tile;
+    ValueTile<kDim, Cached> value_tile;
+    places.template find<kDim>(0, item.kv_head, key_place, value_place);
+    load_keys<kDim>(key_tile, cached_keys + key_place, lane);
+    load_values<kDim>(value_tile, cached_values + value_place, keys.last - keys.base, lane);
+    QueryTile<kDim> query_tile;
+    load_queries<kDim>(query_tile, call, item, first, queries, lane);
+    const Seen seen = seen_by(call, item, keys.last, first);
+    const float scale =
+        call.key_scales ? call.log2_scale * call.key_scales[item.kv_head] : call.log2_scale;
+    const int tiles = (keys.last - keys.base + kKeys - 1) / kKeys;
+    for (int tile = 0; tile < tiles; ++tile) {
+        const int base = keys.base + kKeys * tile, next = base + kKeys;
+        float scores[4] = {};
+        add_scores<kDim>(scores, key_tile, query_tile);
+        if (next < keys.last) {
+            places.template find<kDim>(tile + 1, item.kv_head, key_place, value_place);
+            load_keys<kDim>(key_tile, cached_keys + key_place, lane);
+        }
+        weigh<kDim>(scores, partial, scale, base, seen, lane / 4);
+        add_outputs<kDim>(partial, scores, value_tile, lane);
+        if (next < keys.last)
+            load_values<kDim>(value_tile, cached_values + value_place, keys.last - next, lane);
+    }
+    // Eight lanes held the keys of a query apart.
+#pragma unroll
+    for (int query = 0; query < 2; ++query) {
+#pragma unroll
+        for (int mask = 4; mask < kWarp; mask *= 2)
+            partial.mass[query] += __shfl_xor_sync(kWholeWarp, partial.mass[query], mask);
+    }
+}
+
+// Writes the results of queries first .. first + 7, or their parts if the row has more chunks.
 template <int kDim>
-__device__ __forceinline__ void write_unit(const DecodeAttention& call, const Unit& unit,
-                                           const Gathered<kDim>& gathered, int queries) {
-    const float value_scale = call.value_scales ? call.value_scales[unit.kv_head] : 1.0f;
-    for (int index = threadIdx.x; index < queries * kDim; index += blockDim.x) {
-        const int query = index / kDim, dim = index % kDim;
-        float top = -INFINITY;
-        for (int w = 0; w < kWarpsOfDecode; ++w)
-            top = fmaxf(top, gathered.top[w * gathered.rows + query]);
-        const float level = top == -INFINITY ? 0.0f : top;
-        float mass = 0.0f, output = 0.0f;
-        for (int w = 0; w < kWarpsOfDecode; ++w) {
-            const float share = power_of_two(gathered.top[w * gathered.rows + query] - level);
-            mass += gathered.mass[w * gathered.rows + query] * share;
-            const int row = (w * gathered.rows + query) * Gathered<kDim>::kPadded;
-            output += gathered.outputs[row + gathered_place(dim)] * share;
-        }
-        output *= value_scale;
-        if (unit.cut.count == 1) {
-            output *= add_sink(call, unit, query, top, mass);
-            const float result = output / (mass > 0.0f ? mass : 1.0f);
-            call.out[query_place<kDim>(call, unit, query) + dim] = to_bf16(result);
+__device__ __forceinline__ void write_item(const DecodeAttention& call, const Item& item,
+                                           const Partial<kDim>& partial, int first, int queries) {
+    const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+    const float value_scale = call.value_scales ? call.value_scales[item.kv_head] : 1.0f;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const int query = first + 2 * t + i;
+        if (query >= queries)
             continue;
+        float mass = partial.mass[i], factor = value_scale;
+        if (item.cut.count == 1) {
+            factor *= add_sink(call, item, query, partial.top[i], mass);
+            factor /= mass > 0.0f ? mass : 1.0f;
         }
-        const int64_t part = unit.item * call.lanes + query;
-        call.parts[part * kDim + dim] = output;
-        if (dim == 0) {
-            call.stats[2 * part] = top;
+        const int64_t part = static_cast<int64_t>(item.number) * call.lanes + query;
+        const int64_t place = query_place<kDim>(call, item, query);
+#pragma unroll
+        for (int u = 0; u < kDim / 64; ++u) {
+            float outputs[8];
+#pragma unroll
+            for (int d = 0; d < 8; ++d)
+                outputs[d] = partial.outputs[u][d / 2][d % 2 * 2 + i] * factor;
+            const int dim = 64 * u + 8 * g;
+            if (item.cut.count == 1) {
+                store16(call.out + place + dim, pack(outputs));
+                continue;
+            }
+            float* const to = call.parts + part * kDim + dim;
+            store_floats(to, outputs[0], outputs[1], outputs[2], outputs[3]);
+            store_floats(to + 4, outputs[4], outputs[5], outputs[6], outputs[7]);
+        }
+        if (item.cut.count > 1 && g == 0) {
+            call.stats[2 * part] = partial.top[i];
             call.stats[2 * part + 1] = mass;
         }
     }
 }
 
-// Adds up the parts of a row, whose units are neighbours in the order of its chunks.
+constexpr int kAddedAtOnce = 4; // queries whose parts are under way together
+
+// Adds up the parts of a row, whose items are kv_heads apart in the order of its chunks. A lane has
+// four dimensions of every query, or of every other one.
 template <int kDim>
-__device__ __forceinline__ void add_parts(const DecodeAttention& call, const Unit& unit,
+__device__ __forceinline__ void add_parts(const DecodeAttention& call, const Item& item,
                                           int queries) {
-    const int earlier = unit.chunk - unit.cut.oldest / unit.cut.size;
-    const int64_t first = unit.item - static_cast<int64_t>(earlier) * call.kv_heads;
+    constexpr int kLanes = kDim / 4, kRows = kWarp / kLanes;
+    const int lane = threadIdx.x % kWarp, dim = lane % kLanes * 4;
+    const int earlier = item.chunk - item.cut.oldest / item.cut.size;
+    const int64_t begin =
+        (item.number - static_cast<int64_t>(earlier) * call.kv_heads) * call.lanes;
     const int64_t stride = static_cast<int64_t>(call.kv_heads) * call.lanes;
-    for (int index = threadIdx.x; index < queries * kDim; index += blockDim.x) {
-        const int query = index / kDim, dim = index % kDim;
-        const int64_t begin = first * call.lanes + query;
-        float top = -INFINITY;
-        for (int c = 0; c < unit.cut.count; ++c) {
-            top = fmaxf(top, load_shared_cache(call.stats + 2 * (begin + c * stride)));
+    for (int base = lane / kLanes; base < queries; base += kRows * kAddedAtOnce) {
+        float top[kAddedAtOnce], mass[kAddedAtOnce] = {}, outputs[kAddedAtOnce][4] = {};
+        int64_t place[kAddedAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAddedAtOnce; ++i) {
+            top[i] = -INFINITY;
+            place[i] = begin + min(base + i * kRows, queries - 1);
         }
-        const float level = top == -INFINITY ? 0.0f : top;
-        float mass = 0.0f, output = 0.0f;
 #pragma unroll 4
-        for (int c = 0; c < unit.cut.count; ++c) {
-            const int64_t part = begin + c * stride;
-            const float share = power_of_two(load_shared_cache(call.stats + 2 * part) - level);
-            mass += load_shared_cache(call.stats + 2 * part + 1) * share;
-            output += load_shared_cache(call.parts + part * kDim + dim) * share;
+        for (int c = 0; c < item.cut.count; ++c) {
+#pragma unroll
+            for (int i = 0; i < kAddedAtOnce; ++i)
+                top[i] = fmaxf(top[i], load_shared_cache(call.stats + 2 * (place[i] + c * stride)));
         }
-        output *= add_sink(call, unit, query, top, mass);
-        const float result = output / (mass > 0.0f ? mass : 1.0f);
-        call.out[query_place<kDim>(call, unit, query) + dim] = to_bf16(result);
+#pragma unroll 2
+        for (int c = 0; c < item.cut.count; ++c) {
+#pragma unroll
+            for (int i = 0; i < kAddedAtOnce; ++i) {
+                const int64_t part = place[i] + c * stride;
+                const float level = top[i] == -INFINITY ? 0.0f : top[i];
+                const float share = power_of_two(load_shared_cache(call.stats + 2 * part) - level);
+                mass[i] += load_shared_cache(call.stats + 2 * part + 1) * share;
+                const Words4 words = load16_shared_cache(call.parts + part * kDim + dim);
+#pragma unroll
+                for (int d = 0; d < 4; ++d)
+                    outputs[i][d] += as_float(words.word[d]) * share;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kAddedAtOnce; ++i) {
+            const int query = base + i * kRows;
+            if (query >= queries)
+                continue;
+            const float fade = add_sink(call, item, query, top[i], mass[i]);
+            const float factor = fade / (mass[i] > 0.0f ? mass[i] : 1.0f);
+            const Words2 words{{pack_bf16(outputs[i][0] * factor, outputs[i][1] * factor),
+                                pack_bf16(outputs[i][2] * factor, outputs[i][3] * factor)}};
+            *reinterpret_cast<Words2*>(call.out + query_place<kDim>(call, item, query) + dim) =
+                words;
+        }
     }
 }
 
-// Joins what the warps have of a unit, and its parts where it is the last of its row to come.
+// Adds the row up if the warp is the last one to come that has an item of it.
 template <int kDim>
-__device__ __forceinline__ void finish_unit(const DecodeAttention& call, const Unit& unit,
-                                            const Gathered<kDim>& gathered,
-                                            const Partial<kDim>& partial) {
-    __shared__ bool is_last;
-    const int queries = unit.tokens * (call.q_heads / call.kv_heads);
-    gather<kDim>(gathered, partial, queries, threadIdx.x / kWarp, threadIdx.x % kWarp);
-    __syncthreads();
-    write_unit<kDim>(call, unit, gathered, queries);
-    if (unit.cut.count > 1) {
-        int32_t* const arrived = call.arrived + unit.row * call.kv_heads + unit.kv_head;
-        __threadfence(); // each thread's part is written before one of them says so
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            is_last = atomicAdd(arrived, 1) == unit.cut.count - 1;
-            __threadfence();
-        }
-        __syncthreads();
-        if (is_last) {
-            add_parts<kDim>(call, unit, queries);
-            if (threadIdx.x == 0)
-                *arrived = 0;
-        }
-    }
-    __syncthreads(); // the next unit uses the same memory
+__device__ __forceinline__ void finish_row(const DecodeAttention& call, const Item& item,
+                                           int queries) {
+    int32_t* const arrived = call.arrived + item.row * call.kv_heads + item.kv_head;
+    __threadfence(); // each lane's part is written before one of them says so
+    __syncwarp();
+    int before = 0;
+    if (threadIdx.x % kWarp == 0)
+        before = atomicAdd(arrived, 1);
+    if (__shfl_sync(kWholeWarp, before, 0) != item.cut.count - 1)
+        return;
+    __threadfence();
+    add_parts<kDim>(call, item, queries);
+    if (threadIdx.x % kWarp == 0)
+        *arrived = 0;
 }
 
 template <int kDim, class Cached>
-__device__ __forceinline__ void attend_items(const DecodeAttention& call, int64_t items,
-                                             const Gathered<kDim>& gathered) {
-    for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
-        const Unit unit = unit_of(call, item);
+__device__ __forceinline__ void attend_item(const DecodeAttention& call, const Item& item) {
+    const int queries = item.tokens * (call.q_heads / call.kv_heads);
+    for (int first = 0; first < queries; first += kQueriesOfTile) {
         Partial<kDim> partial;
-        attend<kDim, Cached>(partial, call, unit, threadIdx.x / kWarp, threadIdx.x % kWarp);
-        finish_unit<kDim>(call, unit, gathered, partial);
+        attend<kDim, Cached>(partial, call, item, first, queries);
+        write_item<kDim>(call, item, partial, first, queries);
     }
+    if (item.cut.count > 1)
+        finish_row<kDim>(call, item, queries);
 }
 
-// The same with copies under way: units are looked up many at a time, one a thread, and each warp
-// asks for keys and values kStages times before it waits, across the ends of units.
-template <int kDim, class Cached, int kStages>
-__device__ __forceinline__ void attend_items_ahead(const DecodeAttention& call, int64_t items,
-                                                   const Gathered<kDim>& gathered,
-                                                   Stage<kDim, Cached>* ring) {
-    __shared__ Unit listed[kListed];
-    const int64_t step = static_cast<int64_t>(kListed) * gridDim.x;
-    for (int64_t first = blockIdx.x; first < items; first += step) {
-        const int64_t left = (items - first + gridDim.x - 1) / gridDim.x;
-        const int count = static_cast<int>(left < kListed ? left : kListed);
-        const int own = threadIdx.x;
-        if (own < count)
-            listed[own] = unit_of(call, first + static_cast<int64_t>(own) * gridDim.x);
-        __syncthreads();
-        Reader<kDim, Cached, kStages> reader(call, listed, count, ring);
-        for (int at = 0; at < count; ++at) {
-            Partial<kDim> partial;
-            attend_ahead<kDim, Cached, kStages>(partial, call, listed[at], reader);
-            finish_unit<kDim>(call, listed[at], gathered, partial);
-        }
-    }
-}
-
-// kStages 0: without copies under way. kPrograms: blocks that shall fit a multiprocessor.
-template <int kDim, class Cached, int kStages, int kPrograms>
+// kPrograms: blocks that shall fit a multiprocessor.
+template <int kDim, class Cached, int kPrograms>
 __global__ void __launch_bounds__(kWarpsOfDecode* kWarp, kPrograms)
     decode_attention_kernel(const DecodeAttention call) {
-#ifdef PENSTOCK_EMULATED
-    unsigned char* const memory = emulated::dynamic_shared;
-#else
-    extern __shared__ __align__(16) unsigned char memory[];
-#endif
     let_later_start();
     wait_for_earlier();
-    const Gathered<kDim> gathered(memory, call.lanes);
-    const int64_t items = static_cast<int64_t>(call.unit_count[0]) * call.kv_heads;
-    if constexpr (kStages == 0) {
-        attend_items<kDim, Cached>(call, items, gathered);
-    } else {
-        auto* const ring =
-            reinterpret_cast<Stage<kDim, Cached>*>(memory + Gathered<kDim>::bytes(call.lanes));
-        attend_items_ahead<kDim, Cached, kStages>(call, items, gathered, ring);
+    const int lane = threadIdx.x % kWarp, warps = gridDim.x * kWarpsOfDecode;
+    const int items = call.unit_count[0] * call.kv_heads;
+    // A warp looks up 32 items at a time, one a lane: their loads depend on each other.
+    int first = blockIdx.x * kWarpsOfDecode + threadIdx.x / kWarp;
+    for (; first < items; first += kWarp * warps) {
+        const int own = first + lane * warps;
+        const LookedUp looked_up = look_up(call, (own < items ? own : first) / call.kv_heads);
+        for (int i = 0; i < kWarp && first + i * warps < items; ++i)
+            attend_item<kDim, Cached>(call, item_of(call, first + i * warps, looked_up, i));
     }
 }
 

@@ -1,150 +1,181 @@
-// Sixteen keys under a tile of queries: scores, weights, outputs, in registers. Layouts:
-// decode_attention.cuh.
+// Sixteen keys under up to eight queries, in the registers of one warp.
+//
+// Keys and values go from memory straight into tensor-core fragments, 16 bytes a load, because the
+// order of the head dimension is free as long as both operands agree. With g = lane / 4, t = lane %
+// 4:
+//   scores   S' = K Q': lane (g, t) holds dimensions 32 c + 8 t .. + 7 of keys g and g + 8, which
+//   are
+//            rows g and g + 8 of two products a chunk c of 32 dimensions; columns are queries
+//   outputs  O' = V' P': lane (g, t) holds dimensions 64 u + 8 g .. + 7 of keys 2t, 2t + 1, 2t + 8,
+//            2t + 9; row g of product j of group u is dimension 64 u + 8 g + 2 j, row g + 8 the
+//            next
+// So scores and outputs of queries 2t and 2t + 1 lie in lane (g, t).
 #pragma once
 
 #include "cuda/attention/decode_attention.h"
 
 namespace penstock::cuda {
 
-// What a warp has of its keys: queries g and g + 8 of lane (g, t).
+// Eight elements as they lie in the cache.
+template <class Cached>
+struct PieceOf {
+    using Type = Words4;
+};
+template <>
+struct PieceOf<E4m3> {
+    using Type = Words2;
+};
+
+template <int kDim, class Cached>
+struct KeyTile {
+    typename PieceOf<Cached>::Type words[2][kDim / 32]; // of keys g and g + 8
+};
+
+template <int kDim, class Cached>
+struct ValueTile {
+    typename PieceOf<Cached>::Type words[4][kDim / 64]; // of keys 2t, 2t + 1, 2t + 8, 2t + 9
+};
+
+// Queries g of a group of eight, as right operands.
+template <int kDim>
+struct QueryTile {
+    uint32_t words[kDim / 32][2][2];
+};
+
+// The running softmax of queries 2t and 2t + 1 (arXiv 2205.14135). `mass` is of this lane's keys.
 template <int kDim>
 struct Partial {
     float top[2] = {-INFINITY, -INFINITY};
-    float mass[2] = {0.0f, 0.0f}; // of this lane's keys alone
-    float outputs[kDim / 64][8][4] = {};
+    float mass[2] = {0.0f, 0.0f};
+    float outputs[kDim / 64][4][4] = {};
 };
 
-template <int kDim>
-__device__ __forceinline__ void scores_of(float (&scores)[2][4],
-                                          const uint32_t (&query)[kDim / 32][2][4],
-                                          const Words4 (&keys)[2][kDim / 32]) {
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-        for (int c = 0; c < kDim / 32; ++c) {
-#pragma unroll
-            for (int step = 0; step < 2; ++step) {
-                const uint32_t b[2] = {keys[tile][c].word[2 * step],
-                                       keys[tile][c].word[2 * step + 1]};
-                multiply_add(scores[tile], query[c][step], b);
-            }
-        }
-    }
-}
+// The keys that queries 2t and 2t + 1 see: from `oldest` to `newest`.
+struct Seen {
+    int oldest[2], newest[2];
+};
 
-// Scales the scores, hides what is not seen, and turns them into weights under a running maximum.
-// `base`: the first of the 16 keys; `last`: the first key that does not exist or is another
-// chunk's.
-template <int kDim>
-__device__ __forceinline__ void weigh(float (&scores)[2][4], Partial<kDim>& partial, float scale,
-                                      int base, int last, const int (&position)[2], int window,
-                                      int t) {
+template <int kDim, class Cached>
+__device__ __forceinline__ void load_keys(KeyTile<kDim, Cached>& keys, const Cached* from,
+                                          int lane) {
+    const Cached* const own = from + lane / 4 * kDim + lane % 4 * 8;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        float peak = partial.top[half];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int tile = i / 2;
-            const int key = base + 8 * tile + 2 * t + i % 2;
-            float& score = scores[tile][2 * half + i % 2];
-            const bool seen = key < last && key <= position[half] &&
-                              (window == 0 || key > position[half] - window);
-            score = seen ? score * scale : -INFINITY;
-            peak = fmaxf(peak, score);
-        }
-        peak = fmaxf(peak, __shfl_xor_sync(kWholeWarp, peak, 1));
-        peak = fmaxf(peak, __shfl_xor_sync(kWholeWarp, peak, 2));
-        // A query that has seen nothing keeps -inf: zero stands in, for 2^(-inf - 0) = 0.
-        const float level = peak == -INFINITY ? 0.0f : peak;
-        const float fade = power_of_two(partial.top[half] - level);
-        partial.mass[half] *= fade;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            float& score = scores[i / 2][2 * half + i % 2];
-            score = power_of_two(score - level);
-            partial.mass[half] += score;
-        }
-#pragma unroll
-        for (int u = 0; u < kDim / 64; ++u) {
-#pragma unroll
-            for (int j = 0; j < 8; ++j) {
-                partial.outputs[u][j][2 * half] *= fade;
-                partial.outputs[u][j][2 * half + 1] *= fade;
-            }
-        }
-        partial.top[half] = peak;
+        for (int c = 0; c < kDim / 32; ++c)
+            keys.words[half][c] = stream_raw(own + 8 * half * kDim + 32 * c);
     }
 }
 
+// `count` of the sixteen exist. A value that nobody wrote may be NaN, which a weight of zero does
+// not hide: those are zero.
+template <int kDim, class Cached>
+__device__ __forceinline__ void load_values(ValueTile<kDim, Cached>& values, const Cached* from,
+                                            int count, int lane) {
+    const Cached* const own = from + lane / 4 * 8;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int key = lane % 4 * 2 + i % 2 + 8 * (i / 2);
+#pragma unroll
+        for (int u = 0; u < kDim / 64; ++u) {
+            values.words[i][u] = {};
+            if (key < count)
+                values.words[i][u] = stream_raw(own + key * kDim + 64 * u);
+        }
+    }
+}
+
+template <int kDim, class Cached>
+__device__ __forceinline__ void add_scores(float (&scores)[4], const KeyTile<kDim, Cached>& keys,
+                                           const QueryTile<kDim>& queries) {
+#pragma unroll
+    for (int c = 0; c < kDim / 32; ++c) {
+        const Words4 upper = as_bf16(keys.words[0][c]), lower = as_bf16(keys.words[1][c]);
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+            const uint32_t a[4] = {upper.word[2 * step], lower.word[2 * step],
+                                   upper.word[2 * step + 1], lower.word[2 * step + 1]};
+            multiply_add(scores, a, queries.words[c][step]);
+        }
+    }
+}
+
+// Scales the scores of keys base .. base + 15, hides those that are not seen, and turns them into
+// weights under a running maximum.
 template <int kDim>
-__device__ __forceinline__ void add_outputs(Partial<kDim>& partial, const float (&weights)[2][4],
-                                            const Words4 (&values)[4][kDim / 64]) {
-    const uint32_t a[4] = {
-        pack_bf16(weights[0][0], weights[0][1]), pack_bf16(weights[0][2], weights[0][3]),
-        pack_bf16(weights[1][0], weights[1][1]), pack_bf16(weights[1][2], weights[1][3])};
+__device__ __forceinline__ void weigh(float (&scores)[4], Partial<kDim>& partial, float scale,
+                                      int base, const Seen& seen, int g) {
+    float fades[2];
+#pragma unroll
+    for (int query = 0; query < 2; ++query) {
+        float peak = partial.top[query];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int key = base + g + 8 * half;
+            float& score = scores[2 * half + query];
+            const bool shown = key >= seen.oldest[query] && key <= seen.newest[query];
+            score = shown ? score * scale : -INFINITY;
+            peak = fmaxf(peak, score);
+        }
+#pragma unroll
+        for (int mask = 4; mask < kWarp; mask *= 2)
+            peak = fmaxf(peak, __shfl_xor_sync(kWholeWarp, peak, mask));
+        // A query that has seen nothing keeps -inf: zero stands in, for 2^(-inf - 0) = 0.
+        const float level = peak == -INFINITY ? 0.0f : peak;
+        fades[query] = power_of_two(partial.top[query] - level);
+        partial.mass[query] *= fades[query];
+        partial.top[query] = peak;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float& score = scores[2 * half + query];
+            score = power_of_two(score - level);
+            partial.mass[query] += score;
+        }
+    }
 #pragma unroll
     for (int u = 0; u < kDim / 64; ++u) {
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-            const uint32_t selector = j % 2 ? 0x7632 : 0x5410;
-            const uint32_t b[2] = {
-                permute_bytes(values[0][u].word[j / 2], values[1][u].word[j / 2], selector),
-                permute_bytes(values[2][u].word[j / 2], values[3][u].word[j / 2], selector)};
+        for (int j = 0; j < 4; ++j) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                partial.outputs[u][j][i] *= fades[i % 2];
+        }
+    }
+}
+
+// Weights [16 keys, 8 queries] as the right operand of outputs: lane (g, t) gets those of query g.
+__device__ __forceinline__ void transpose_weights(uint32_t (&b)[2], const float (&weights)[4],
+                                                  int lane) {
+    const int g = lane / 4, t = lane % 4;
+    const uint32_t selector = g % 2 ? 0x7632 : 0x5410;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const uint32_t own = pack_bf16(weights[2 * half], weights[2 * half + 1]);
+        const uint32_t first = __shfl_sync(kWholeWarp, own, 8 * t + g / 2);
+        const uint32_t second = __shfl_sync(kWholeWarp, own, 8 * t + 4 + g / 2);
+        b[half] = permute_bytes(first, second, selector);
+    }
+}
+
+template <int kDim, class Cached>
+__device__ __forceinline__ void add_outputs(Partial<kDim>& partial, const float (&weights)[4],
+                                            const ValueTile<kDim, Cached>& values, int lane) {
+    uint32_t b[2];
+    transpose_weights(b, weights, lane);
+#pragma unroll
+    for (int u = 0; u < kDim / 64; ++u) {
+        Words4 keys[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            keys[i] = as_bf16(values.words[i][u]);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const uint32_t a[4] = {permute_bytes(keys[0].word[j], keys[1].word[j], 0x5410),
+                                   permute_bytes(keys[0].word[j], keys[1].word[j], 0x7632),
+                                   permute_bytes(keys[2].word[j], keys[3].word[j], 0x5410),
+                                   permute_bytes(keys[2].word[j], keys[3].word[j], 0x7632)};
             multiply_add(partial.outputs[u][j], a, b);
         }
-    }
-}
-
-// The queries as left operands: dimensions in the order of the keys' loads.
-template <int kDim>
-__device__ __forceinline__ void load_queries(uint32_t (&query)[kDim / 32][2][4],
-                                             const DecodeAttention& call, const Unit& unit,
-                                             int queries, int g, int t) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int row = g + 8 * half;
-        const bool present = row < queries;
-        const Bf16* source = call.q + (present ? query_place<kDim>(call, unit, row) : 0) + 8 * t;
-#pragma unroll
-        for (int c = 0; c < kDim / 32; ++c) {
-            const Words4 words = present ? load16(source + 32 * c) : Words4{};
-#pragma unroll
-            for (int step = 0; step < 2; ++step) {
-                query[c][step][half] = words.word[2 * step];
-                query[c][step][2 + half] = words.word[2 * step + 1];
-            }
-        }
-    }
-}
-
-// What a warp needs of a unit beside its keys.
-template <int kDim>
-struct Queries {
-    uint32_t words[kDim / 32][2][4];
-    int position[2]; // of queries g and g + 8
-    float scale;     // of their scores
-};
-
-template <int kDim>
-__device__ __forceinline__ void load_unit(Queries<kDim>& queries, const DecodeAttention& call,
-                                          const Unit& unit, int lane) {
-    const int g = lane / 4, t = lane % 4;
-    const int shared = call.q_heads / call.kv_heads;
-    load_queries<kDim>(queries.words, call, unit, unit.tokens * shared, g, t);
-    const int own = unit.context - unit.tokens;
-    queries.position[0] = own + g / shared;
-    queries.position[1] = own + (g + 8) / shared;
-    queries.scale =
-        call.key_scales ? call.log2_scale * call.key_scales[unit.kv_head] : call.log2_scale;
-}
-
-// The four lanes of a query held its keys apart.
-template <int kDim>
-__device__ __forceinline__ void join_masses(Partial<kDim>& partial) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        partial.mass[half] += __shfl_xor_sync(kWholeWarp, partial.mass[half], 1);
-        partial.mass[half] += __shfl_xor_sync(kWholeWarp, partial.mass[half], 2);
     }
 }
 

@@ -53,21 +53,6 @@ __device__ __forceinline__ void stream_float_where(bool wanted, float& value,
 #endif
 }
 
-// What other blocks wrote during this launch, from the cache that all share.
-__device__ __forceinline__ Words4 load16_shared_cache(const float* address) {
-#ifdef PENSTOCK_EMULATED
-    return load16(address);
-#else
-    Words4 words;
-    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words.word[0]), "=r"(words.word[1]), "=r"(words.word[2]),
-                   "=r"(words.word[3])
-                 : "l"(address)
-                 : "memory");
-    return words;
-#endif
-}
-
 // The first or the last eight of 16 codes, as bfloat16.
 __device__ __forceinline__ Words4 widen_half(const Words4& codes, int half) {
     const uint32_t bytes[2] = {codes.word[2 * half], codes.word[2 * half + 1]};
