@@ -81,13 +81,13 @@ PENSTOCK_EXPORT int penstock_cuda_linear_float8(void* out, const void* x, const 
                                                 int scale_stride, int out_float32, void* stream);
 
 // Either product for up to 128 tokens: weights [rows, width] are bfloat16 where `scale` is null
-// (width % 64 == 0), e4m3 otherwise (width % 128 == 0). The width is cut into `splits` parts; where
-// there are several, `parts` has room for splits * ceil(rows / 128) * 128 * (tokens rounded up to
-// 16, 32, 64 or 128) floats, and `arrived` [ceil(rows / 128)] is zero, and zero again afterwards.
+// (width % 64 == 0), e4m3 otherwise (width % 128 == 0). `blocks` have equal shares, and the order
+// of sums follows from their number. `parts` has room for blocks * 2 * 128 * (tokens rounded up to
+// 16, 32, 64 or 128) floats; `arrived` [ceil(rows / 128)] is zero, and zero again afterwards.
 PENSTOCK_EXPORT int penstock_cuda_staged_linear(void* out, const void* x, const void* weight,
                                                 const float* scale, const float* bias, float* parts,
                                                 int32_t* arrived, int tokens, int rows, int width,
-                                                int scale_rows, int scale_stride, int splits,
+                                                int scale_rows, int scale_stride, int blocks,
                                                 int out_float32, void* stream);
 
 // The tokens [rows] drawn from logits [rows, vocabulary] float32, -1 where a row cannot be sampled;

@@ -13,6 +13,7 @@ import torch
 from penstock.kernels.cuda.library import Library
 from penstock.kernels.ops.linear import FLOAT8_GROUP
 from penstock.kernels.triton import linear as triton_linear
+from penstock.kernels.triton.attention_work import multiprocessors
 from penstock.kernels.triton.launch import ceil_div
 from penstock.kernels.triton.linear_choice import (
     capability_of,
@@ -31,9 +32,10 @@ STREAMED_FLOAT8_TOKENS = 16
 STAGED_TOKENS = 128
 """The most rows that the kernel `staged_linear` takes."""
 
-_STAGED_ROWS = 128  # of the weight, in a block
-_LEAST_BLOCKS = 120  # that keep a GPU of 132 multiprocessors busy
-_LEAST_COLUMNS = 512  # of a part of the width: shorter ones take longer to add than to multiply
+_STAGED_ROWS = 128  # of the weight, in a tile
+_STAGE_BYTES = 128  # of a row
+_LEAST_STAGES = 8  # of a block: adding up shorter shares takes longer than multiplying them
+_MANY_STAGES = 20  # of a block, from which on two of them a multiprocessor are worth while
 
 
 def linear(
@@ -121,41 +123,40 @@ def stage(
 ) -> None:
     """The same for either weights and up to `STAGED_TOKENS` rows."""
     (rows, width), tokens = part.shape, len(x)
-    tiles, splits = ceil_div(rows, _STAGED_ROWS), splits_of(part.shape)
     if isinstance(part, PackedFloat8):
         weight, scale = part.codes, part.scale
         factors = part.scale_rows, _scale_stride(part)
     else:
         weight, scale, factors = part.data, None, (1, 0)
-    parts = arrived = None
-    if splits > 1:
-        padded = max(16, 1 << (tokens - 1).bit_length())
-        parts = x.new_empty(splits * tiles * _STAGED_ROWS * padded, dtype=torch.float32)
-        arrived = _counters(weight)
+    tiles = ceil_div(rows, _STAGED_ROWS)
+    stages = tiles * (width * weight.element_size() // _STAGE_BYTES)
+    blocks = staged_blocks(stages, multiprocessors(x.device))
+    padded = max(16, 1 << (tokens - 1).bit_length())
+    parts = x.new_empty(2 * blocks * _STAGED_ROWS * padded, dtype=torch.float32)
     library.call(
         "staged_linear",
-        *(out, x, weight, scale, bias, parts, arrived),
-        *(tokens, rows, width, *factors, splits, int(out.dtype == torch.float32)),
+        *(out, x, weight, scale, bias, parts, _counters(weight, tiles)),
+        *(tokens, rows, width, *factors, blocks, int(out.dtype == torch.float32)),
     )
 
 
-def splits_of(shape: tuple[int, int]) -> int:
-    """Into how many parts `stage` cuts the width of weights: enough blocks for a GPU, whatever the
-    number of tokens, so that no sum depends on that."""
-    rows, width = shape
-    wanted = ceil_div(_LEAST_BLOCKS, ceil_div(rows, _STAGED_ROWS))
-    return max(1, min(wanted, width // _LEAST_COLUMNS))
+def staged_blocks(stages: int, multiprocessors: int) -> int:
+    """How many blocks share so many stages, whatever the number of tokens: no sum depends on it."""
+    for blocks in (2 * multiprocessors, multiprocessors):
+        if stages >= _MANY_STAGES * blocks:
+            return blocks
+    return max(1, min(multiprocessors, stages // _LEAST_STAGES))
 
 
 _arrived: dict[int, torch.Tensor] = {}
 
 
-def _counters(weight: torch.Tensor) -> torch.Tensor:
+def _counters(weight: torch.Tensor, count: int) -> torch.Tensor:
     """Zeros that a launch with this weight counts in and leaves as zeros, int32. Launches with one
     weight follow each other on a stream; those with another may be under way at the same time."""
     found = _arrived.get(weight.data_ptr())
-    if found is None or found.device != weight.device:
-        found = torch.zeros(_LEAST_BLOCKS, dtype=torch.int32, device=weight.device)
+    if found is None or found.device != weight.device or len(found) < count:
+        found = torch.zeros(count, dtype=torch.int32, device=weight.device)
         _arrived[weight.data_ptr()] = found
     return found
 

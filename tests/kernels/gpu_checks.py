@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from typing import Any
+from unittest import mock
 
 import torch
 from kernel_checks import in_float64
 
 from penstock.kernels.chunks import SIZES, chunks_of
 from penstock.kernels.cuda import CudaOps, Library
+from penstock.kernels.cuda import linear as cuda_linear
 from penstock.kernels.cuda.tuning import OF_OPS, VALUES
 from penstock.kernels.draw import map_tensors
 from penstock.kernels.op import Case, Op
@@ -72,19 +74,31 @@ def small_chunks(op: Op, case: Case, ops: TorchOps) -> list[str]:
 
 
 def staged(op: Op, case: Case, ops: CudaOps) -> list[str]:
-    """What is wrong with a product by the kernel "staged": its results, the bits of a row alone."""
+    """What is wrong with a product by the kernel "staged": its results, the bits of a row alone.
+    Also with so many blocks that several share a tile, and that shares end within one."""
+    wrong = []
+    for name, blocks in (
+        ("", cuda_linear.staged_blocks),
+        (" of 7 blocks", lambda stages, _: min(stages, 7)),
+        (" of short shares", lambda stages, _: -(-stages // 3)),
+    ):
+        with linear_choice.staged(), mock.patch.object(cuda_linear, "staged_blocks", blocks):
+            wrong += [f"{line}{name}" for line in _wrong_staged(op, case, ops)]
+    return wrong
+
+
+def _wrong_staged(op: Op, case: Case, ops: CudaOps) -> list[str]:
     assert isinstance(ops.library, Library) and op.alone is not None
-    with linear_choice.staged():
-        ops.library.called.clear()
-        wrong = rounded(op, case, ops)
-        if "staged_linear" not in ops.library.called:
-            wrong.append("another kernel computed it")
-        inputs = _served(case, ops)
-        (together,) = op.invoke(ops, inputs)
-        for index in sorted({0, len(together) - 1}):
-            (row,) = op.invoke(ops, op.alone(inputs, index))
-            if not torch.equal(row[0].nan_to_num(), together[index].nan_to_num()):
-                wrong.append(f"row {index} has other bits alone")
+    ops.library.called.clear()
+    wrong = rounded(op, case, ops)
+    if "staged_linear" not in ops.library.called:
+        wrong.append("another kernel computed it")
+    inputs = _served(case, ops)
+    (together,) = op.invoke(ops, inputs)
+    for index in sorted({0, len(together) - 1}):
+        (row,) = op.invoke(ops, op.alone(inputs, index))
+        if not torch.equal(row[0].nan_to_num(), together[index].nan_to_num()):
+            wrong.append(f"row {index} has other bits alone")
     return wrong
 
 

@@ -1,13 +1,14 @@
 // A product of up to 128 rows: weights and tokens go through a ring in the block's memory.
 //
-// A block has 128 rows of the weight and a part of the width, which it takes in stages of 128 bytes
-// a row: 64 columns of bfloat16, or the 128 columns of 8-bit floats that share a scale. The copies
-// of the next stages are under way while one is multiplied. As in stream_linear.cuh the order of k
-// inside a product is free: lane t of a row takes 16 neighbouring bytes of each 64.
+// 128 rows of the weight are a tile, which is taken in stages of 128 bytes a row: 64 columns of
+// bfloat16, or the 128 columns of 8-bit floats that share a scale. The stages of all tiles, one
+// after another, are cut into equal shares, one for each block. The copies of a block's next stages
+// are under way while one is multiplied, from one tile to the next too. As in stream_linear.cuh the
+// order of k inside a product is free: lane t of a row takes 16 neighbouring bytes of each 64.
 //
-// If a tile of rows has several parts (`splits`), each block writes its sums, and the last one adds
-// them up in the order of the parts. The parts depend on the weight alone, so a token's sum depends
-// on nothing else in the batch, nor on which kTokens serves.
+// If a tile lies in the shares of several blocks, each writes its sums, and the last one adds them
+// up in the order of the blocks. Shares depend on the weight and on the number of blocks alone, so
+// a token's sum depends on nothing else in the batch, nor on which kTokens serves.
 #pragma once
 
 #include "cuda/linear/products.cuh"
@@ -26,11 +27,10 @@ struct StagedLinear {
     const unsigned char* weight; // [rows, width], bfloat16 or codes
     const float* scale;          // see StreamFloat8
     const float* bias;           // [rows] or null
-    float* parts;                // [splits, tiles, 128 * kTokens], unless there is one split
+    float* parts;                // [blocks, 2, 128 * kTokens]
     int32_t* arrived;            // [tiles], zero before and after
     int tokens, rows, width;
     int scale_rows, scale_stride;
-    int splits;
     bool to_float;
 };
 
@@ -50,9 +50,7 @@ struct Staging {
     static constexpr int kTiles = kTokens / kTokenGroups / kColumns;
     static constexpr int kTokenCopies =
         (kTokens * kTokenUnits + kThreadsOfStaged - 1) / kThreadsOfStaged;
-    // Of a token's sums in the block's memory, so that neither writes nor reads conflict.
-    static constexpr int kPitch = kRowsOfStaged + 4;
-    static_assert(kStages >= 3 && kTokens * kPitch * 4 <= kSharedBytes);
+    static_assert(kStages >= 3);
 };
 
 // Where 16 bytes of a row lie in a stage: rows that are read together lie in different banks.
@@ -66,6 +64,33 @@ __device__ __forceinline__ int token_place(int token, int unit) {
     return token * 8 + (unit ^ (token % 2) * 4);
 }
 
+// A stage of a tile.
+struct Stage {
+    int tile, index;
+
+    __device__ __forceinline__ Stage next(int stages) const {
+        return index + 1 == stages ? Stage{tile + 1, 0} : Stage{tile, index + 1};
+    }
+};
+
+// The stages of a block: from `begin` on to before `end`, counted over all tiles.
+struct Share {
+    int stages; // of a tile
+    int64_t total, begin, end;
+
+    __device__ __forceinline__ Share(int tiles, int stages_)
+        : stages(stages_), total(static_cast<int64_t>(tiles) * stages_),
+          begin(total * blockIdx.x / gridDim.x), end(total * (blockIdx.x + 1) / gridDim.x) {}
+
+    __device__ __forceinline__ Stage first() const {
+        return {static_cast<int>(begin / stages), static_cast<int>(begin % stages)};
+    }
+    // The block in whose share a stage is.
+    __device__ __forceinline__ int block_of(int64_t stage) const {
+        return static_cast<int>(((stage + 1) * gridDim.x - 1) / total);
+    }
+};
+
 // What a thread copies, and where to.
 template <bool kFloat8, int kTokens>
 struct StageCopies {
@@ -73,26 +98,27 @@ struct StageCopies {
     static constexpr int kRowsAtOnce = kThreadsOfStaged / (kBytesOfStage / kUnit);
     static constexpr int kWeightCopies = kRowsOfStaged / kRowsAtOnce;
 
+    int tile = -1;
     const unsigned char* weight[kWeightCopies];
-    int weight_to;
 
-    __device__ __forceinline__ StageCopies(const StagedLinear& call, int first_row) {
+    __device__ __forceinline__ void copy_weight(const StagedLinear& call, Words4* slot,
+                                                Stage stage) {
         const int row = threadIdx.x / 8, unit = threadIdx.x % 8;
-        const int64_t row_bytes = static_cast<int64_t>(call.width) * (kFloat8 ? 1 : 2);
+        if (stage.tile != tile) {
+            tile = stage.tile;
+            const int64_t row_bytes = static_cast<int64_t>(call.width) * (kFloat8 ? 1 : 2);
 #pragma unroll
-        for (int i = 0; i < kWeightCopies; ++i) {
-            // Rows past the end are read again elsewhere, and go nowhere.
-            const int from = min(first_row + row + i * kRowsAtOnce, call.rows - 1);
-            weight[i] = call.weight + from * row_bytes + unit * kUnit;
+            for (int i = 0; i < kWeightCopies; ++i) {
+                // Rows past the end are read again elsewhere, and go nowhere.
+                const int from = min(tile * kRowsOfStaged + row + i * kRowsAtOnce, call.rows - 1);
+                weight[i] = call.weight + from * row_bytes + unit * kUnit;
+            }
         }
-        weight_to = weight_place(row, unit);
-    }
-
-    __device__ __forceinline__ void copy_weight(Words4* slot, int stage) const {
-        const int64_t from = static_cast<int64_t>(stage) * kBytesOfStage;
+        const int64_t from = static_cast<int64_t>(stage.index) * kBytesOfStage;
+        Words4* const to = slot + weight_place(row, unit);
 #pragma unroll
         for (int i = 0; i < kWeightCopies; ++i)
-            copy_async(slot + weight_to + i * kRowsAtOnce * 8, weight[i] + from, true);
+            copy_async(to + i * kRowsAtOnce * 8, weight[i] + from, true);
     }
 
     // The address of the thread's copy `i` of tokens, null if there is none; `to` is its place.
@@ -100,52 +126,58 @@ struct StageCopies {
                                                  int& to) const {
         const int index = threadIdx.x + i * kThreadsOfStaged;
         const int token = index / Form::kTokenUnits, unit = index % Form::kTokenUnits;
+        to = kRowsOfStaged * 8 + token_place<kFloat8>(token, unit);
         if (token >= call.tokens || token >= kTokens)
             return nullptr;
-        to = kRowsOfStaged * 8 + token_place<kFloat8>(token, unit);
         return call.x + static_cast<int64_t>(token) * call.width +
                static_cast<int64_t>(stage) * Form::kColumnsOfStage + unit * (kUnit / 2);
     }
 
     __device__ __forceinline__ void copy_tokens(const StagedLinear& call, Words4* slot,
-                                                int stage) const {
+                                                Stage stage) const {
 #pragma unroll
         for (int i = 0; i < Form::kTokenCopies; ++i) {
             int to = 0;
-            if (const Bf16* const from = token(call, stage, i, to))
+            if (const Bf16* const from = token(call, stage.index, i, to))
                 copy_async(slot + to, from, true);
         }
     }
 
     // The same at once, for the first stages.
     __device__ __forceinline__ void fetch_tokens(const StagedLinear& call, Words4* ring,
-                                                 int first_stage, int count) const {
+                                                 const Share& share) const {
         constexpr int kSlot = Form::kBytes / kUnit;
-        Words4 fetched[(Form::kStages - 1) * Form::kTokenCopies];
+        Words4 fetched[Form::kStages - 1][Form::kTokenCopies];
+        Stage stage = share.first();
 #pragma unroll
-        for (int j = 0; j < (Form::kStages - 1) * Form::kTokenCopies; ++j) {
-            const int s = j / Form::kTokenCopies;
-            int to = 0;
-            const Bf16* const from =
-                s < count ? token(call, first_stage + s, j % Form::kTokenCopies, to) : nullptr;
-            fetched[j] = from != nullptr ? load16(from) : Words4{};
+        for (int s = 0; s < Form::kStages - 1; ++s, stage = stage.next(share.stages)) {
+#pragma unroll
+            for (int i = 0; i < Form::kTokenCopies; ++i) {
+                int to = 0;
+                const Bf16* const from = token(call, stage.index, i, to);
+                const bool wanted = from != nullptr && share.begin + s < share.end;
+                fetched[s][i] = wanted ? load16(from) : Words4{};
+            }
         }
 #pragma unroll
-        for (int j = 0; j < (Form::kStages - 1) * Form::kTokenCopies; ++j) {
-            const int s = j / Form::kTokenCopies;
-            int to = 0;
-            if (s < count && token(call, first_stage + s, j % Form::kTokenCopies, to) != nullptr)
-                ring[s * kSlot + to] = fetched[j];
+        for (int s = 0; s < Form::kStages - 1; ++s) {
+#pragma unroll
+            for (int i = 0; i < Form::kTokenCopies; ++i) {
+                int to = 0;
+                if (token(call, 0, i, to) != nullptr)
+                    ring[s * kSlot + to] = fetched[s][i];
+            }
         }
     }
 };
 
 // sums += the products of a stage, by the warp's rows from `row` and its tokens from `token` on.
 template <bool kFloat8, int kRowTiles, int kTiles>
-__device__ __forceinline__ void multiply_stage(float (&sums)[kRowTiles][kTiles][4],
+__device__ __forceinline__ void multiply_stage(float (&sums)[kRowTiles * kTiles * 4],
                                                const Words4* slot, int row, int token) {
     const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
     const Words4* const tokens_at = slot + kRowsOfStaged * 8;
+    constexpr int kAtOnce = kTiles > 4 ? 4 : kTiles;
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
         Words4 upper[kRowTiles], lower[kRowTiles];
@@ -156,62 +188,88 @@ __device__ __forceinline__ void multiply_stage(float (&sums)[kRowTiles][kTiles][
         }
 #pragma unroll
         for (int half = 0; half < (kFloat8 ? 2 : 1); ++half) {
-            Words4 tokens[kTiles];
+            // A few tiles of tokens at a time: registers are scarce.
 #pragma unroll
-            for (int tile = 0; tile < kTiles; ++tile) {
-                const int unit = kFloat8 ? c * 8 + 2 * t + half : c * 4 + t;
-                tokens[tile] = tokens_at[token_place<kFloat8>(token + tile * kColumns + g, unit)];
-            }
+            for (int tile = 0; tile < kTiles; tile += kAtOnce) {
+                Words4 tokens[kAtOnce];
 #pragma unroll
-            for (int r = 0; r < kRowTiles; ++r) {
-                multiply_chunk<kTiles>(sums[r], kFloat8 ? widen_half(upper[r], half) : upper[r],
-                                       kFloat8 ? widen_half(lower[r], half) : lower[r], tokens);
+                for (int i = 0; i < kAtOnce; ++i) {
+                    const int unit = kFloat8 ? c * 8 + 2 * t + half : c * 4 + t;
+                    const int of_lane = token + (tile + i) * kColumns + g;
+                    tokens[i] = tokens_at[token_place<kFloat8>(of_lane, unit)];
+                }
+#pragma unroll
+                for (int r = 0; r < kRowTiles; ++r) {
+                    auto& of_tiles =
+                        reinterpret_cast<float (&)[kAtOnce][4]>(sums[(r * kTiles + tile) * 4]);
+                    multiply_chunk<kAtOnce>(
+                        of_tiles, kFloat8 ? widen_half(upper[r], half) : upper[r],
+                        kFloat8 ? widen_half(lower[r], half) : lower[r], tokens);
+                }
             }
         }
     }
 }
 
-// The sums of a thread, one after another.
-template <int kCount>
-struct ThreadSums {
-    float value[kCount];
+// Of a warp in a tile: its first row and token, and which of them a sum of the thread belongs to.
+template <bool kFloat8, int kTokens>
+struct WarpShare {
+    using Form = Staging<kFloat8, kTokens>;
+    int row, token;
+
+    __device__ __forceinline__ WarpShare()
+        : row(threadIdx.x / kWarp / Form::kTokenGroups * Form::kRowTiles * 16),
+          token(threadIdx.x / kWarp % Form::kTokenGroups * Form::kTiles * kColumns) {}
+
+    __device__ __forceinline__ int row_of(int i) const {
+        return row + i / (Form::kTiles * 4) * 16 + i % 4 / 2 * 8 + threadIdx.x % kWarp / 4;
+    }
+    __device__ __forceinline__ int token_of(int i) const {
+        return token + i / 4 % Form::kTiles * kColumns + threadIdx.x % 4 * 2 + i % 2;
+    }
 };
 
-// Write a block's sums and say whether it is the last one of its tile; then `sums` are those of all
-// parts in order.
-template <int kCount>
-__device__ __forceinline__ bool add_parts(const StagedLinear& call, ThreadSums<kCount>& sums) {
+// Write a block's sums of a tile of several blocks and say whether it is the last of these; then
+// `sums` are those of all of them, added in order.
+template <int kSums>
+__device__ __forceinline__ bool add_parts(const StagedLinear& call, const Share& share, int tile,
+                                          float (&sums)[kSums]) {
     __shared__ bool is_last;
-    const int tile = blockIdx.x / call.splits, split = blockIdx.x % call.splits;
-    const int64_t tiles = gridDim.x / call.splits;
-    constexpr int kPart = kCount * kThreadsOfStaged;
-    float* const own = call.parts + tile * static_cast<int64_t>(kPart) + threadIdx.x * 4;
+    const int64_t begin = static_cast<int64_t>(tile) * share.stages;
+    const int first = share.block_of(begin), last = share.block_of(begin + share.stages - 1);
+    constexpr int kPart = kSums * kThreadsOfStaged;
+    // A block's part is its second one if the tile begins in its share.
+    const auto part_of = [&](int block) {
+        return call.parts + (2 * static_cast<int64_t>(block) + (block == first)) * kPart +
+               threadIdx.x * 4;
+    };
+    float* const own = part_of(blockIdx.x);
 #pragma unroll
-    for (int i = 0; i < kCount; i += 4) {
-        store_floats(own + split * tiles * kPart + i * kThreadsOfStaged, sums.value[i],
-                     sums.value[i + 1], sums.value[i + 2], sums.value[i + 3]);
+    for (int i = 0; i < kSums; i += 4) {
+        store_floats(own + i * kThreadsOfStaged, sums[i], sums[i + 1], sums[i + 2], sums[i + 3]);
     }
     __threadfence(); // each thread's part is written before one of them says so
     __syncthreads();
     if (threadIdx.x == 0) {
-        is_last = atomicAdd(call.arrived + tile, 1) == call.splits - 1;
+        is_last = atomicAdd(call.arrived + tile, 1) == last - first;
         __threadfence();
     }
     __syncthreads();
     if (!is_last)
         return false;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i)
-        sums.value[i] = 0.0f;
-#pragma unroll 2
-    for (int s = 0; s < call.splits; ++s) {
-        Words4 part[kCount / 4];
+    for (int i = 0; i < kSums; ++i)
+        sums[i] = 0.0f;
+#pragma unroll 1
+    for (int block = first; block <= last; ++block) {
+        const float* const part = part_of(block);
+        Words4 found[kSums / 4];
 #pragma unroll
-        for (int i = 0; i < kCount / 4; ++i)
-            part[i] = load16_shared_cache(own + s * tiles * kPart + i * 4 * kThreadsOfStaged);
+        for (int i = 0; i < kSums / 4; ++i)
+            found[i] = load16_shared_cache(part + i * 4 * kThreadsOfStaged);
 #pragma unroll
-        for (int i = 0; i < kCount; ++i)
-            sums.value[i] += as_float(part[i / 4].word[i % 4]);
+        for (int i = 0; i < kSums; ++i)
+            sums[i] += as_float(found[i / 4].word[i % 4]);
     }
     if (threadIdx.x == 0)
         call.arrived[tile] = 0;
@@ -224,105 +282,98 @@ __global__ void __launch_bounds__(kThreadsOfStaged, Staging<kFloat8, kTokens>::k
     using Form = Staging<kFloat8, kTokens>;
     constexpr int kStages = Form::kStages, kSlot = Form::kBytes / kUnit;
     constexpr int kRowTiles = Form::kRowTiles, kTiles = Form::kTiles;
+    constexpr int kSums = kRowTiles * kTiles * 4;
 #ifdef PENSTOCK_EMULATED
     Words4* const ring = reinterpret_cast<Words4*>(emulated::dynamic_shared);
 #else
     extern __shared__ Words4 ring[];
 #endif
-    const int first_row = blockIdx.x / call.splits * kRowsOfStaged;
-    const int split = blockIdx.x % call.splits;
-    const int all = call.width / Form::kColumnsOfStage;
-    const int first = static_cast<int>(static_cast<int64_t>(all) * split / call.splits);
-    const int count =
-        static_cast<int>(static_cast<int64_t>(all) * (split + 1) / call.splits) - first;
-    const int warp = threadIdx.x / kWarp, g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
-    const int row = warp / Form::kTokenGroups * kRowTiles * 16;
-    const int token = warp % Form::kTokenGroups * kTiles * kColumns;
+    const int tiles = (call.rows + kRowsOfStaged - 1) / kRowsOfStaged;
+    const Share share(tiles, call.width / Form::kColumnsOfStage);
+    const WarpShare<kFloat8, kTokens> warp;
 
     let_later_start();
-    const StageCopies<kFloat8, kTokens> copies(call, first_row);
+    StageCopies<kFloat8, kTokens> copies;
+    Stage copied = share.first();
 #pragma unroll
-    for (int s = 0; s < kStages - 1; ++s) {
-        if (s < count)
-            copies.copy_weight(ring + s * kSlot, first + s);
+    for (int s = 0; s < kStages - 1; ++s, copied = copied.next(share.stages)) {
+        if (share.begin + s < share.end)
+            copies.copy_weight(call, ring + s * kSlot, copied);
         commit_copies();
     }
     wait_for_earlier(); // no kernel writes weights
-    copies.fetch_tokens(call, ring, first, count);
+    copies.fetch_tokens(call, ring, share);
 
-    // The scales of the rows of the stage that is multiplied, and of the next.
-    float factors[kRowTiles][2] = {}, next_factors[kRowTiles][2] = {};
-    const auto read_factors = [&](int s) {
+    // The scales of the rows of the next stage.
+    float next_factors[kRowTiles * 2] = {};
+    const auto read_factors = [&](Stage stage, bool wanted) {
 #pragma unroll
-        for (int i = 0; i < 2 * kRowTiles; ++i) {
-            const int of_row = min(first_row + row + i * 8 + g, call.rows - 1);
-            const int64_t group = static_cast<int64_t>(first + s) * call.scale_stride;
-            stream_float_where(s < count, next_factors[i / 2][i % 2],
-                               call.scale + group + of_row / call.scale_rows);
+        for (int i = 0; i < kRowTiles * 2; ++i) {
+            const int of_warp = warp.row + i * 8 + static_cast<int>(threadIdx.x) % kWarp / 4;
+            const int row = min(stage.tile * kRowsOfStaged + of_warp, call.rows - 1);
+            const int64_t group = static_cast<int64_t>(stage.index) * call.scale_stride;
+            stream_float_where(wanted, next_factors[i], call.scale + group + row / call.scale_rows);
         }
     };
+    Stage stage = share.first();
     if (kFloat8)
-        read_factors(0);
-    float sums[kRowTiles][kTiles][4] = {};
+        read_factors(stage, share.begin < share.end);
+    float sums[kSums] = {};
+    const int count = static_cast<int>(share.end - share.begin);
+    bool begun = stage.index == 0; // whether the share has the tile from its beginning
+    int slot = 0;
 #pragma unroll 1
-    for (int s = 0, slot = 0; s < count; ++s) {
+    for (int s = 0; s < count; ++s) {
         wait_for_copies<kStages - 2>();
         __syncthreads(); // all copies of the stage have come, and nobody reads the one before
-        const int ahead = s + kStages - 1;
-        if (ahead < count) {
+        if (s + kStages - 1 < count) {
             Words4* const to = ring + (slot == 0 ? kStages - 1 : slot - 1) * kSlot;
-            copies.copy_weight(to, first + ahead);
-            copies.copy_tokens(call, to, first + ahead);
+            copies.copy_weight(call, to, copied);
+            copies.copy_tokens(call, to, copied);
+            copied = copied.next(share.stages);
         }
         commit_copies();
-        if (kFloat8) {
-#pragma unroll
-            for (int i = 0; i < 2 * kRowTiles; ++i)
-                factors[i / 2][i % 2] = next_factors[i / 2][i % 2];
-            read_factors(s + 1);
-            float part[kRowTiles][kTiles][4] = {};
-            multiply_stage<kFloat8>(part, ring + slot * kSlot, row, token);
-#pragma unroll
-            for (int i = 0; i < kRowTiles * kTiles * 4; ++i) {
-                const int r = i / (kTiles * 4), tile = i / 4 % kTiles;
-                sums[r][tile][i % 4] += part[r][tile][i % 4] * factors[r][i % 4 / 2];
-            }
-        } else {
-            multiply_stage<kFloat8>(sums, ring + slot * kSlot, row, token);
-        }
+        const Stage next = stage.next(share.stages);
+        const Words4* const held = ring + slot * kSlot;
         slot = slot + 1 == kStages ? 0 : slot + 1;
-    }
-
-    if (call.splits > 1) {
-        ThreadSums<kRowTiles * kTiles * 4> all_sums;
+        if constexpr (kFloat8) {
+            float factors[kRowTiles * 2];
 #pragma unroll
-        for (int i = 0; i < kRowTiles * kTiles * 4; ++i)
-            all_sums.value[i] = sums[i / (kTiles * 4)][i / 4 % kTiles][i % 4];
-        if (!add_parts(call, all_sums))
-            return;
+            for (int i = 0; i < kRowTiles * 2; ++i)
+                factors[i] = next_factors[i];
+            read_factors(next, s + 1 < count);
+            float part[kSums] = {};
+            multiply_stage<kFloat8, kRowTiles, kTiles>(part, held, warp.row, warp.token);
 #pragma unroll
-        for (int i = 0; i < kRowTiles * kTiles * 4; ++i)
-            sums[i / (kTiles * 4)][i / 4 % kTiles][i % 4] = all_sums.value[i];
+            for (int i = 0; i < kSums; ++i)
+                sums[i] += part[i] * factors[i / (kTiles * 4) * 2 + i % 4 / 2];
+        } else {
+            multiply_stage<kFloat8, kRowTiles, kTiles>(sums, held, warp.row, warp.token);
+        }
+        if (next.index != 0 && s + 1 < count) {
+            stage = next;
+            continue;
+        }
+        const bool whole = begun && next.index == 0;
+        if (whole || add_parts(call, share, stage.tile, sums)) {
+#pragma unroll
+            for (int i = 0; i < kSums; ++i) {
+                const int row = stage.tile * kRowsOfStaged + warp.row_of(i);
+                const int token = warp.token_of(i);
+                if (token >= call.tokens || row >= call.rows)
+                    continue;
+                const float bias = call.bias == nullptr ? 0.0f : call.bias[row];
+                store_result(call.out, static_cast<int64_t>(token) * call.rows + row,
+                             sums[i] + bias, call.to_float);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kSums; ++i)
+            sums[i] = 0.0f;
+        begun = true;
+        stage = next;
     }
     wait_for_copies<0>();
-    __syncthreads(); // nobody reads the ring any more
-    float* const gathered = reinterpret_cast<float*>(ring);
-#pragma unroll
-    for (int i = 0; i < kRowTiles * kTiles * 4; ++i) {
-        const int r = i / (kTiles * 4), tile = i / 4 % kTiles, j = i % 4;
-        gathered[(token + tile * kColumns + 2 * t + j % 2) * Form::kPitch + row + r * 16 + g +
-                 8 * (j / 2)] = sums[r][tile][j];
-    }
-    __syncthreads();
-    const int rows = min(kRowsOfStaged, call.rows - first_row);
-    for (int index = threadIdx.x; index < kTokens * kRowsOfStaged; index += kThreadsOfStaged) {
-        const int of_token = index / kRowsOfStaged, of_row = index % kRowsOfStaged;
-        if (of_token >= call.tokens || of_row >= rows)
-            continue;
-        const float bias = call.bias == nullptr ? 0.0f : call.bias[first_row + of_row];
-        store_result(call.out, static_cast<int64_t>(of_token) * call.rows + first_row + of_row,
-                     gathered[of_token * Form::kPitch + of_row] + bias, call.to_float);
-    }
 }
 
 } // namespace penstock::cuda
