@@ -53,6 +53,21 @@ __device__ __forceinline__ void stream_float_where(bool wanted, float& value,
 #endif
 }
 
+// Count one more block in, by one of its threads after a barrier; gives the count before. All that
+// the blocks before wrote can be read after a further barrier, past the first cache.
+__device__ __forceinline__ int32_t count_in(int32_t* counter) {
+#ifdef PENSTOCK_EMULATED
+    return atomicAdd(counter, 1);
+#else
+    int32_t before;
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(counter)
+                 : "memory");
+    return before;
+#endif
+}
+
 // The first or the last eight of 16 codes, as bfloat16.
 __device__ __forceinline__ Words4 widen_half(const Words4& codes, int half) {
     const uint32_t bytes[2] = {codes.word[2 * half], codes.word[2 * half + 1]};

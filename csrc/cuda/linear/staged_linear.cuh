@@ -248,12 +248,9 @@ __device__ __forceinline__ bool add_parts(const StagedLinear& call, const Share&
     for (int i = 0; i < kSums; i += 4) {
         store_floats(own + i * kThreadsOfStaged, sums[i], sums[i + 1], sums[i + 2], sums[i + 3]);
     }
-    __threadfence(); // each thread's part is written before one of them says so
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        is_last = atomicAdd(call.arrived + tile, 1) == last - first;
-        __threadfence();
-    }
+    __syncthreads(); // each thread's part is written before one of them says so
+    if (threadIdx.x == 0)
+        is_last = count_in(call.arrived + tile) == last - first;
     __syncthreads();
     if (!is_last)
         return false;
