@@ -171,33 +171,49 @@ struct StageCopies {
     }
 };
 
-// sums += the products of a stage, by the warp's rows from `row` and its tokens from `token` on.
+// Where the pieces of a lane lie in a stage: of its first row of the warp's, in each half of the
+// stage, and of its first token. Other rows and tokens are multiples of eight further on.
+template <bool kFloat8>
+struct LanePlaces {
+    int weight[2], token[2];
+
+    __device__ __forceinline__ LanePlaces(int row, int token_) {
+        const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            weight[i] = weight_place(row + g, i * 4 + t);
+            token[i] = kRowsOfStaged * 8 +
+                       token_place<kFloat8>(token_ + g, kFloat8 ? 2 * t + i : i * 4 + t);
+        }
+    }
+};
+
+// sums += the products of a stage, by the warp's rows and tokens.
 template <bool kFloat8, int kRowTiles, int kTiles>
 __device__ __forceinline__ void multiply_stage(float (&sums)[kRowTiles * kTiles * 4],
-                                               const Words4* slot, int row, int token) {
-    const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
-    const Words4* const tokens_at = slot + kRowsOfStaged * 8;
-    constexpr int kAtOnce = kTiles > 4 ? 4 : kTiles;
+                                               const Words4* slot,
+                                               const LanePlaces<kFloat8>& places) {
+    constexpr int kAtOnce = kTiles > 4 ? 4 : kTiles; // registers are scarce
+    constexpr int kTokenPitch = kFloat8 ? 16 : 8;
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
+        const Words4* const weights = slot + places.weight[c];
         Words4 upper[kRowTiles], lower[kRowTiles];
 #pragma unroll
         for (int r = 0; r < kRowTiles; ++r) {
-            upper[r] = slot[weight_place(row + r * 16 + g, c * 4 + t)];
-            lower[r] = slot[weight_place(row + r * 16 + 8 + g, c * 4 + t)];
+            upper[r] = weights[r * 16 * 8];
+            lower[r] = weights[(r * 16 + 8) * 8];
         }
 #pragma unroll
         for (int half = 0; half < (kFloat8 ? 2 : 1); ++half) {
-            // A few tiles of tokens at a time: registers are scarce.
+            const Words4* const tokens_at =
+                kFloat8 ? slot + places.token[half] + c * 8 : slot + places.token[c];
 #pragma unroll
             for (int tile = 0; tile < kTiles; tile += kAtOnce) {
                 Words4 tokens[kAtOnce];
 #pragma unroll
-                for (int i = 0; i < kAtOnce; ++i) {
-                    const int unit = kFloat8 ? c * 8 + 2 * t + half : c * 4 + t;
-                    const int of_lane = token + (tile + i) * kColumns + g;
-                    tokens[i] = tokens_at[token_place<kFloat8>(of_lane, unit)];
-                }
+                for (int i = 0; i < kAtOnce; ++i)
+                    tokens[i] = tokens_at[(tile + i) * kColumns * kTokenPitch];
 #pragma unroll
                 for (int r = 0; r < kRowTiles; ++r) {
                     auto& of_tiles =
@@ -288,6 +304,7 @@ __global__ void __launch_bounds__(kThreadsOfStaged, Staging<kFloat8, kTokens>::k
     const int tiles = (call.rows + kRowsOfStaged - 1) / kRowsOfStaged;
     const Share share(tiles, call.width / Form::kColumnsOfStage);
     const WarpShare<kFloat8, kTokens> warp;
+    const LanePlaces<kFloat8> places(warp.row, warp.token);
 
     let_later_start();
     StageCopies<kFloat8, kTokens> copies;
@@ -301,15 +318,23 @@ __global__ void __launch_bounds__(kThreadsOfStaged, Staging<kFloat8, kTokens>::k
     wait_for_earlier(); // no kernel writes weights
     copies.fetch_tokens(call, ring, share);
 
-    // The scales of the rows of the next stage.
+    // The scales of the rows of the next stage, and where they are.
+    const int lane_row = threadIdx.x % kWarp / 4;
     float next_factors[kRowTiles * 2] = {};
+    const float* factors_at[kRowTiles * 2] = {};
     const auto read_factors = [&](Stage stage, bool wanted) {
+        if (stage.index == 0 || factors_at[0] == nullptr) {
+#pragma unroll
+            for (int i = 0; i < kRowTiles * 2; ++i) {
+                const int row = stage.tile * kRowsOfStaged + warp.row + i * 8 + lane_row;
+                factors_at[i] = call.scale + min(row, call.rows - 1) / call.scale_rows +
+                                static_cast<int64_t>(stage.index) * call.scale_stride;
+            }
+        }
 #pragma unroll
         for (int i = 0; i < kRowTiles * 2; ++i) {
-            const int of_warp = warp.row + i * 8 + static_cast<int>(threadIdx.x) % kWarp / 4;
-            const int row = min(stage.tile * kRowsOfStaged + of_warp, call.rows - 1);
-            const int64_t group = static_cast<int64_t>(stage.index) * call.scale_stride;
-            stream_float_where(wanted, next_factors[i], call.scale + group + row / call.scale_rows);
+            stream_float_where(wanted, next_factors[i], factors_at[i]);
+            factors_at[i] += call.scale_stride;
         }
     };
     Stage stage = share.first();
@@ -340,12 +365,12 @@ __global__ void __launch_bounds__(kThreadsOfStaged, Staging<kFloat8, kTokens>::k
                 factors[i] = next_factors[i];
             read_factors(next, s + 1 < count);
             float part[kSums] = {};
-            multiply_stage<kFloat8, kRowTiles, kTiles>(part, held, warp.row, warp.token);
+            multiply_stage<kFloat8, kRowTiles, kTiles>(part, held, places);
 #pragma unroll
             for (int i = 0; i < kSums; ++i)
                 sums[i] += part[i] * factors[i / (kTiles * 4) * 2 + i % 4 / 2];
         } else {
-            multiply_stage<kFloat8, kRowTiles, kTiles>(sums, held, warp.row, warp.token);
+            multiply_stage<kFloat8, kRowTiles, kTiles>(sums, held, places);
         }
         if (next.index != 0 && s + 1 < count) {
             stage = next;
