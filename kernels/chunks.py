@@ -6,7 +6,8 @@ chunks below `WHOLE_CHUNK` tokens a context has no more than `FEW_CHUNKS`. The s
 `kernels/triton/attention_tile.py` and `csrc/cuda/attention/chunks.h`.
 
 `kernels/tuning/chunks.json` has the smallest size: small chunks let a few short contexts use the
-whole GPU, and cost memory and bandwidth where there are many.
+whole GPU, and cost memory and bandwidth if there are many. So steps of up to `FEW_ROWS` rows have
+the smallest size of all, except where bits must not depend on the size of a step.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 SIZES = (64, 128, 256)
 WHOLE_CHUNK = 256
 FEW_CHUNKS, MOST_CHUNKS = 16, 64
+FEW_ROWS, FEW_ROWS_CHUNK = 12, 64
 
 _TABLE = Path(__file__).parent / "tuning" / "chunks.json"
 

@@ -22,6 +22,10 @@ class TorchOps:
     `dtype` is that of activations and of constants: float32, or float64 for the tests' truth.
     """
 
+    chunks_by_rows = False
+    """Whether decode attention may cut contexts by the number of rows of a step too, as products
+    are chosen by it: a row's last bits then depend on that number."""
+
     def __init__(
         self, table: KernelTable, device: str = "cpu", dtype: torch.dtype = torch.float32
     ) -> None:

@@ -23,6 +23,8 @@ class CudaOps(TritonOps):
     `table.explain()` says of each op what serves and why the others do not; `library.tuned(...)`
     tries another form of the kernels; `declined` says why which of them are not used."""
 
+    chunks_by_rows = True
+
     def __init__(
         self,
         device: str = "cuda",

@@ -14,8 +14,9 @@ import torch
 from true_shapes import write_holes
 
 from bench.device.memory import LiveBytes
-from bench.device.shapes import SHAPES
+from bench.device.shapes import SHAPES, write_checkpoint
 from penstock.config import EngineSettings
+from penstock.kernels.chunks import FEW_ROWS, FEW_ROWS_CHUNK, smallest_chunk
 from penstock.kernels.gpu_cache import CacheExtents
 from penstock.kernels.op import KernelTable, Machine
 from penstock.kernels.ops import all_ops
@@ -25,7 +26,7 @@ from penstock.kernels.triton import launch as launching
 from penstock.models.loading import load_model
 from penstock.models.sources import files_at
 from penstock.runtime.gpu_memory import plan_device_memory
-from penstock.runtime.gpu_model import DeviceModel
+from penstock.runtime.gpu_model import DeviceModel, _Works
 
 ROWS, CONTEXT, BUDGET, BLOCK = 256, 4096, 8192, 16
 SETTINGS = EngineSettings(max_seqs=ROWS, token_budget=BUDGET, context_tokens=CONTEXT)
@@ -121,3 +122,20 @@ def test_steps_take_what_the_formula_says(
     elif not shape.experts:  # which are left as they are
         matrices = shape.layers * (shape.attention_weights + shape.expert_weights)
         assert steady == pytest.approx(placed.weight_bytes - matrices, rel=1e-3)
+
+
+def test_decodes_of_few_rows_are_planned_in_smaller_chunks(tmp_path: Path) -> None:
+    """If the ops allow it: one request then uses the whole GPU."""
+    shape = SHAPES["qwen3-0.6b"].small()
+    write_checkpoint(shape, tmp_path / "m", "cpu")
+    spec = load_model(files_at(tmp_path / "m", "m"), "auto").spec
+    works, fixed = (_Works(spec, "cpu", 32, 512, BLOCK, few_rows=few) for few in (FEW_ROWS, 0))
+
+    def chunks(planner: _Works, rows: int) -> set[int]:
+        one = torch.zeros(rows, dtype=torch.int32)
+        inputs = StepInputs(one, one, one, one, one, one[:, None], one)
+        return {work.chunk for work in planner._of_decodes(inputs).values()}
+
+    assert chunks(works, 1) == chunks(works, FEW_ROWS) == {FEW_ROWS_CHUNK}
+    assert chunks(works, FEW_ROWS + 1) == chunks(fixed, 1) == {smallest_chunk()}
+    assert works.size_bytes > fixed.size_bytes

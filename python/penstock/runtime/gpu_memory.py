@@ -10,7 +10,12 @@ from dataclasses import dataclass, replace
 
 from penstock.base.errors import ModelError
 from penstock.config import GPU_SIZES, EngineSettings, StepSizes
-from penstock.kernels.chunks import most_chunks, smallest_chunk
+from penstock.kernels.chunks import (
+    FEW_ROWS,
+    FEW_ROWS_CHUNK,
+    most_chunks,
+    smallest_chunk,
+)
 from penstock.models.low_rank import linear_sizes
 from penstock.models.spec import DecoderSpec
 from penstock.runtime.adapters import SLOTS_AN_ADAPTER
@@ -233,7 +238,9 @@ def _sized(
     graph_sizes = sizes_up_to(sizes.max_seqs)
     item = 4 if settings.dtype == "f32" else 2
     largest = graph_sizes[-1]
-    kept = _attention_bytes(spec, largest, context, spec.heads // spec.kv_heads)
+    shared = spec.heads // spec.kv_heads
+    kept = _attention_bytes(spec, largest, context, shared)
+    kept += _attention_bytes(spec, min(FEW_ROWS, largest), context, shared, FEW_ROWS_CHUNK)
     mixed = _attention_bytes(spec, sizes.max_seqs, context, TILE_ROWS)
     work = activation_bytes(spec, step_tokens, places, item) + kept + mixed
     work += inner_bytes(settings, step_tokens)
@@ -321,9 +328,12 @@ def activation_bytes(spec: DecoderSpec, tokens: int, places: int, item_bytes: in
     return tokens * per_token * item_bytes + min(places, tokens) * spec.vocab * (item_bytes + 4)
 
 
-def _attention_bytes(spec: DecoderSpec, rows: int, context: int, lanes: int) -> int:
-    """Parts of the contexts of `rows` rows, float32, with two numbers each, for each window."""
-    chunks = most_chunks(context, smallest_chunk())
+def _attention_bytes(
+    spec: DecoderSpec, rows: int, context: int, lanes: int, chunk: int | None = None
+) -> int:
+    """Parts of the contexts of `rows` rows, float32, with two numbers each, for each window.
+    `chunk`: keys of the smallest chunk, if it is not that of the table."""
+    chunks = most_chunks(context, chunk or smallest_chunk())
     windows = len({layer.window for layer in spec.layers})
     return windows * rows * chunks * spec.kv_heads * lanes * (spec.head_dim + 2) * 4
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from penstock.config import EngineSettings
+from penstock.kernels.chunks import FEW_ROWS, FEW_ROWS_CHUNK, smallest_chunk
 from penstock.kernels.gpu_cache import CacheExtents, allocate_pool, caches_of
 from penstock.kernels.ranks import ALONE, Ranks
 from penstock.kernels.table import StepInputs
@@ -51,10 +52,14 @@ class DeviceModel:
         self.adapters: SlotAdapters | None = None
         self._work = None
         if ops.table["attention"].name in ("cuda", "triton"):
-            from penstock.kernels.triton.attention_work import most_units
-
-            units = most_units(max_rows, context_tokens)
-            self._work = _Works(model.spec, ops.device, max_rows, units, extents.block_tokens)
+            self._work = _Works(
+                model.spec,
+                ops.device,
+                max_rows,
+                context_tokens,
+                extents.block_tokens,
+                few_rows=FEW_ROWS if ops.chunks_by_rows else 0,
+            )
         reached("kept")
 
     def make_slots(self, settings: EngineSettings, max_bytes: int) -> None:
@@ -85,10 +90,17 @@ class DeviceModel:
 
 
 class _Works:
-    """What attention prepares once for all layers of a step, for each window that layers have."""
+    """Plans of decode attention, made once for all layers of a step, for each window that layers
+    have. Steps of up to `few_rows` rows cut contexts into smaller chunks, to use the whole GPU."""
 
     def __init__(
-        self, spec: DecoderSpec, device: str, max_rows: int, units: int, block_tokens: int
+        self,
+        spec: DecoderSpec,
+        device: str,
+        max_rows: int,
+        context_tokens: int,
+        block_tokens: int,
+        few_rows: int,
     ) -> None:
         # only where Triton serves: a CPU has no need of it
         from penstock.kernels.triton import attention_work, decode_attention
@@ -100,20 +112,33 @@ class _Works:
         self._device = device
         self._block_tokens = block_tokens
         self._windows = sorted({layer.window for layer in spec.layers})
-        self._kept = {
-            window: self._allocate(max_rows, units, self._heads, window, device)
+        self._few_rows = min(few_rows, max_rows)
+        self._kept = self._keep(max_rows, context_tokens, smallest_chunk())
+        self._few: dict[int, Any] = {}
+        if self._few_rows:
+            self._few = self._keep(self._few_rows, context_tokens, FEW_ROWS_CHUNK)
+
+    def _keep(self, rows: int, context_tokens: int, chunk: int) -> dict[int, Any]:
+        """Memory for steps of up to `rows` rows with one token each, by window."""
+        units = self._most_units(rows, context_tokens, chunk)
+        return {
+            window: self._allocate(rows, units, self._heads, window, self._device, chunk=chunk)
             for window in self._windows
         }
 
     @property
     def size_bytes(self) -> int:
-        return sum(work.parts.nbytes + work.stats.nbytes for work in self._kept.values())
+        works = [*self._kept.values(), *self._few.values()]
+        return sum(work.parts.nbytes + work.stats.nbytes for work in works)
 
     def prepare(self, inputs: StepInputs[torch.Tensor], one_token: bool) -> dict[int, Any]:
-        works = self._kept if one_token else self._fresh(inputs)
+        works = self._of_decodes(inputs) if one_token else self._fresh(inputs)
         for work in works.values():
             work.plan(inputs)
         return works
+
+    def _of_decodes(self, inputs: StepInputs[torch.Tensor]) -> dict[int, Any]:
+        return self._few if len(inputs.context_lens) <= self._few_rows else self._kept
 
     def _fresh(self, inputs: StepInputs[torch.Tensor]) -> dict[int, Any]:
         """For a step of any chunks, as large as its own longest context asks for."""
