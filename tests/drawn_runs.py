@@ -47,7 +47,8 @@ def parts(draw: st.DrawFn, choice: int, part: int) -> list[Event]:
     if kind == "tool_call":
         start = PartStarted(choice, part, kind, call_id=f"call_{part}", name="f")
         deltas: list[Event] = [ArgumentsDelta(choice, part, piece) for piece in pieces]
-        return [start, *deltas, PartEnded(choice, part, ToolCall(f"call_{part}", "f", whole))]
+        call = ToolCall(f"call_{part}", "f", whole, draw(st.booleans()))
+        return [start, *deltas, PartEnded(choice, part, call)]
     if kind == "reasoning":
         deltas = [ReasoningDelta(choice, part, piece) for piece in pieces]
         return [PartStarted(choice, part, kind), *deltas, PartEnded(choice, part, Reasoning(whole))]

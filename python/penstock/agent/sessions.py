@@ -13,7 +13,16 @@ from typing import Protocol
 import msgspec
 
 from penstock.base.errors import InvalidRequest
-from penstock.dialog import Event, GenerateRequest, Message, Part, PartEnded, RunEnded, Text
+from penstock.dialog import (
+    Event,
+    GenerateRequest,
+    Message,
+    Part,
+    PartEnded,
+    RunEnded,
+    Text,
+    ToolCall,
+)
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +76,9 @@ async def run_in_session(
 
 
 def _whole(begun: str, said: list[Part]) -> tuple[Part, ...]:
-    """The parts of an answer with what the request says of it already."""
+    """The parts of an answer with what the request says of it already, without calls that broke
+    off."""
+    said = [part for part in said if not isinstance(part, ToolCall) or part.whole] or [Text("")]
     if not begun:
         return tuple(said)
     for index, part in enumerate(said):

@@ -18,11 +18,13 @@ class Reasoning(msgspec.Struct, frozen=True, tag="reasoning"):
 
 
 class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
-    """`arguments` is the JSON text exactly as the model wrote it."""
+    """`arguments` is the JSON text exactly as the model wrote it. `whole` False: the model broke
+    the call off, `arguments` is the part that it wrote, and nobody may run it."""
 
     id: str
     name: str
     arguments: str
+    whole: bool = True
 
 
 class ToolResult(msgspec.Struct, frozen=True, tag="tool_result"):

@@ -210,7 +210,10 @@ class Choice:
                 case ArgumentsPiece():
                     parts.arguments(piece.text)
                 case CallEnd():
-                    parts.end()
+                    if piece.whole:
+                        parts.end_call()
+                    else:
+                        parts.break_call_off()
                     if parts.num_calls == self._max_calls:
                         self._called_enough = True
                         return
@@ -230,7 +233,7 @@ class Choice:
         matched = self._shown.matched
         if is_length and matched is None:
             self.finish = "length"
-        elif matched is None and self._parts.num_calls:
+        elif matched is None and 0 < self._parts.num_calls == self._parts.num_whole_calls:
             self.finish = "tool_calls"
         self.ended = True
         self.usage = Usage(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
+import msgspec
+
 from penstock.base.ids import new_id
 from penstock.dialog import (
     ArgumentsDelta,
@@ -36,6 +38,7 @@ class Parts:
         self._texts: list[str] = []
         self._call = ("", "")
         self.num_calls = 0
+        self.num_whole_calls = 0
 
     def take(self) -> list[Event]:
         """The events since the last time."""
@@ -101,32 +104,49 @@ class Parts:
             text = last.text + text
         self._events.append(ArgumentsDelta(self._choice, self._part, text))
 
-    def end(self) -> None:
-        """The part that is open is over."""
-        if self._kind is None:
-            return
-        whole = "".join(self._texts)
-        value: Text | Reasoning | ToolCall
-        match self._kind:
-            case "text":
-                value = Text(whole)
-            case "reasoning":
-                value = Reasoning(whole)
-            case "tool_call":
-                value = ToolCall(*self._call, whole)
-        self._events.append(PartEnded(self._choice, self._part, value))
-        self._kind = None
+    def end_call(self) -> None:
+        """The call is over. It is whole if its arguments are a JSON object."""
+        assert self._kind == "tool_call"
+        arguments = "".join(self._texts)
+        whole = _is_object(arguments)
+        self.num_whole_calls += whole
+        self._end(ToolCall(*self._call, arguments, whole))
+
+    def break_call_off(self) -> None:
+        """The call is over before its end."""
+        assert self._kind == "tool_call"
+        self._end(ToolCall(*self._call, "".join(self._texts), whole=False))
 
     def end_all(self, event: TurnEnded) -> None:
         """The choice is over; one without any part is an empty text."""
         if self._part < 0:
             self.text("")
-        self.end()
+        self._end_words()
         self._events.append(event)
 
     def _open(self, kind: PartKind, call_id: str | None = None, name: str | None = None) -> None:
-        self.end()
+        self._end_words()
         self._part += 1
         self._kind = kind
         self._texts = []
         self._events.append(PartStarted(self._choice, self._part, kind, call_id, name))
+
+    def _end_words(self) -> None:
+        """The text or the reasoning that is open is over."""
+        if self._kind is None:
+            return
+        assert self._kind != "tool_call"
+        words = "".join(self._texts)
+        self._end(Text(words) if self._kind == "text" else Reasoning(words))
+
+    def _end(self, value: Text | Reasoning | ToolCall) -> None:
+        self._events.append(PartEnded(self._choice, self._part, value))
+        self._kind = None
+
+
+def _is_object(text: str) -> bool:
+    try:
+        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True

@@ -232,18 +232,18 @@ async def test_stop_reason_and_sequence_say_why_it_ended(
     assert (answer["stop_reason"], answer["stop_sequence"]) == (reason, stop_sequence)
 
 
-async def test_arguments_that_broke_off_are_no_input() -> None:
+async def test_a_call_that_broke_off_is_no_block() -> None:
     def script(request: GenerateRequest) -> Any:
         yield RunStarted("m", CREATED, 1)
         yield PartStarted(0, 0, "tool_call", "c", "f")
         yield ArgumentsDelta(0, 0, '{"a": [1, ')
-        yield PartEnded(0, 0, ToolCall("c", "f", '{"a": [1, '))
+        yield PartEnded(0, 0, ToolCall("c", "f", '{"a": [1, ', whole=False))
         yield TurnEnded(0, "length", USAGE)
         yield RunEnded("incomplete", USAGE)
 
     async with serving(script) as server:
         answer = await message(server)
-    assert answer["content"][0]["input"] == {} and answer["stop_reason"] == "max_tokens"
+    assert answer["content"] == [] and answer["stop_reason"] == "max_tokens"
 
 
 async def test_session_is_named_in_the_answer_where_one_goes_on() -> None:

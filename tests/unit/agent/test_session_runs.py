@@ -17,6 +17,7 @@ from penstock.agent import AgentLoop
 from penstock.agent.sessions import continued
 from penstock.dialog import (
     Event,
+    FunctionTool,
     GenerateRequest,
     Limits,
     Message,
@@ -30,6 +31,7 @@ from penstock.dialog import (
 from penstock.generation import Generator
 from penstock.store import Store
 from penstock.store.errors import StorageFull
+from penstock.text.channels import SYNTAXES, Channels
 
 
 def said(role: Any, text: str) -> Message:
@@ -88,6 +90,16 @@ async def test_answer_cut_off_by_its_limit_is_kept(store: Store) -> None:
     events = await run(loop, user("x"), limits=Limits(max_tokens=3))
     assert events[-1] == RunEnded("incomplete", events[-1].usage)  # type: ignore[union-attr]
     assert await kept(store) == (user("x"), answer("abc"))
+
+
+async def test_a_call_that_broke_off_is_not_kept(store: Store) -> None:
+    text = b'Well. <tool_call>{"name": "f", "arguments": {"a": [1'
+    channels = Channels(SYNTAXES["hermes"])
+    engine = ScriptedEngine(list(text))
+    generator = Generator(engine, tiny_tokenizer(), tiny_template(), channels=channels)
+    loop = AgentLoop(generator, sessions=store.sessions)
+    await run(loop, user("x"), tools=(FunctionTool("f"),))
+    assert await kept(store) == (user("x"), answer("Well."))
 
 
 @pytest.mark.parametrize(("script", "whole"), [(list(b"42."), "It is 42."), ([], "It is ")])

@@ -104,7 +104,7 @@ class CallReader:
         """A call broke off: it ends as it is, and reading goes on behind what was reported."""
         if self._open:
             self._open = False
-            self._report(CallEnd())
+            self._report(CallEnd(whole=False))
         self.reader.rewind()
 
 

@@ -84,11 +84,13 @@ class HarmonyReading:
             yield from reader.spaces()
             if (yield from reader.peek()) == "{":
                 yield from pass_container(reader, io.arguments)
+                io.end()
+                yield from reader.spaces()
+                yield from reader.literal(*ENDS)
             else:
+                yield from reader.expect(*ENDS)
                 io.arguments("{}")
-            io.end()
-            yield from reader.spaces()
-            yield from reader.literal(*ENDS)
+                io.end()
         except Malformed:
             io.abandon()
         reader.release()

@@ -35,7 +35,9 @@ class ArgumentsPiece:
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    pass
+    """`whole` False: the call broke off before its end."""
+
+    whole: bool = True
 
 
 Piece = TextPiece | ReasoningPiece | CallStart | ArgumentsPiece | CallEnd

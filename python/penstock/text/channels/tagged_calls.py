@@ -14,7 +14,7 @@ from penstock.text.channels.calls import (
 )
 from penstock.text.channels.json_text import dump, escaped
 from penstock.text.channels.lark import LarkGrammar
-from penstock.text.channels.reader import Reading, pass_text
+from penstock.text.channels.reader import Malformed, Reading, pass_text
 from penstock.text.channels.tool_schemas import (
     Unenforceable,
     count_of,
@@ -174,6 +174,8 @@ class TaggedCalls:
                 break
             yield from self._argument(io, schema, lead)
             lead = ", "
+        if not (yield from reader.peek()):
+            raise Malformed("the text ended")
         if self.call_close and not (yield from reader.literal(self.call_close)):
             reader.rewind()
         io.arguments("}")

@@ -98,23 +98,15 @@ def error_body(error: ServiceError, request_id: str) -> bytes:
 
 
 def _blocks(part: Part) -> list[dict[str, Any]]:
-    """The block of a part; an empty one has none."""
+    """The block of a part. An empty one has none, nor has a call that broke off: `input` cannot
+    hold a part of an object, and clients run whatever call a message has."""
     match part:
         case Text(text) if text:
             return [{"type": "text", "text": text}]
         case Reasoning(text) if text:
             return [{"type": "thinking", "thinking": text, "signature": signature_of(text)}]
-        case ToolCall():
-            arguments = _input(part.arguments)
+        case ToolCall(whole=True):
+            arguments = orjson.Fragment(part.arguments or "{}")
             return [{"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}]
         case _:
             return []
-
-
-def _input(arguments: str) -> orjson.Fragment | dict[str, Any]:
-    """The arguments as the object they are; none where they broke off."""
-    try:
-        whole = type(orjson.loads(arguments)) is dict
-    except orjson.JSONDecodeError:
-        whole = False
-    return orjson.Fragment(arguments) if whole else {}

@@ -27,6 +27,7 @@ from penstock.dialog import (
     RunFailed,
     RunStarted,
     TextDelta,
+    ToolCall,
     TurnEnded,
     Usage,
 )
@@ -40,9 +41,10 @@ THINKING_BLOCK: Final = {"type": "thinking", "thinking": "", "signature": ""}
 
 
 class MessageStream:
-    """One stream. A block begins with its first delta, so that there are no empty ones; a call
-    begins with its name. `message_start` waits for what follows it: until then an error is still an
-    HTTP status of its own."""
+    """One stream. A block begins with its first delta, so that there are no empty ones. The frames
+    of a call wait for its end: clients run whatever call they have been sent, and a call that
+    breaks off has no block. `message_start` waits for what follows it: until then an error is
+    still an HTTP status of its own."""
 
     def __init__(self, identity: AnswerIdentity, request: GenerateRequest) -> None:
         self._identity = identity
@@ -52,6 +54,7 @@ class MessageStream:
         self._delta_head = b""
         self._stop = stop_fields(None, None)
         self._held = b""
+        self._call_frames: list[bytes] = []
 
     def encode(self, event: Event) -> bytes:
         frames = self._frames(event)
@@ -66,9 +69,15 @@ class MessageStream:
                 begin = self._begin(event.part, THINKING_BLOCK) if event.text else b""
                 return begin + self._delta(b'"thinking_delta","thinking":', event.text)
             case ArgumentsDelta():
-                return self._delta(b'"input_json_delta","partial_json":', event.text)
+                delta = self._delta(b'"input_json_delta","partial_json":', event.text)
+                self._call_frames.append(delta)
+                return b""
             case PartStarted():
-                return self._call(event) if event.kind == "tool_call" else b""
+                if event.kind == "tool_call":
+                    self._call_frames = [self._begin_call(event)]
+                return b""
+            case PartEnded(value=ToolCall() as call):
+                return self._end_call(event, call)
             case PartEnded():
                 return self._end(event)
             case TurnEnded():
@@ -118,7 +127,7 @@ class MessageStream:
         fields = {"index": self._index, "content_block": block}
         return _frame(b"content_block_start", fields)
 
-    def _call(self, event: PartStarted) -> bytes:
+    def _begin_call(self, event: PartStarted) -> bytes:
         call = {"type": "tool_use", "id": event.call_id, "name": event.name}
         return self._begin(event.part, {**call, "input": {}})
 
@@ -126,6 +135,14 @@ class MessageStream:
         if not text:
             return b""
         return self._delta_head + kind + orjson.dumps(text) + DELTA_END
+
+    def _end_call(self, event: PartEnded, call: ToolCall) -> bytes:
+        """All frames of a call; none where it broke off."""
+        if not call.whole:
+            self._open = None
+            self._index -= 1
+            return b""
+        return b"".join(self._call_frames) + self._end(event)
 
     def _end(self, event: PartEnded) -> bytes:
         if self._open != event.part:

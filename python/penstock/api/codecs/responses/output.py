@@ -23,7 +23,7 @@ from penstock.dialog import (
     ToolCall,
     TurnEnded,
 )
-from penstock.dialog.events import PartKind
+from penstock.dialog.events import Finish, PartKind
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 PREFIXES: Final[dict[PartKind, str]] = {"text": "msg_", "reasoning": "rs_", "tool_call": "fc_"}
@@ -103,6 +103,16 @@ class Item(msgspec.Struct):
                 }
 
 
+def status_of(value: Part) -> ItemStatus:
+    """The status of the item of a part that has ended."""
+    return "incomplete" if isinstance(value, ToolCall) and not value.whole else "completed"
+
+
+def status_at_end(kind: PartKind, status: ItemStatus, finish: Finish) -> ItemStatus:
+    """The status of the last item of a choice that has ended: words are cut off with it."""
+    return "incomplete" if finish == "length" and kind != "tool_call" else status
+
+
 class Output:
     """The items of one response, as its events come. Parts of several choices are items alike."""
 
@@ -114,7 +124,8 @@ class Output:
         self.items: list[Item] = []
 
     def add(self, event: Event) -> None:
-        """Take one event in. What ends a choice decides whether its last item is complete."""
+        """Take one event in. A call is complete if the model wrote it to its end; whether the last
+        message of a choice is, the end of the choice decides."""
         match event:
             case TextDelta():
                 item = self._parts[event.choice, event.part]
@@ -126,11 +137,11 @@ class Output:
             case PartStarted():
                 self._start(event)
             case PartEnded():
-                self._parts[event.choice, event.part].status = "completed"
+                self._parts[event.choice, event.part].status = status_of(event.value)
             case TurnEnded():
                 last = self._last.get(event.choice)
-                if event.finish == "length" and last is not None:
-                    last.status = "incomplete"
+                if last is not None:
+                    last.status = status_at_end(last.kind, last.status, event.finish)
             case _:
                 pass
 

@@ -8,7 +8,12 @@ import orjson
 
 from penstock.api.codecs.dialect import Around, Numbered
 from penstock.api.codecs.envelope import DONE, KEEP_ALIVE, token_logprobs
-from penstock.api.codecs.responses.output import Item
+from penstock.api.codecs.responses.output import (
+    Item,
+    ItemStatus,
+    status_at_end,
+    status_of,
+)
 from penstock.api.codecs.responses.resource import Resource, Status
 from penstock.base.errors import ServiceError
 from penstock.dialog import (
@@ -23,6 +28,7 @@ from penstock.dialog import (
     TextDelta,
     TurnEnded,
 )
+from penstock.dialog.events import Finish
 from penstock.dialog.fold import FailedRun
 
 TERMINAL_EVENTS: Final[dict[Status, str]] = {
@@ -61,7 +67,7 @@ class ResponseStream:
         self._sequence = 0
         self._begun = False
         self._heads: dict[tuple[int, int], bytes] = {}
-        self._ended: dict[int, Item] = {}
+        self._ended: dict[int, tuple[Item, ItemStatus]] = {}
 
     def encode(self, event: Event) -> bytes:
         match event:
@@ -73,14 +79,13 @@ class ResponseStream:
             case ReasoningDelta() | ArgumentsDelta():
                 return self._delta(event, b"")
             case PartStarted():
-                return self._item_done(event.choice, "completed") + self._start(event)
+                return self._item_done(event.choice, "stop") + self._start(event)
             case PartEnded():
                 item = self._resource.output.item(event.choice, event.part)
-                self._ended[event.choice] = item
+                self._ended[event.choice] = item, status_of(event.value)
                 return self._content_done(item)
             case TurnEnded():
-                cut = event.finish == "length"
-                return self._item_done(event.choice, "incomplete" if cut else "completed")
+                return self._item_done(event.choice, event.finish)
             case RunStarted():
                 return self._begin()
             case RunEnded():
@@ -148,11 +153,13 @@ class ResponseStream:
         done = self._frame(DONES[item.kind], {**place, **told})
         return done + self._frame("response.content_part.done", {**place, "part": content})
 
-    def _item_done(self, choice: int, status: str) -> bytes:
-        item = self._ended.pop(choice, None)
-        if item is None:
+    def _item_done(self, choice: int, finish: Finish) -> bytes:
+        """`output_item.done` of the last part that has ended. `finish`: why its choice ended."""
+        ended = self._ended.pop(choice, None)
+        if ended is None:
             return b""
-        shown = {**item.shown(), "status": status}
+        item, status = ended
+        shown = {**item.shown(), "status": status_at_end(item.kind, status, finish)}
         return self._frame("response.output_item.done", {"output_index": item.index, "item": shown})
 
     def _frame(self, name: str, payload: dict[str, Any]) -> bytes:
