@@ -219,12 +219,11 @@ class Choice:
                         return
 
     def _rest(self) -> None:
-        """What was held back, at the end of the sequence."""
-        tail = self._detokenizer.finish()
+        """Show what channels and stop strings held back, at the end of the sequence. Half a
+        character at the end is dropped: a client that sends the answer back would put U+FFFD into
+        the prompt."""
         if self._parser is not None:
-            self._tell([*(self._parser.push(tail) if tail else ()), *self._parser.finish()])
-        elif tail:
-            self._shown.say(tail, self._num_decoded)
+            self._tell(self._parser.finish())
         if not self._cut_short:
             self._shown.flush(last=True)
 

@@ -81,7 +81,7 @@ class IncrementalDetokenizer:
         return self._decode(b"".join(map(self._bytes_of.__getitem__, token_ids)))
 
     def finish(self) -> str:
-        """What is still held back, as U+FFFD; the sequence is over."""
+        """Decode what is held back, half a character, as U+FFFD, since nothing completes it."""
         text, _ = utf_8_decode(self.held, "replace", True)
         self.held = b""
         return text
