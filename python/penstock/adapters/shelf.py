@@ -33,10 +33,10 @@ class Shelf:
             above.mkdir(parents=True, exist_ok=True)
             _clear_abandoned(above)
             self.folder, self._lock = _locked_folder(above)
-        except OSError:
+        except OSError as error:
             raise AdapterRefused(
                 "lora_storage_unavailable", "adapters cannot be kept: their folder is not writable"
-            ) from None
+            ) from error
 
     def put(self, snapshot: Snapshot) -> Path:
         """Keep a snapshot that was taken in `folder`; where its content is kept already, or it

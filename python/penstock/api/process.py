@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -25,13 +26,16 @@ from penstock.engine.protocol import Engine
 from penstock.models.hub_access import hub_of
 from penstock.models.sources import resolve_model
 from penstock.store.late import LateStore
+from penstock.store.probe import opens_at_once
 
 if TYPE_CHECKING:
     from penstock.fetch import Fetched, Fetcher
 
+log = logging.getLogger(__name__)
+
 STORE_PAUSE_S: Final = 1.0
-"""The first answers come before the store, which takes a quarter of a second to load. Whoever needs
-it earlier opens it."""
+"""The first answers come before the store's libraries, which take a quarter of a second to load.
+Whoever needs the store earlier opens it."""
 
 GC_THRESHOLDS: Final = (20_000, 1, 1)
 """A collection walks all requests that are being answered, and they leave next to no cycles behind.
@@ -55,17 +59,22 @@ class ApiProcess:
             aliases={alias: name for name, aliases in names for alias in aliases},
             default=task.default_model_id,
         )
-        self._store = LateStore(task.server.store.located(read_environment().home))
+        self._located = task.server.store.located(read_environment().home)
+        self._store = LateStore(self._located)
         fetcher = _LazyFetcher(task.server.fetch_allow)
         self._attachments = Attachments(self._store.files, fetcher)
 
+    async def try_store(self) -> None:
+        """Open the store, unless nothing can keep it from being opened later. `start` does it too.
+        Raises SettingsError."""
+        if not await asyncio.to_thread(opens_at_once, self._located):
+            await self._store.open()
+
     async def start(self) -> None:
-        """Return when all models whose engines run are connected, and the store is open if the
-        operator named one. Raises ModelError, SettingsError."""
-        started = [model.started() for model in self.models.values()]
-        if self._settings.store.url is not None:
-            started.append(self._store.open())
-        await asyncio.gather(*started)
+        """Return when the store was tried, and all models whose engines run are connected: what
+        the process needs is there before it says that it is ready. Raises ModelError,
+        SettingsError."""
+        await asyncio.gather(self.try_store(), *(model.started() for model in self.models.values()))
 
     async def serve(
         self,
@@ -75,8 +84,7 @@ class ApiProcess:
         heeds_signals: bool = True,
     ) -> None:
         """Serve until a signal, if it heeds them, or `HttpServer.stop` ends it. Call `start`
-        before. Raises SettingsError where the store cannot be opened: if the operator named none,
-        that is tried when the first answers may already be under way."""
+        before."""
         services = Services(
             models=self.models,
             control=self._control,
@@ -85,40 +93,33 @@ class ApiProcess:
             metrics=self._metrics,
             adapter_updates=read_environment().lora_updates,
         )
-        opening: list[asyncio.Task[None]] = []
-
-        def started() -> None:
-            on_started(server)
-            opening.append(asyncio.create_task(self._open_store(server)))
-
         gc.freeze()  # what is loaded stays: no collection walks it in the middle of a stream
         gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()
         server = HttpServer(
-            create_app(services), self._settings, on_started=started, heeds_signals=heeds_signals
+            create_app(services),
+            self._settings,
+            on_started=lambda: on_started(server),
+            heeds_signals=heeds_signals,
         )
+        opening = asyncio.create_task(self._open_store())
         try:
             await server.serve(sockets=[bound])
         finally:
+            opening.cancel()
             await services.close()
-        for task in opening:
-            if task.done():
-                task.result()
-            else:
-                task.cancel()
 
     async def close(self) -> None:
         """Let go of the engines; what is still running ends with an error."""
         await self.models.close()
         await self._store.close()
 
-    async def _open_store(self, server: HttpServer) -> None:
+    async def _open_store(self) -> None:
         await asyncio.sleep(STORE_PAUSE_S)
         try:
             await self._store.open()
-        except SettingsError:
-            server.stop()
-            raise
+        except SettingsError as error:  # it could be opened a second ago, and may be again
+            log.error("%s; requests that need the store are answered with 503", error)
         gc.freeze()
 
     def _served(self, model: ModelTask) -> ServedModel:

@@ -37,8 +37,8 @@ def run_server(settings: ServingSettings, say: Say = print) -> None:
     """Serve until SIGTERM or SIGINT. `say` gets the memory formulas and the ready line. Every model
     of `settings` has an id.
 
-    Raises ModelError where a model cannot be served, OSError where the address cannot be bound,
-    KeyboardInterrupt where SIGINT ends the start.
+    Raises ModelError if a model cannot be served, SettingsError if the store cannot be opened,
+    OSError if the address cannot be bound, KeyboardInterrupt if SIGINT ends the start.
     """
     bound = bind_socket(settings.server.host, settings.server.port)
     with bound:
@@ -68,6 +68,7 @@ async def _serve_here(
     api = ApiProcess(_api_task(settings, fleet), FleetControl(fleet))
     try:
         fleet.watch(api.models.apply)
+        await api.try_store()  # the engine loads meanwhile
         await _load_all(settings, fleet, say)
         await api.start()
         line = ready_line(settings.models, [fleet.info(m.id) for m in settings.models], bound)

@@ -54,8 +54,8 @@ def with_ids(settings: ServingSettings) -> ServingSettings:
 
 def check_store(settings: StoreSettings) -> None:
     """Open the store and close it again, if the operator named a place of it: what is wrong is told
-    before a model is fetched and loaded. A store that nobody named costs a start nothing; it opens
-    once the server answers. Raises SettingsError."""
+    before a model is fetched and loaded. A store that nobody named is tried while the model loads.
+    Raises SettingsError."""
     if settings.url is None and settings.blobs is None and settings.skills_dir is None:
         return
     import asyncio

@@ -114,6 +114,18 @@ class AdapterHost:
         load = self._registry.begin(order.alias, replace=order.replace, expected=order.expected)
         return await self._to_its_end(self._load(load, order))
 
+    async def open(self) -> None:
+        """Make the folder of the adapters' copies, which loads need. Raises ModelError."""
+        try:
+            await self._open_shelf()
+        except AdapterRefused as error:
+            cause = error.__cause__
+            raise ModelError(
+                f"lora: {self._home / 'adapters'} cannot be used: "
+                f"{cause.strerror if isinstance(cause, OSError) else error.message}; make it"
+                " writable and its disk large enough, or name another place with PENSTOCK_HOME"
+            ) from None
+
     async def preload(self) -> None:
         """Load what is to be loaded at the start, and is not yet. Raises ModelError naming the
         alias."""

@@ -34,8 +34,8 @@ class ModelAdapters:
         self._settling: set[asyncio.Task[None]] = set()
 
     async def open(self, socket_path: str) -> None:
-        """Connect to an engine that serves, and load what is to be loaded at the start, the first
-        time. Raises ModelError."""
+        """Connect to an engine that serves, make sure that adapters can be kept, and load what is
+        to be loaded at the start, the first time. Raises ModelError."""
         # Imported here: a server without adapters does not wait for it.
         from penstock.engine.client import EngineClient
 
@@ -43,6 +43,7 @@ class ModelAdapters:
         await self._client.wait_ready()
         self.host.attach(self._client)
         await self.host.settle()
+        await self.host.open()
         if not self._preloaded:
             await self.host.preload()
             self._preloaded = True

@@ -18,6 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from penstock.base.ids import new_id
 from penstock.config import SettingsError
+from penstock.store.faults import FULL_ERRNOS
 
 PART_SUFFIX: Final = ".part"
 
@@ -41,6 +42,18 @@ class Blobs:
         self.is_local = isinstance(self.fs, LocalFileSystem)
         if self.is_local:
             os.chmod(self.root, 0o700)
+
+    def try_to_write(self) -> None:
+        """Write an empty body and delete it. Raises OSError where bodies cannot be written; a full
+        disk is no such place, since what it holds can be read and deleted."""
+        name = new_id("try-")
+        try:
+            self.write(name, b"")
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+        else:
+            self.delete(name)
 
     def begin(self, name: str) -> BlobWriter:
         """Start a body that will be `name`, such as `files/file-1`, once it is committed."""

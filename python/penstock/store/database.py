@@ -163,6 +163,16 @@ def parse_url(text: str) -> URL:
     return url
 
 
+def shown_url(text: str) -> str:
+    """A database's URL as an operator may see it in a log: without a password. Raises
+    SettingsError."""
+    url = parse_url(text)
+    if url.get_backend_name() == "sqlite":
+        assert url.database is not None, "parse_url"
+        return url.database
+    return url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
+
+
 def _engine(url: URL, lock_timeout_s: float) -> Engine:
     if url.get_backend_name() != "sqlite":
         return create_engine(

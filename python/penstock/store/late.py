@@ -1,8 +1,5 @@
-"""A store that opens while the server already answers: what is asked of it waits until it is open.
-
-SQLAlchemy takes a quarter of a second of CPU to import. A start need not wait for it, since most
-requests keep nothing.
-"""
+"""A store that may open while the server already answers: what is asked of it waits until it is
+open. See `probe`."""
 
 from __future__ import annotations
 
@@ -29,6 +26,7 @@ class LateStore:
     """The parts of a `Store`, to be used at once. It opens with the first use, or with `open`.
 
     Beside what the store raises, every method may raise StorageUnavailable: it cannot be opened.
+    The next call tries again.
     """
 
     def __init__(self, settings: StoreSettings) -> None:
@@ -45,7 +43,13 @@ class LateStore:
         """Return when the store is open. Raises SettingsError where it cannot be."""
         if self._opening is None:
             self._opening = asyncio.ensure_future(_open(self._settings))
-        await asyncio.shield(self._opening)
+        opening = self._opening
+        try:
+            await asyncio.shield(opening)
+        except SettingsError:
+            if self._opening is opening:
+                self._opening = None
+            raise
 
     async def close(self) -> None:
         """Finish what is being written, also where it is still opening: that cannot be broken

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, func, insert, inspect, select, text, update
 from penstock.base.ids import new_id
 from penstock.config import SettingsError
 from penstock.store.database import Database, write_in
+from penstock.store.probe import VERSION
 from penstock.store.schema import (
     identity,
     metadata,
@@ -49,6 +50,7 @@ def _name_bodies(connection: Connection) -> None:
 
 # STEPS[k] takes the tables of version k + 1 to those of version k + 2.
 STEPS: Final[tuple[Step, ...]] = (_add_response_events, _add_sizes, _name_bodies)
+assert len(STEPS) + 1 == VERSION
 # Of PostgreSQL's advisory locks, ours.
 LOCK_KEY: Final = 0x70656E73746F636B
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -13,7 +15,7 @@ from penstock.config import SettingsError, StoreSettings
 from penstock.store.approvals import Approvals
 from penstock.store.blobs import Blobs
 from penstock.store.clock import Clock, system_clock
-from penstock.store.database import Database
+from penstock.store.database import Database, shown_url
 from penstock.store.files import Files
 from penstock.store.migrations import migrate
 from penstock.store.response_events import ResponseEvents
@@ -83,17 +85,36 @@ class Store:
 
 def _connect(settings: StoreSettings) -> tuple[Database, Blobs, Blobs]:
     assert settings.url and settings.blobs and settings.skills_dir, "StoreSettings.located"
-    try:
+    with _told(f"the database {shown_url(settings.url)}", "--store"):
         database = Database(settings.url)
         try:
             store_id = migrate(database)
-            return database, Blobs(settings.blobs, store_id), Blobs(settings.skills_dir, store_id)
         except BaseException:
             database.close()
             raise
+    try:
+        with _told(f"the folder {settings.blobs}", "--blobs"):
+            blobs = Blobs(settings.blobs, store_id)
+            blobs.try_to_write()
+        with _told(f"the folder {settings.skills_dir}", "--skills-dir"):
+            skill_blobs = Blobs(settings.skills_dir, store_id)
+            skill_blobs.try_to_write()
+    except BaseException:
+        database.close()
+        raise
+    return database, blobs, skill_blobs
+
+
+@contextmanager
+def _told(place: str, option: str) -> Iterator[None]:
+    """Raise a SettingsError for faults of database and disk inside: the place, what is wrong, and
+    what an operator can do. `option`: names another place."""
+    try:
+        yield
     except (SQLAlchemyError, OSError) as error:
-        cause = getattr(error, "orig", None) or error
+        cause = getattr(error, "orig", None) or getattr(error, "strerror", None) or error
         raise SettingsError(
-            f"[store] cannot be opened: {str(cause).splitlines()[0]}; --store names another"
-            " database, --blobs and --skills-dir other folders, PENSTOCK_HOME another home"
+            f"[store] cannot be opened: {place}: {str(cause).splitlines()[0]}; make it writable"
+            f" and its disk large enough, or name another place with {option}, or with"
+            " PENSTOCK_HOME for all that is kept"
         ) from None

@@ -68,6 +68,15 @@ async def test_what_cannot_be_opened_is_a_wrong_setting_to_the_operator_and_503_
     await store.close()
 
 
+async def test_a_store_that_could_not_be_opened_is_tried_again(tmp_path: Path):
+    store = LateStore(settings_of_no_database(tmp_path))
+    with pytest.raises(SettingsError):
+        await store.open()
+    (tmp_path / "penstock.db").rmdir()
+    assert await store.responses.get("resp_none") is None
+    await store.close()
+
+
 async def test_it_has_every_part_that_routes_use(late: LateStore):
     await late.open()
     opened = await late._opened()

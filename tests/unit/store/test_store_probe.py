@@ -1,0 +1,72 @@
+"""A store that opens at once is told from one that needs work, or cannot be opened."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+from stores import opened, sqlite_settings
+
+from penstock.config import StoreSettings
+from penstock.store.probe import opens_at_once
+
+
+@pytest.fixture
+async def settings(tmp_path: Path) -> StoreSettings:
+    settings = sqlite_settings(tmp_path / "home")
+    async with opened(settings):
+        pass
+    return settings
+
+
+def test_a_store_that_was_made_opens_at_once(settings: StoreSettings, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    assert opens_at_once(settings)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+async def test_a_store_that_is_in_use_opens_at_once(settings: StoreSettings) -> None:
+    async with opened(settings):
+        assert opens_at_once(settings)
+
+
+def test_a_store_that_is_to_be_made_does_not(tmp_path: Path) -> None:
+    assert not opens_at_once(sqlite_settings(tmp_path / "home"))
+    assert not (tmp_path / "home").exists()
+
+
+def lose_bodies(home: Path) -> None:
+    shutil.rmtree(home / "blobs")
+
+
+def turn_bodies_into_a_file(home: Path) -> None:
+    lose_bodies(home)
+    (home / "blobs").write_text("")
+
+
+def be_older(home: Path) -> None:
+    with closing(sqlite3.connect(home / "penstock.db")) as connection, connection:
+        connection.execute("UPDATE penstock_store SET version = 1")
+
+
+def be_no_database(home: Path) -> None:
+    (home / "penstock.db").write_bytes(b"text " * 1000)
+
+
+@pytest.mark.parametrize("spoil", [lose_bodies, turn_bodies_into_a_file, be_older, be_no_database])
+def test_a_store_that_needs_work_or_cannot_be_opened_does_not(
+    settings: StoreSettings, tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    spoil(tmp_path / "home")
+    assert not opens_at_once(settings)
+
+
+def test_a_store_elsewhere_does_not(settings: StoreSettings) -> None:
+    postgres = msgspec.structs.replace(settings, url="postgresql://nobody@localhost:1/x")
+    assert not opens_at_once(postgres)
+    assert not opens_at_once(msgspec.structs.replace(settings, blobs="memory://x"))
