@@ -16,7 +16,9 @@ from penstock.engine.types import TokenChunk, TokenDelta
 from penstock.generation.echo import Echo
 from penstock.generation.form import AnswerForm
 from penstock.generation.parts import Parts
-from penstock.text import IncrementalDetokenizer, StopStrings, Tokenizer
+from penstock.generation.repeats import Repeats
+from penstock.generation.shown_text import ShownText
+from penstock.text import IncrementalDetokenizer, Tokenizer
 from penstock.text.channels import (
     ArgumentsPiece,
     CallEnd,
@@ -38,7 +40,8 @@ class Choice:
     for in the text of the answer, not in reasoning and calls. A token's logprob goes with the delta
     that shows its first character; tokens of reasoning and calls, and those cut off by a stop
     string, have none. `logprob_sum`: of all tokens. `max_calls`: the answer ends with so many
-    calls, None where it may make any number. `texts`: of the tokenizer (`plain_texts`).
+    calls, None where it may make any number. `repeats`: ends it before a call that it has made
+    already, None where the model may repeat itself. `texts`: of the tokenizer (`plain_texts`).
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Choice:
         echo: Echo | None,
         with_logprobs: bool,
         max_calls: int | None,
+        repeats: Repeats | None,
     ) -> None:
         parser = form.parser()
         self.index = index
@@ -68,7 +72,7 @@ class Choice:
         self._parts = Parts(index)
         # All that is told of a token is its text, which is shown at once.
         self._plain = parser is None and not stops and not with_logprobs
-        self._shown = _ShownText(self._parts, stops, keeps_all=parser is None)
+        self._shown = ShownText(self._parts, stops, keeps_all=parser is None)
         self._submitted_s = time.monotonic()
         self._first_s: float | None = None
         self._echo = echo
@@ -76,6 +80,7 @@ class Choice:
         self._cached_tokens = 0
         self._with_logprobs = with_logprobs
         self._max_calls = max_calls
+        self._repeats = repeats
         self._called_enough = False
         self._num_tokens = 0
         self._num_reasoning = 0
@@ -195,6 +200,9 @@ class Choice:
 
     def _tell(self, pieces: list[Piece]) -> None:
         parts, shown = self._parts, self._shown
+        if self._repeats is not None:
+            pieces = self._repeats.until_one(pieces)
+            self._called_enough = self._repeats.found
         for piece in pieces:
             if isinstance(piece, TextPiece):
                 shown.say(piece.text, piece.at)
@@ -251,62 +259,3 @@ class Choice:
         top = tuple((index, token_bytes(index), value) for index, value in token.top)
         offset = self._echo_chars + self._num_decoded
         return TokenLogprob(token.token_id, token_bytes(token.token_id), token.logprob, top, offset)
-
-
-class _ShownText:
-    """The text of an answer up to its first stop string, with the logprobs of its tokens.
-
-    `pending`: (position in the stream of its first character, logprob) of tokens not shown yet.
-    `keeps_all`: there is nothing but text, so that tokens without text are told of at the end.
-    """
-
-    def __init__(self, parts: Parts, stops: tuple[str, ...], *, keeps_all: bool) -> None:
-        self._parts = parts
-        self._strings = stops
-        self._stops = StopStrings(stops) if stops else None
-        self._keeps_all = keeps_all
-        self._spans: list[tuple[int, int]] = []  # (position, end) of text that stops may hold
-        self.pending: list[tuple[int, TokenLogprob]] = []
-
-    @property
-    def matched(self) -> str | None:
-        """The stop string that ended the answer."""
-        return self._stops.matched if self._stops is not None else None
-
-    def say(self, text: str, at: int) -> None:
-        """Text that stands at a position of the stream."""
-        if self._stops is None:
-            self._show(text, at)
-            return
-        self._spans.append((at, at + len(text)))
-        self._show_spans(self._stops.push(text))
-
-    def flush(self, *, last: bool = False) -> None:
-        """No stop string can begin in what was said so far: other parts come between."""
-        if self._stops is not None and self._spans:
-            self._show_spans(self._stops.finish())
-            if not last:
-                self._stops = StopStrings(self._strings)
-                self._spans.clear()
-        if last and self._keeps_all and self.pending:
-            self._parts.text("", tuple(logprob for _, logprob in self.pending))
-            self.pending.clear()
-
-    def _show_spans(self, shown: str) -> None:
-        while shown:
-            at, end = self._spans[0]
-            count = min(end - at, len(shown))
-            self._show(shown[:count], at)
-            shown = shown[count:]
-            self._spans[0] = (at + count, end)
-            if at + count == end:
-                del self._spans[0]
-
-    def _show(self, text: str, at: int) -> None:
-        logprobs: tuple[TokenLogprob, ...] = ()
-        if self.pending:
-            end = at + len(text)
-            here = [entry for entry in self.pending if entry[0] < end]
-            del self.pending[: len(here)]
-            logprobs = tuple(logprob for start, logprob in here if start >= at)
-        self._parts.text(text, logprobs)

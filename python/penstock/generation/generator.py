@@ -30,6 +30,7 @@ from penstock.generation.media import without_media
 from penstock.generation.merge import best, merge, stream, total_usage
 from penstock.generation.prompt import PromptBuilder
 from penstock.generation.prompt_texts import prompt_chars
+from penstock.generation.repeats import Repeats
 from penstock.generation.sampling import resolve_sampling, seeds, uses_dry
 from penstock.models.tokenizer_data import TextParts
 from penstock.text import ChatTemplate, Tokenizer, load_tokenizer
@@ -248,6 +249,7 @@ class Generator:
             echo=echo,
             with_logprobs=with_logprobs,
             max_calls=None if request.tool_policy.parallel else 1,
+            repeats=Repeats() if request.tool_policy.mode == "required" else None,
         )
 
 
