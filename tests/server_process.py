@@ -48,6 +48,7 @@ class ServerProcess:
         self.warned: list[str] = []
         self.url = ""
         self._settled = threading.Event()
+        self._heard = threading.Condition()
         self._readers = [
             threading.Thread(target=self._read, args=pipe, daemon=True)
             for pipe in ((self.process.stdout, self.said), (self.process.stderr, self.warned))
@@ -59,6 +60,11 @@ class ServerProcess:
         """The line that says so."""
         assert self._settled.wait(120) and self.url, self.said + self.warned
         return self.said[-1]
+
+    def wait_warned(self, text: str) -> None:
+        """Return once a line of standard error holds the text."""
+        with self._heard:
+            assert self._heard.wait_for(lambda: any(text in w for w in self.warned), 60)
 
     def wait_ended(self) -> int:
         """The status; all lines are there then."""
@@ -72,7 +78,9 @@ class ServerProcess:
 
     def _read(self, pipe: Iterator[str], lines: list[str]) -> None:
         for line in pipe:
-            lines.append(line.rstrip("\n"))
+            with self._heard:
+                lines.append(line.rstrip("\n"))
+                self._heard.notify_all()
             if (match := READY.search(line)) is not None:
                 self.url = match[1]
                 self._settled.set()

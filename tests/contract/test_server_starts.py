@@ -1,4 +1,5 @@
-"""What a server needs is opened and tried before it says that it is ready."""
+"""Starts and ends of the server process: all that it needs is there before it says that it is
+ready, and it says what a signal does."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from server_process import serving_process, write_servable_model
 from small_disks import mounted_disk
@@ -87,3 +89,34 @@ def test_a_store_that_can_be_opened_is_there_when_the_server_is_ready(
         server.wait_ready()
         assert (tmp_path / "penstock.db").stat().st_size > 0
         assert not [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+
+
+def test_the_ready_line_names_the_address_it_listens_on_and_one_to_use(model: str) -> None:
+    with serving_process(model) as server:
+        line = server.wait_ready()
+        port = int(server.url.rpartition(":")[2])
+        assert f"ready on http://127.0.0.1:{port} (listening on 0.0.0.0:{port}, model " in line
+        assert httpx.get(f"{server.url}/health").status_code == 200
+    with serving_process(model, "--host", "127.0.0.1") as server:
+        assert "listening" not in server.wait_ready()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_first_interrupt_says_that_it_drains_and_the_second_blames_no_client(
+    model: str, workers: str
+) -> None:
+    body = {"prompt": "x", "max_tokens": 4000, "n": 16, "ignore_eos": True, "stream": True}
+    with serving_process(model, "--workers", workers) as server:
+        server.wait_ready()
+        with (
+            pytest.raises(httpx.RemoteProtocolError),
+            httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as answer,
+        ):
+            for number, _ in enumerate(answer.iter_lines()):
+                if number == 0:
+                    server.interrupt()
+                    server.wait_warned("stopping: open answers may go on for 30 s; a second Ctrl-C")
+                    server.interrupt()
+        assert server.wait_ended() == 0
+    ends = [line for line in server.warned if "request completed" in line]
+    assert len(ends) == 1 and "outcome=server_stopped" in ends[0]

@@ -13,7 +13,12 @@ from penstock.agent.loop import failure
 from penstock.api.codecs.envelope import error_body
 from penstock.api.codecs.messages.encode import error_body as message_error_body
 from penstock.api.codecs.names import FieldNames
-from penstock.api.record import CLIENT_CLOSED_STATUS, RequestRecord, record_of_request
+from penstock.api.record import (
+    CLIENT_CLOSED_STATUS,
+    RequestRecord,
+    record_of_request,
+    server_stopped,
+)
 from penstock.base.errors import NotFound, ServiceError, Unavailable
 from penstock.dialog.fold import FailedRun
 
@@ -58,8 +63,7 @@ class Errors:
         try:
             await self._app(scope, receive, send)
         except ClientGone:
-            record.outcome = "client_disconnected"
-            record.status = record.status or CLIENT_CLOSED_STATUS
+            _note_end(record)
         except asyncio.CancelledError:
             # Only the server cancels a request, when draining took too long; this is its outermost
             # frame, so the cancellation ends here.
@@ -80,6 +84,16 @@ def in_words_of_client(error: ServiceError, names: FieldNames) -> ServiceError:
     event = failure(error)
     told = names.in_failure(event)
     return error if told is event else FailedRun(told)
+
+
+def _note_end(record: RequestRecord) -> None:
+    """The connection is closed: by the client, or by the server, which was told to stop at once."""
+    if server_stopped():
+        record.outcome = "server_stopped"
+        record.status = record.status or Unavailable.status
+    else:
+        record.outcome = "client_disconnected"
+        record.status = record.status or CLIENT_CLOSED_STATUS
 
 
 async def _answer(

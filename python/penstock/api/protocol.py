@@ -64,6 +64,10 @@ class DirectConnection:
             cycle.chunked_encoding and not cycle.disconnected and not self._flow.write_paused
         )
 
+    @property
+    def stopped(self) -> bool:
+        return self._protocol.stopped
+
     def write(self, data: bytes) -> None:
         self._send(b"%x\r\n%b\r\n" % (len(data), data))
 
@@ -119,6 +123,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self.gone: Callable[[], None] | None = None
         self.gate: Gate | None = None
+        self.stopped = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -133,6 +138,11 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         if self.gone is not None:
             self.gone()
+
+    def stop(self) -> None:
+        """Close the connection at once: the server ends."""
+        self.stopped = True
+        self.transport.abort()
 
     def pause_writing(self) -> None:
         self._close_gate()

@@ -16,7 +16,7 @@ from penstock.api.codecs.names import FieldNames
 if TYPE_CHECKING:
     from penstock._native import Gate
 
-Outcome = Literal["completed", "error", "client_disconnected"]
+Outcome = Literal["completed", "error", "client_disconnected", "server_stopped"]
 
 MESSAGES = "/v1/messages"
 UNMATCHED = "<unmatched>"
@@ -45,6 +45,11 @@ class Connection(Protocol):
 
     def gate(self, around: Around) -> Gate:
         """Sends texts as pieces while `ready`. It is closed when that is no longer so."""
+        ...
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the server has ended it, and not the client."""
         ...
 
     def when_gone(self, call: Callable[[], None] | None) -> None:
@@ -79,12 +84,20 @@ class RequestRecord:
     body_bytes: int = 0
     first_token_s: float | None = None
     last_token_s: float | None = None
+    prompt_tokens: int = 0
     completion_tokens: int = 0
 
     @property
     def speaks_messages(self) -> bool:
         """Whether the route is the second vendor's, with its error envelope and its id header."""
         return self.path == MESSAGES or self.path.startswith(MESSAGES + "/")
+
+    @property
+    def first_token_ms(self) -> float | None:
+        """From the request's head to the first token that was generated for it."""
+        if self.first_token_s is None:
+            return None
+        return round(max(0.0, self.first_token_s - self.started_s) * 1000, 3)
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -97,6 +110,21 @@ class RequestRecord:
 
 # The request that the running task works for; tasks that it starts inherit it.
 current_record: ContextVar[RequestRecord | None] = ContextVar("current_record", default=None)
+
+
+def note_prompt(prompt_tokens: int) -> None:
+    """Tell the record of the request, if the running task works for one, how long its prompts
+    are."""
+    record = current_record.get()
+    if record is not None:
+        record.prompt_tokens = prompt_tokens
+
+
+def server_stopped() -> bool:
+    """Whether the server has ended the connection of the request that the running task works
+    for."""
+    record = current_record.get()
+    return record is not None and record.connection is not None and record.connection.stopped
 
 
 def record_of_request() -> RequestRecord:

@@ -19,6 +19,7 @@ from penstock.agent.loop import failure
 from penstock.api.acceptance import accepted
 from penstock.api.codecs.responses import TERMINAL, Resource, settled
 from penstock.api.errors import in_words_of_client
+from penstock.api.record import note_prompt, server_stopped
 from penstock.api.response_log import StreamLog, replayed
 from penstock.api.response_rows import ResponseRow
 from penstock.base.errors import ServiceError, Unavailable
@@ -87,6 +88,8 @@ class ResponseRuns:
                 async for event in run:
                     if isinstance(event, RunFailed):
                         event = names.in_failure(event)
+                    if isinstance(event, RunStarted):
+                        note_prompt(event.prompt_tokens)
                     resource.add(event)
                     if row is not None:
                         await self._write(row, event)
@@ -94,7 +97,7 @@ class ResponseRuns:
         except (asyncio.CancelledError, GeneratorExit):
             if resource.ended:
                 pass  # its end may be in the store already, and is what it stays
-            elif self._closed:
+            elif self._closed or server_stopped():
                 resource.fail(_stopped())
             else:
                 resource.cancel()

@@ -27,6 +27,7 @@ from penstock.engine.types import EngineInfo
 Say = Callable[[str], None]
 
 UNKNOWN_HOST: Final = "--host takes an address of this machine: 127.0.0.1, or 0.0.0.0 for all"
+ALL_ADDRESSES: Final = ("0.0.0.0", "::")
 BIND_CURES: Final = {
     errno.EADDRINUSE: "another program listens there; take another --port (0: any free one)",
     errno.EACCES: "ports below 1024 are the system's; take a higher --port",
@@ -122,7 +123,7 @@ def ready_line(
     else:
         names = (f"{m.id} on demand" if m.on_demand else m.id for m in models)
         served = f"models {', '.join(names)}, {cores} cores"
-    return f"Penstock {__version__} ready on {url_of(bound)} ({served})"
+    return f"Penstock {__version__} ready on {url_of(bound)} ({_everywhere(bound)}{served})"
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
@@ -143,9 +144,17 @@ def bind_socket(host: str, port: int) -> socket.socket:
 def url_of(bound: socket.socket) -> str:
     """Where a client of this machine reaches the socket."""
     host, port = bound.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):
+    if host in ALL_ADDRESSES:
         host = "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _everywhere(bound: socket.socket) -> str:
+    """Says so if others reach the socket, too: it listens on all addresses of the machine."""
+    host, port = bound.getsockname()[:2]
+    if host not in ALL_ADDRESSES:
+        return ""
+    return f"listening on [{host}]:{port}, " if ":" in host else f"listening on {host}:{port}, "
 
 
 @contextlib.contextmanager

@@ -15,8 +15,10 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from penstock.api.protocol import bounded_protocol
+from penstock.api.protocol import BoundedProtocol, bounded_protocol
 from penstock.config import ServerSettings
+
+log = logging.getLogger(__name__)
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 # Longer than the idle time of the usual client pools, so that it is the client who closes.
@@ -53,6 +55,7 @@ class HttpServer(uvicorn.Server):
         )
         self._on_started = on_started
         self._heeds_signals = heeds_signals
+        self._drain_timeout_s = settings.drain_timeout_s
         _adopt_log()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -65,7 +68,10 @@ class HttpServer(uvicorn.Server):
         if self.should_exit:
             self.force_exit = True
             for connection in list(self.server_state.connections):
-                connection.transport.abort()
+                assert isinstance(connection, BoundedProtocol)
+                connection.stop()
+        elif self._heeds_signals:
+            tell_draining(self._drain_timeout_s)
         self.should_exit = True
 
     @contextlib.contextmanager
@@ -85,8 +91,16 @@ class HttpServer(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
+def tell_draining(drain_timeout_s: float) -> None:
+    """Say what the first signal does, and what a second one would."""
+    log.info(
+        "stopping: open answers may go on for %g s; a second Ctrl-C or SIGTERM ends them at once",
+        drain_timeout_s,
+    )
+
+
 def _adopt_log() -> None:
     """What uvicorn has to warn of is told as our own records are."""
-    log = logging.getLogger("uvicorn")
-    log.handlers[:] = logging.getLogger("penstock").handlers
-    log.setLevel(logging.WARNING)
+    theirs = logging.getLogger("uvicorn")
+    theirs.handlers[:] = logging.getLogger("penstock").handlers
+    theirs.setLevel(logging.WARNING)

@@ -28,6 +28,7 @@ from penstock.api.control import (
     obey,
 )
 from penstock.api.metrics_files import trim
+from penstock.api.serving import tell_draining
 from penstock.api.tasks import ApiTask, WorkerTask
 from penstock.base.errors import ModelError
 from penstock.config import child_environment
@@ -81,6 +82,8 @@ class WorkerGroup:
     def stop(self) -> None:
         """Let them drain; called again: stop at once. One that does not is killed."""
         drain_timeout_s = 0.0 if self._stopping else self._task.api.server.drain_timeout_s
+        if not self._stopping:
+            tell_draining(drain_timeout_s)
         self._stopping = True
         for process in self._processes.values():
             _tell(process, Stop())

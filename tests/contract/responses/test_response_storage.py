@@ -124,6 +124,30 @@ async def test_the_stream_of_a_client_that_leaves_is_cancelled_and_keeps_what_wa
     assert stored["output"][0]["status"] == "incomplete"
 
 
+async def test_a_server_that_stops_at_once_fails_its_stored_streams():
+    gate = asyncio.Event()
+
+    def script(request):
+        yield RunStarted(request.model or "", CREATED, 3)
+        yield PartStarted(0, 0, "text")
+        yield TextDelta(0, 0, "Hel")
+        yield gate
+
+    async with a_store() as store:
+        async with answering(script, store=store) as server:
+            body = {"input": "hi", "stream": True}
+            async with server.http.stream("POST", URL, json=body) as answer:
+                lines = answer.aiter_lines()
+                line = await anext(lines)
+                while "resp_" not in line:
+                    line = await anext(lines)
+                server.server.stop()
+                server.server.stop()
+                await server.until(lambda: server.loop.cut_short == 1)
+        stored = await store.responses.get("resp_" + line.split("resp_")[1][:32])
+    assert stored is not None and stored.status == "failed"
+
+
 async def test_a_client_that_leaves_before_the_answer_ends_its_run():
     gate = asyncio.Event()
     async with answering(lambda request: [gate]) as server:

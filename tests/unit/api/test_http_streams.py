@@ -149,16 +149,20 @@ async def test_stopping_drains_open_streams_and_takes_no_new_ones():
         assert frames_of((await answer).text)[-1] == "[DONE]"
 
 
-async def test_stopping_twice_drops_open_streams():
+@pytest.mark.parametrize("stream", [False, True])
+async def test_stopping_twice_drops_open_answers_and_blames_no_client(stream, caplog):
+    caplog.set_level("INFO", logger="penstock")
     gate = asyncio.Event()
     async with serving(waiting(gate)) as server:
-        answer = asyncio.create_task(server.http.post(CHAT, json=HELLO | {"stream": True}))
+        answer = asyncio.create_task(server.http.post(CHAT, json=HELLO | {"stream": stream}))
         await server.until(lambda: server.loop.running == 1)
         server.server.stop()
+        assert "a second Ctrl-C or SIGTERM ends them at once" in caplog.text
         server.server.stop()
         with pytest.raises(httpx.HTTPError):
             await answer
         await server.until(lambda: server.loop.running == 0)
+    assert "outcome=server_stopped" in caplog.text and "client_disconnected" not in caplog.text
 
 
 async def test_drain_that_takes_too_long_ends_streams_with_an_error():
