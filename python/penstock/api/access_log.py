@@ -54,7 +54,9 @@ class AccessLog:
                 "status": record.status,
                 "duration_ms": round(duration_s * 1000, 3),
                 "outcome": record.outcome,
+                "prompt_tokens": record.prompt_tokens or None,
                 "completion_tokens": record.completion_tokens or None,
+                "first_token_ms": record.first_token_ms,
                 "tokens_per_second": record.tokens_per_second,
             },
         )

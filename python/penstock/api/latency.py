@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from http import HTTPStatus
 from typing import Final
@@ -30,13 +30,14 @@ HELD_S: Final = 0.25
 
 
 class MeasuredEngine:
-    """An Engine that observes the chunks of another one, for the HTTP request of the task.
+    """An Engine that observes the chunks of another one, for the HTTP request of the task: for
+    its record, which the access log shows, and for `metrics`, if there are any.
 
-    Keep-alives, withheld text and frames do not count; the clock is `step_time_s`. Only streaming
-    requests are observed: without a stream nobody sees a first token.
+    Keep-alives, withheld text and frames do not count; the clock is `step_time_s`. The metrics
+    observe streams only: without a stream nobody sees a first token.
     """
 
-    def __init__(self, engine: Engine, metrics: Metrics) -> None:
+    def __init__(self, engine: Engine, metrics: Metrics | None) -> None:
         self._engine = engine
         self._metrics = metrics
 
@@ -92,7 +93,7 @@ class MeasuredEngine:
         try:
             yield
         except ServiceError as error:
-            if error.status == Overloaded.status:
+            if error.status == Overloaded.status and self._metrics is not None:
                 self._metrics.rejected.inc()
             raise
 
@@ -101,11 +102,12 @@ class _Latency:
     """Of one sequence of a request. What is between tokens is counted here and added to the metric
     now and then, and at the end."""
 
-    __slots__ = ("_between", "_counts", "_last_s", "_metrics", "_record", "_total_s")
+    __slots__ = ("_begun", "_between", "_counts", "_last_s", "_metrics", "_record", "_total_s")
 
-    def __init__(self, record: RequestRecord, metrics: Metrics) -> None:
+    def __init__(self, record: RequestRecord, metrics: Metrics | None) -> None:
         self._record = record
         self._metrics = metrics
+        self._begun = False
         self._between: TokenHistogram | None = None  # once there was a token to be seen
         self._counts = [0] * (len(INTER_TOKEN_BUCKETS) + 1)
         self._total_s = 0.0
@@ -113,10 +115,11 @@ class _Latency:
 
     def times(self) -> StepTimes | None:
         """Observes in place of this until `take`; None before the first token."""
-        if self._between is None:
+        if not self._begun:
             return None
         self.flush()
-        return StepTimes(INTER_TOKEN_BUCKETS, self._last_s, HELD_S, self._between.add)
+        add = _drop if self._between is None else self._between.add
+        return StepTimes(INTER_TOKEN_BUCKETS, self._last_s, HELD_S, add)
 
     def take(self, times: StepTimes) -> None:
         """Go on after `times`."""
@@ -136,7 +139,7 @@ class _Latency:
             self._counts[bisect_left(INTER_TOKEN_BUCKETS, passed_s / num_tokens)] += num_tokens
             if self._total_s >= HELD_S:
                 self.flush()
-        elif record.first_token_s is None or record.streaming:
+        elif not self._begun:
             self._begin(now_s if chunk.begun_s is None else chunk.begun_s)
         self._last_s = now_s
 
@@ -148,16 +151,21 @@ class _Latency:
             self._total_s = 0.0
 
     def _begin(self, now_s: float) -> None:
-        record = self._record
-        if record.streaming:
+        record, metrics = self._record, self._metrics
+        self._begun = True
+        if record.streaming and metrics is not None:
             # An open stream's status is settled before its first token.
             labels = (record.method, record.route, record.model, str(HTTPStatus.OK.value))
-            self._between = self._metrics.inter_token.labels(*labels)
+            self._between = metrics.inter_token.labels(*labels)
             if record.first_token_s is None:
                 waited_s = max(0.0, now_s - record.started_s)
-                self._metrics.first_token.labels(*labels).observe(waited_s)
+                metrics.first_token.labels(*labels).observe(waited_s)
         if record.first_token_s is None:
             record.first_token_s = now_s
+
+
+def _drop(counts: Sequence[int], total_s: float) -> None:
+    """There are no metrics to add to."""
 
 
 class _ObservedTap:

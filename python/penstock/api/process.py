@@ -139,9 +139,7 @@ class ApiProcess:
         """Connect to an engine that may still be loading, and load the text side meanwhile. Raises
         ModelError."""
         client = EngineClient(socket_path)
-        engine: Engine = client
-        if self._metrics is not None:
-            engine = MeasuredEngine(client, self._metrics)
+        engine = MeasuredEngine(client, self._metrics)
         try:
             runner = await asyncio.to_thread(_load_runner, settings, engine, adapters)
             await client.wait_ready()

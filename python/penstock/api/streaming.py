@@ -13,8 +13,8 @@ from starlette.types import Receive, Send
 from penstock.api.codecs.dialect import Numbered, StreamEncoder
 from penstock.api.cutoff import CutOff, Cuttable
 from penstock.api.errors import ClientGone
-from penstock.api.record import RequestRecord, current_record
-from penstock.dialog import Event, RunEnded, RunFailed
+from penstock.api.record import RequestRecord, current_record, note_prompt
+from penstock.dialog import Event, RunEnded, RunFailed, RunStarted
 from penstock.dialog.fold import Answer, FailedRun, Fold
 from penstock.dialog.outlet import Delta
 
@@ -37,6 +37,8 @@ async def fold_run(events: AsyncGenerator[Event, None]) -> Answer:
     fold = Fold()
     async with aclosing(events):
         async for event in events:
+            if isinstance(event, RunStarted):
+                note_prompt(event.prompt_tokens)
             fold.add(event)
     return fold.answer
 
@@ -172,6 +174,8 @@ class EventStream:
                 if type(event) in LAST:
                     await self._send_last(event)
                     return
+                if isinstance(event, RunStarted):
+                    note_prompt(event.prompt_tokens)
                 frames = encode(event)
                 if not frames:
                     continue

@@ -18,7 +18,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_answers import CHAT, HELLO
 from scripted_engine import ScriptedEngine
+from tiny_text import tiny_template, tiny_tokenizer
 
+from penstock.agent import AgentLoop
 from penstock.api.latency import MeasuredEngine
 from penstock.api.metrics import ENGINE_COUNTERS, ENGINE_GAUGES, Metrics, TokenHistogram
 from penstock.api.metrics_files import SIZES, reserve, trim
@@ -35,6 +37,7 @@ from penstock.dialog import (
 )
 from penstock.engine.protocol import Tap
 from penstock.engine.types import TokenChunk, TokenDelta, TokenRequest
+from penstock.generation import Generator
 
 
 async def samples(server):
@@ -159,6 +162,7 @@ class SteppedEngine(ScriptedEngine):
     async def generate(
         self, request: TokenRequest, tap: Tap | None = None
     ) -> AsyncGenerator[TokenChunk, None]:
+        self.requests.append(request)
         began_s = asyncio.get_running_loop().time()
         for offset_s in self._offsets_s:
             yield TokenChunk(request.id, (TokenDelta(1), TokenDelta(2)), began_s + offset_s)
@@ -293,6 +297,35 @@ async def test_access_log_tells_start_and_end_of_a_request(form, caplog):
         assert completed["outcome"] == "completed" and completed["duration_ms"] >= 0
     else:
         assert lines[0].startswith("request started") and "outcome=completed" in lines[1]
+
+
+@pytest.mark.parametrize("metrics", [True, False])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, HELLO),
+        ("/v1/completions", {"prompt": "hi"}),
+        ("/v1/messages", HELLO | {"max_tokens": 9}),
+        ("/v1/responses", {"input": "hi"}),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_access_log_tells_how_long_prompt_and_answer_are_and_when_it_began(
+    stream, path, body, metrics, caplog
+):
+    caplog.set_level("INFO", logger="penstock.access")
+    measured = Metrics() if metrics else None
+    stepped = SteppedEngine([10.0, 10.5, 11.5])
+    generator = Generator(MeasuredEngine(stepped, measured), tiny_tokenizer(), tiny_template())
+    settings = ServerSettings(access_log_format="json", disable_metrics=not metrics)
+    models = {MODEL: AgentLoop(generator)}
+    async with serving(models=models, metrics=measured, settings=settings) as server:
+        answer = await server.http.post(path, json=body | {"stream": stream})
+        assert answer.status_code == 200
+    line = json.loads([r for r in caplog.records if r.name == "penstock.access"][-1].getMessage())
+    assert line["prompt_tokens"] == len(stepped.requests[0].token_ids)
+    assert line["completion_tokens"] == 6
+    assert 10_000 <= line["first_token_ms"] < 15_000
 
 
 async def test_access_log_can_include_housekeeping_or_be_off(caplog):

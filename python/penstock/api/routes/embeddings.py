@@ -28,6 +28,7 @@ class EmbeddingEndpoint:
         decoded, record = await self._reader.read(scope, receive)
         loop = self._services.models[record.model]
         answer = await unless_gone(loop.embed(decoded.request), receive)
+        record.prompt_tokens = answer.prompt_tokens
         if len(answer.vectors) > THREAD_VECTOR_BYTES:
             text = await asyncio.to_thread(encode, answer, decoded.encoding)
         else:

@@ -22,4 +22,5 @@ class RerankEndpoint:
         decoded, record = await self._reader.read(scope, receive)
         loop = self._services.models[record.model]
         answer = await unless_gone(loop.rerank(decoded.request), receive)
+        record.prompt_tokens = answer.prompt_tokens
         await send_json(encode(decoded, answer), send)
