@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any, Optional
 
 import typer
@@ -71,7 +72,11 @@ def run(
         adapter=adapter,
     )
     with local_model(engine_settings) as (loop, model):
-        chat = Chat(loop, model.agent, conversation, Console())
+        console = Console()
+        if console.is_terminal and sys.stdin.isatty():
+            chat = Chat(loop, model.agent, conversation, console)
+        else:  # a program reads the answers, or asks
+            chat = Chat(loop, model.agent, conversation, console, Console(stderr=True), "")
         if text is not None:
             chat.answer_once(text)
         else:

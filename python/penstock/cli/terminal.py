@@ -29,6 +29,7 @@ from penstock.dialog import (
 )
 from penstock.dialog.fold import FailedRun
 
+PROMPT: Final = "> "
 STEERING: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -40,7 +41,11 @@ class Loop(Protocol):
 
 class Chat:
     """One conversation. `loop` runs only while an answer is made, so that reading a line is the
-    terminal's own, with Ctrl-C, Ctrl-D and history."""
+    terminal's own, with Ctrl-C, Ctrl-D and history.
+
+    Answers go to `console`, all else to `notes`; None: to `console` too. `prompt`: written to
+    standard output by whoever reads the line, "" where that is for answers alone.
+    """
 
     def __init__(
         self,
@@ -48,11 +53,15 @@ class Chat:
         agent: Loop,
         conversation: Conversation,
         console: Console,
+        notes: Console | None = None,
+        prompt: str = PROMPT,
     ) -> None:
         self._loop = loop
         self._agent = agent
         self._conversation = conversation
         self._console = console
+        self._notes = notes or console
+        self._prompt = prompt
 
     def answer_once(self, text: str) -> None:
         """One answer on standard output. Raises ServiceError where there is none, and
@@ -63,17 +72,17 @@ class Chat:
     def talk(self, model_name: str) -> None:
         """Until /exit or the end of input."""
         hint = "  /help lists the commands, /exit leaves"
-        self._console.print(Text.assemble((model_name, "bold"), hint))
+        self._notes.print(Text.assemble((model_name, "bold"), hint))
         for line in self._lines():
             try:
                 if line.startswith("/"):
-                    self._console.print(self._conversation.command(line), style="dim", markup=False)
+                    self._notes.print(self._conversation.command(line), style="dim", markup=False)
                 else:
                     self._answer(line)
             except Leave:
                 return
             except ServiceError as error:
-                self._console.print(error.message, style="red", markup=False)
+                self._notes.print(error.message, style="red", markup=False)
 
     def _lines(self) -> Iterator[str]:
         if sys.stdin.isatty():
@@ -82,12 +91,14 @@ class Chat:
                 import readline  # noqa: F401
         while True:
             try:
-                line = input("> ").strip()
+                if not self._prompt and sys.stdin.isatty():
+                    self._notes.print(PROMPT, end="")
+                line = input(self._prompt).strip()
             except EOFError:
-                self._console.print()
+                self._notes.print()
                 return
             except KeyboardInterrupt:
-                self._console.print("\n/exit leaves", style="dim")
+                self._notes.print("\n/exit leaves", style="dim")
                 continue
             if line:
                 yield line
@@ -103,7 +114,7 @@ class Chat:
             self._loop.run_until_complete(task)
         except asyncio.CancelledError:
             complete = False
-            self._console.print(" [stopped]", style="dim", markup=False)
+            self._notes.print(" [stopped]", style="dim", markup=False)
         finally:
             self._loop.remove_signal_handler(signal.SIGINT)
         self._conversation.keep(text, "".join(shown))

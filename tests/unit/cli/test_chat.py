@@ -134,6 +134,30 @@ def test_the_line_editor_is_told_the_prompt(monkeypatch):
     assert prompts == ["> "] and "> " not in out.getvalue()
 
 
+def test_standard_output_holds_answers_alone_where_a_program_reads_it(monkeypatch):
+    def script(request):
+        if len(agent.requests) == 2:
+            yield Unavailable("not now")
+        yield from spoken("Hel", "lo")(request)
+
+    chat, agent, conversation, out = chat_over(script)
+    notes, prompts = io.StringIO(), []
+    chat = Chat(chat._loop, agent, conversation, Console(file=out), Console(file=notes), "")
+    lines = iter(["hi", "/clear", "again"])
+
+    def ask(prompt):
+        prompts.append(prompt)
+        return next(lines, None) or end()
+
+    def end():
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", ask)
+    chat.talk("model")
+    assert out.getvalue() == "Hello\n" and set(prompts) == {""}
+    assert all(told in notes.getvalue() for told in ("/help lists", "Forgotten.", "not now"))
+
+
 def test_single_answer_fails_with_its_error():
     chat, *_ = chat_over(lambda r: iter([Unavailable("not now")]))
     with pytest.raises(Unavailable):
