@@ -304,7 +304,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         *("GET", "/v1/containers/{container_id}/files/{file_id}", "getContainerFile", "Files"),
-        "What is known of a file of a container",
+        "What is known of a file, whatever its container",
         answer=ContainerFileMetadata,
         errors=STORE_ERRORS,
     ),
@@ -312,7 +312,7 @@ OPERATIONS: Final = (
         "GET",
         "/v1/containers/{container_id}/files/{file_id}/content",
         *("getContainerFileContent", "Files"),
-        "The body of a file of a container",
+        "The body of a file, whatever its container",
         media="*/*",
         errors=STORE_ERRORS,
     ),

@@ -206,7 +206,7 @@ async def test_content_tells_expired_elided_and_failed_files_apart(tmp_path: Pat
         assert late.status_code == 404
 
 
-async def test_container_shows_its_own_files_alone(tmp_path: Path) -> None:
+async def test_a_container_lists_its_own_files_and_finds_any_by_its_id(tmp_path: Path) -> None:
     async with opened(store_settings(tmp_path)) as store, serving(store=store) as server:
         mine, other = [
             await store.files.create(
@@ -218,13 +218,14 @@ async def test_container_shows_its_own_files_alone(tmp_path: Path) -> None:
         assert [file["id"] for file in listed["data"]] == [mine.id]
         assert listed["data"][0]["object"] == "container.file"
         assert listed["data"][0]["container_id"] == "cntr_1"
-        for path, status in (
-            (f"cntr_1/files/{mine.id}", 200),
-            (f"cntr_1/files/{mine.id}/content", 200),
-            (f"cntr_1/files/{other.id}", 404),
-            (f"cntr_1/files/{other.id}/content", 404),
-        ):
-            assert (await server.http.get(f"/v1/containers/{path}")).status_code == status
+        for file in (mine, other):
+            for container in ("cntr_1", "any"):
+                url = f"/v1/containers/{container}/files/{file.id}"
+                shown = (await server.http.get(url)).json()
+                assert (shown["id"], shown["container_id"]) == (file.id, file.container_id)
+                assert (await server.http.get(f"{url}/content")).text == "x"
+        for path in ("cntr_1/files/file-none", "cntr_1/files/file-none/content"):
+            assert (await server.http.get(f"/v1/containers/{path}")).status_code == 404
         client = server.openai.containers.files
         assert [file.id async for file in client.list("cntr_2")] == [other.id]
         assert (await server.http.get("/v1/containers/none/files")).json()["data"] == []

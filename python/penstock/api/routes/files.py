@@ -151,7 +151,7 @@ class ListContainerFiles:
 
 
 class GetContainerFile:
-    """GET what is known of a file of a container."""
+    """GET what is known of a file, in the form of a container's; its id decides."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -161,11 +161,11 @@ class GetContainerFile:
 
 
 async def _file(services: Services, scope: Scope) -> StoredFile:
-    """The file that the path names, in the container that it names. Raises NotFound."""
-    params: dict[str, str] = scope["path_params"]
-    id = params["file_id"]
+    """The file that the path names by its id; a container in the path selects nothing. Raises
+    NotFound."""
+    id: str = scope["path_params"]["file_id"]
     file = await services.store.files.get(id)
-    if file is None or params.get("container_id", file.container_id) != file.container_id:
+    if file is None:
         raise file_not_found(id)
     return file
 
