@@ -189,3 +189,14 @@ async def test_model_alias_default_and_absence_all_mean_the_loaded_model():
         for body in (HELLO, HELLO | {"model": "default"}, HELLO | {"model": MODEL}):
             answer = (await server.http.post("/v1/chat/completions", json=body)).json()
             assert answer["model"] == MODEL
+
+
+@pytest.mark.parametrize("role", ["user", "system", "developer", "tool"])
+async def test_a_message_without_content_is_refused_by_name(role):
+    messages = [{"role": "user", "content": "hi"}, {"role": role, "tool_call_id": "c"}]
+    async with serving() as server:
+        answer = await server.http.post("/v1/chat/completions", json={"messages": messages})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == ("messages[1].content", "missing_required_parameter")
+    assert "`messages[1].content` is required" in error["message"]

@@ -112,7 +112,7 @@ def message(**fields: Any) -> Message:
         ({"role": "system", "content": "s"}, Message("system", (Text("s"),))),
         ({"role": "developer", "content": "s"}, Message("developer", (Text("s"),))),
         ({"role": "user", "content": "u", "name": "n"}, Message("user", (Text("u"),), "n")),
-        ({"role": "user", "content": None}, Message("user", ())),
+        ({"role": "user", "content": ""}, Message("user", (Text(""),))),
         ({"role": "assistant", "content": "a"}, Message("assistant", (Text("a"),))),
         (
             {"role": "assistant", "content": [{"type": "text", "text": "a"}]},

@@ -87,6 +87,11 @@ CHAT_ONLY = [
     ("messages[0].role", [[{}], [{"role": 3}], [{"role": "robot"}]]),
     ("messages[0].name", [[{"role": "user", "name": 3}]]),
     ("messages[0].content", [[{"role": "user", "content": value}] for value in (3, {}, True)]),
+    *(
+        ("messages[0].content", [[{"role": role} | content]])
+        for role in ("user", "system", "developer", "tool")
+        for content in ({}, {"content": None})
+    ),
     ("messages[0].content[0]", [[{"role": "user", "content": ["hi"]}]]),
     (
         "messages[0].content[1].type",

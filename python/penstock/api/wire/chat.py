@@ -109,8 +109,8 @@ class CallOfAssistant(Struct):
 
 
 class ChatMessage(Struct):
-    """A message. `tool_call_id` belongs to the role tool, `tool_calls` and `reasoning_content` to
-    the assistant."""
+    """A message. `content` may be absent for the roles assistant and function. `tool_call_id`
+    belongs to the role tool, `tool_calls` and `reasoning_content` to the assistant."""
 
     role: Role
     content: str | list[Part] | None = None

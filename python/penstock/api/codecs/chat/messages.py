@@ -12,6 +12,10 @@ from penstock.dialog import Message, Part, Reasoning, Text, ToolCall, ToolResult
 from penstock.dialog.message import Role
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
+MAY_BE_EMPTY: Final = (
+    "assistant",
+    "function",
+)  # a call or a refusal stands for content; null is one
 
 
 class _Calls:
@@ -66,6 +70,8 @@ def _message(entry: Fields, calls: _Calls, places: Places) -> Message:
     entry.required_string("role")
     role = entry.choice("role", ROLES)
     name = entry.string("name")
+    if role not in MAY_BE_EMPTY and entry.get("content") is None:
+        entry.refuse_missing("content", "a string or an array of parts")
     match role:
         case "assistant":
             return Message("assistant", tuple(_said(entry, calls)), name)
