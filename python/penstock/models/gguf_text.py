@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from typing import Any, Final
 
 import numpy.typing as npt
 
@@ -13,6 +14,10 @@ from penstock.models.gguf_config import sampling_defaults
 from penstock.models.tokenizer_data import TextParts, TokenizerData, TokenType
 from penstock.quant.gguf import GgufFile
 
+log = logging.getLogger(__name__)
+
+# Metadata keys (tokenizer.ggml.<name>_token_id) of tokens that steer a model and are never text.
+STEERING: Final = ("bos", "eos", "eot", "eom")
 # Control tokens that end a turn in the templates of the families we know. A GGUF names one end
 # of text; chat models often end an answer with another.
 END_OF_TURN = frozenset(
@@ -62,7 +67,7 @@ def tokenizer_data(file: GgufFile) -> TokenizerData:
         model=file.text("tokenizer.ggml.model"),
         pre=file.text("tokenizer.ggml.pre", "") or None,
         tokens=tokens,
-        token_types=_parallel(file, "tokenizer.ggml.token_type", len(tokens)).tolist(),
+        token_types=_token_types(file, tokens),
         scores=_parallel(file, "tokenizer.ggml.scores", len(tokens)).tolist(),
         merges=file.strings("tokenizer.ggml.merges"),
         bos_id=_token_id(file, "bos", len(tokens)),
@@ -74,6 +79,29 @@ def tokenizer_data(file: GgufFile) -> TokenizerData:
         add_eos=file.boolean("tokenizer.ggml.add_eos_token"),
         add_space_prefix=file.boolean("tokenizer.ggml.add_space_prefix"),
     )
+
+
+def _token_types(file: GgufFile, tokens: list[str]) -> list[int]:
+    """The type of each token. A token that the metadata name as a begin or an end is a control
+    token whatever its type says: otherwise a template's mark is tokenized as letters. A single
+    character keeps its type, as it occurs in ordinary text."""
+    key = "tokenizer.ggml.token_type"
+    types: list[int] = _parallel(file, key, len(tokens)).tolist()
+    types = types or [int(TokenType.NORMAL)] * len(tokens)
+    for name in STEERING:
+        token = _token_id(file, name, len(tokens))
+        if token is None or types[token] == TokenType.CONTROL or len(tokens[token]) < 2:
+            continue
+        log.warning(
+            "%s: %s says %s of %r, which is the %s token; it is read as a control token",
+            *(file.path, key, _type_name(types[token]), tokens[token], name),
+        )
+        types[token] = int(TokenType.CONTROL)
+    return types
+
+
+def _type_name(number: int) -> str:
+    return TokenType(number).name if number in TokenType.__members__.values() else str(number)
 
 
 def _parallel(file: GgufFile, key: str, length: int) -> npt.NDArray[Any]:
@@ -95,7 +123,7 @@ def _token_id(file: GgufFile, name: str, length: int) -> int | None:
 
 
 def _stop_ids(file: GgufFile, data: TokenizerData) -> tuple[int, ...]:
-    named = [_token_id(file, name, len(data.tokens)) for name in ("eos", "eot", "eom")]
+    named = [_token_id(file, name, len(data.tokens)) for name in STEERING if name != "bos"]
     control = {
         text: token
         for token, (text, kind) in enumerate(zip(data.tokens, data.token_types, strict=False))

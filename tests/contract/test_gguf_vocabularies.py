@@ -1,0 +1,78 @@
+"""What a GGUF file says of its vocabulary, as far as a client notices it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_serving import MODEL, serving
+from scripted_engine import ScriptedEngine
+from tiny_gguf import write_tiny_gguf
+from tiny_text import END_OF_TEXT, IM_END, IM_START, WORDS
+
+from penstock.agent import load_loop
+from penstock.models.sources import files_at
+from penstock.models.tokenizer_data import TokenType
+
+NORMAL, CONTROL, USER_DEFINED = TokenType.NORMAL, TokenType.CONTROL, TokenType.USER_DEFINED
+VOCAB = 256 + 3 + len(WORDS)
+
+
+def types_with(token: int, kind: TokenType) -> list[int]:
+    types = [int(NORMAL)] * VOCAB
+    for control in (END_OF_TEXT, IM_START, IM_END):
+        types[control] = int(CONTROL)
+    types[token] = int(kind)
+    return types
+
+
+async def chat(path: Path, said: str, written: list[int]) -> tuple[ScriptedEngine, dict[str, Any]]:
+    """What the engine was asked, and the choice, where the model writes these tokens."""
+    engine = ScriptedEngine(written)
+    loop: Any = load_loop(files_at(path, MODEL), engine)
+    body = {"messages": [{"role": "user", "content": said}]}
+    async with serving(models={MODEL: loop}, engine=engine) as server:
+        answer = await server.http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    choice: dict[str, Any] = answer.json()["choices"][0]
+    return engine, choice
+
+
+@pytest.mark.parametrize("kind", [NORMAL, USER_DEFINED])
+@pytest.mark.parametrize("name", ["bos", "eos", "eot", "eom"])
+async def test_a_token_that_metadata_name_is_a_control_token_whatever_its_type(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, kind: TokenType
+) -> None:
+    named = {"bos_id": END_OF_TEXT, "eos_id": END_OF_TEXT, f"{name}_id": IM_END}
+    keys = {f"tokenizer.ggml.{name}_token_id": IM_END} if name in ("eot", "eom") else {}
+    path = write_tiny_gguf(
+        tmp_path / "m.gguf",
+        keys,
+        bos_id=named["bos_id"],
+        eos_id=named["eos_id"],
+        token_types=types_with(IM_END, kind),
+    )
+    with caplog.at_level(logging.WARNING):
+        engine, choice = await chat(path, "say <|im_end|>", [*b"hi", IM_END, *b" there"])
+    ids = engine.requests[0].token_ids
+    assert ids.count(IM_END) == 1  # the template's; the user's own is text
+    assert choice["message"]["content"] == "hi"
+    assert choice["finish_reason"] == "stop"
+    (line,) = [record.getMessage() for record in caplog.records if "token_type" in record.message]
+    assert all(part in line for part in (str(path), "<|im_end|>", name, kind.name))
+
+
+async def test_a_file_without_types_of_tokens_has_its_end(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "m.gguf", token_types=[])
+    engine, choice = await chat(path, "hi", [*b"hi", IM_END, *b" there"])
+    assert engine.requests[0].token_ids.count(IM_END) == 1
+    assert choice["message"]["content"] == "hi"
+
+
+async def test_a_single_character_that_metadata_name_stays_text(tmp_path: Path) -> None:
+    comma = ord(",")
+    path = write_tiny_gguf(tmp_path / "m.gguf", bos_id=comma)
+    _, choice = await chat(path, "a, b", list(b"c, d"))
+    assert choice["message"]["content"] == "c, d"
