@@ -27,7 +27,7 @@ from stores import opened, store_settings
 
 from penstock.adapters.live import LiveAdapters
 from penstock.adapters.registry import LoadedAdapter
-from penstock.agent import load_loop
+from penstock.agent import AgentLoop, load_loop
 from penstock.api.app import create_app
 from penstock.api.metrics import Metrics
 from penstock.api.registry import ModelRegistry
@@ -221,7 +221,8 @@ def registry_of(
             return None
 
         async def opened() -> LoadedModel:
-            return LoadedModel(loop, engine, lambda: True, close)
+            sampling = loop.sampling_defaults if isinstance(loop, AgentLoop) else None
+            return LoadedModel(loop, engine, lambda: True, close, sampling)
 
         return opened
 

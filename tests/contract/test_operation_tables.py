@@ -19,6 +19,7 @@ CARD = {
     "root": MODEL,
     "adapter_generation": None,
     "max_model_len": INFO.context_tokens,
+    "sampling_defaults": None,
 }
 TARGET = {"method", "path", "model"}
 METRICS = {

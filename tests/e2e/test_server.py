@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 
 import httpx
 import openai
@@ -148,3 +149,15 @@ async def test_200_clients_that_vanish_leave_nothing_behind(server: RunningServe
         await asyncio.gather(*(vanish(number) for number in range(start, start + 50)))
     await until_idle(server)
     assert gauge(server, "service_kv_cache_blocks_used") == used_before
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_sampling_defaults_are_told_at_the_start_and_in_the_cards(
+    start_server: Callable[..., RunningServer], workers: str
+) -> None:
+    running = start_server("--workers", workers, "--top-k", "30")
+    line = "sampling unless a request says otherwise: temperature 0.2, top_k 30, top_p 0.9 "
+    assert any(line + "(Penstock's catalogue; options: top_k)" in told for told in running.lines)
+    card = httpx.get(running.url + "/v1/models/default").json()["sampling_defaults"]
+    assert (card["temperature"], card["top_k"], card["top_p"]) == (0.2, 30, 0.9)
+    assert (card["source"], card["options"]) == ("catalogue", ["top_k"])

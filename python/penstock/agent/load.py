@@ -7,6 +7,7 @@ from penstock.agent.embedding_loop import EmbeddingLoop
 from penstock.agent.loop import AgentLoop, FileAttachments
 from penstock.agent.rerank_loop import RerankLoop
 from penstock.agent.sessions import SessionStore
+from penstock.dialog import Sampling
 from penstock.engine.protocol import Engine
 from penstock.generation import Generator
 from penstock.generation.embeddings import EmbeddingRunner
@@ -14,6 +15,7 @@ from penstock.generation.reranking import RerankRunner
 from penstock.models.files import ModelFiles
 from penstock.models.loading import is_embedding_model, load_embedding_parts, load_text_parts
 from penstock.models.rerankers import is_reranker, load_rerank_parts
+from penstock.models.sampling_defaults import sampling_defaults
 
 Runner = Generator | EmbeddingRunner | RerankRunner
 Loop = AgentLoop | EmbeddingLoop | RerankLoop
@@ -24,14 +26,17 @@ def load_runner(
     engine: Engine,
     tool_syntax: str | None = None,
     adapters: LiveAdapters | None = None,
+    sampling: Sampling = Sampling(),  # noqa: B008
 ) -> Runner:
     """For an engine that serves, or will serve, the same model. `adapters`: those that requests may
-    name. Raises ModelError."""
+    name. `sampling`: the operator's defaults, over the model's. Raises ModelError."""
     if is_reranker(files):
         return RerankRunner.load(engine, load_rerank_parts(files), adapters)
     if is_embedding_model(files):
         return EmbeddingRunner.load(engine, load_embedding_parts(files), adapters)
-    return Generator.load(engine, load_text_parts(files), tool_syntax, adapters)
+    parts = load_text_parts(files)
+    defaults = sampling_defaults(files, parts.generation_defaults, sampling)
+    return Generator.load(engine, parts, tool_syntax, adapters, defaults)
 
 
 def loop_over(
@@ -53,6 +58,7 @@ def load_loop(
     engine: Engine,
     tool_syntax: str | None = None,
     adapters: LiveAdapters | None = None,
+    sampling: Sampling = Sampling(),  # noqa: B008
 ) -> Loop:
     """A loop that keeps nothing between requests. Raises ModelError."""
-    return loop_over(load_runner(files, engine, tool_syntax, adapters))
+    return loop_over(load_runner(files, engine, tool_syntax, adapters, sampling))

@@ -22,6 +22,7 @@ from penstock.dialog import (
 )
 from penstock.engine.types import NO_EMBEDDINGS, NO_RANKING
 from penstock.generation import Generator
+from penstock.models.sampling_defaults import SamplingDefaults
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,11 @@ class AgentLoop:
         self._generator = generator
         self._attachments = attachments
         self._sessions = sessions
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults | None:
+        """The sampling of requests that ask for none; None where its origin is not known."""
+        return self._generator.sampling_defaults
 
     def close(self) -> None:
         """End what was started beside the engine. May be called again."""

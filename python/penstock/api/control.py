@@ -21,6 +21,7 @@ from penstock.adapters.registry import LoadedAdapter
 from penstock.base.errors import ModelError, ServiceError, Unavailable
 from penstock.engine.adapter_host import LoadOrder
 from penstock.engine.fleet import EngineFleet, ModelState
+from penstock.models.sampling_defaults import SamplingDefaults
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,9 @@ Action = Literal["load", "unload"]
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """From a worker: it serves."""
+    """From a worker: it serves. `sampling`: model id -> its defaults, of those that are loaded."""
+
+    sampling: dict[str, SamplingDefaults] = {}
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

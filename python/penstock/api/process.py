@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.adapters.live import LiveAdapters
-from penstock.agent import Runner, load_runner, loop_over
+from penstock.agent import AgentLoop, Runner, load_runner, loop_over
 from penstock.agent.attachments import Attachments
 from penstock.api.app import create_app
 from penstock.api.latency import MeasuredEngine
@@ -24,6 +24,7 @@ from penstock.config import EngineSettings, SettingsError, read_environment
 from penstock.engine.client import EngineClient
 from penstock.engine.protocol import Engine
 from penstock.models.hub_access import hub_of
+from penstock.models.sampling_defaults import asked_sampling
 from penstock.models.sources import resolve_model
 from penstock.store.late import LateStore
 from penstock.store.probe import opens_at_once
@@ -152,7 +153,8 @@ class ApiProcess:
             loop.close()
             await client.close()
 
-        return LoadedModel(loop, engine, lambda: client.serving, close)
+        sampling = loop.sampling_defaults if isinstance(loop, AgentLoop) else None
+        return LoadedModel(loop, engine, lambda: client.serving, close, sampling)
 
 
 class _LazyFetcher:
@@ -179,4 +181,4 @@ def _make_fetcher(allowed: tuple[str, ...]) -> Fetcher:
 def _load_runner(settings: EngineSettings, engine: Engine, adapters: LiveAdapters) -> Runner:
     environment = read_environment()
     files = resolve_model(settings.model, environment.home, hub_of(environment))
-    return load_runner(files, engine, settings.tool_syntax, adapters)
+    return load_runner(files, engine, settings.tool_syntax, adapters, asked_sampling(settings))

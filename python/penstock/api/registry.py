@@ -12,6 +12,7 @@ from penstock.api.served_model import ServedModel
 from penstock.base.errors import NotFound, Unavailable
 from penstock.engine.fleet import States
 from penstock.engine.types import EngineGauges
+from penstock.models.sampling_defaults import SamplingDefaults
 
 DEFAULT_MODEL: Final = "default"
 MAX_SHOWN_CHARS: Final = 80
@@ -93,6 +94,12 @@ class ModelRegistry(Mapping[str, ServedModel]):
     def cards(self) -> Mapping[str, AdapterCard]:
         """Those of the adapters that are loaded, by their ids."""
         return self._cards.by_id
+
+    @property
+    def sampling(self) -> dict[str, SamplingDefaults]:
+        """Model id -> its sampling defaults, of the loaded models that write text."""
+        known = {model.id: model.sampling for model in self._models.values()}
+        return {name: defaults for name, defaults in known.items() if defaults is not None}
 
     def apply(self, states: States) -> None:
         """Take in what became of the engines."""

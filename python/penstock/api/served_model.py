@@ -25,6 +25,7 @@ from penstock.engine.adapter_host import LoadOrder
 from penstock.engine.fleet import ModelState, Status
 from penstock.engine.protocol import Engine
 from penstock.engine.types import AdapterState
+from penstock.models.sampling_defaults import SamplingDefaults
 
 log = logging.getLogger(__name__)
 
@@ -64,12 +65,13 @@ class Loop(Protocol):
 @dataclass(frozen=True)
 class LoadedModel:
     """A connection to a running engine, and the loop over it. `serving`: whether the engine would
-    take a request now."""
+    take a request now. `sampling`: of requests that ask for none, if the model writes text."""
 
     loop: Loop
     engine: Engine
     serving: Callable[[], bool]
     close: Callable[[], Awaitable[None]]
+    sampling: SamplingDefaults | None = None
 
 
 class ModelControl(Protocol):
@@ -141,6 +143,13 @@ class ServedModel:
         """The engine, None while there is no connection to one."""
         loaded = self._opened.loaded if self._opened else None
         return loaded.engine if loaded else None
+
+    @property
+    def sampling(self) -> SamplingDefaults | None:
+        """The sampling of requests that ask for none; None while it is not known, and of a model
+        that writes no text."""
+        loaded = self._opened.loaded if self._opened else None
+        return loaded.sampling if loaded else None
 
     def apply(self, state: ModelState) -> None:
         """Take in what became of the engine."""

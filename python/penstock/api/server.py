@@ -11,8 +11,8 @@ import errno
 import gc
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 import uvloop
 
@@ -23,6 +23,9 @@ from penstock.base.host import available_cores
 from penstock.config import ModelSettings, ServingSettings
 from penstock.engine.fleet import EngineFleet
 from penstock.engine.types import EngineInfo
+
+if TYPE_CHECKING:
+    from penstock.models.sampling_defaults import SamplingDefaults
 
 Say = Callable[[str], None]
 
@@ -72,6 +75,7 @@ async def _serve_here(
         await api.try_store()  # the engine loads meanwhile
         await _load_all(settings, fleet, say)
         await api.start()
+        _say_sampling(settings.models, api.models.sampling, say)
         line = ready_line(settings.models, [fleet.info(m.id) for m in settings.models], bound)
         await api.serve(bound, lambda _: say(line))
     finally:
@@ -89,6 +93,7 @@ async def _serve_by_workers(
         await group.start()
         await _load_all(settings, fleet, say)
         await group.wait_ready()
+        _say_sampling(settings.models, group.sampling, say)
         say(ready_line(settings.models, [fleet.info(m.id) for m in settings.models], bound))
         await group.wait_stopped()
     finally:
@@ -106,6 +111,15 @@ async def _load_all(settings: ServingSettings, fleet: EngineFleet, say: Say) -> 
         except ModelError as error:
             raise ModelError(f"model {model.id}: {error}" if several else str(error)) from None
         say(f"{model.id}: {fleet.report(model.id)}" if several else fleet.report(model.id))
+
+
+def _say_sampling(
+    models: Sequence[ModelSettings], sampling: Mapping[str, SamplingDefaults], say: Say
+) -> None:
+    """Tell how each loaded model draws tokens for requests that do not say it."""
+    for name, defaults in sampling.items():
+        line = f"sampling unless a request says otherwise: {defaults}"
+        say(f"{name}: {line}" if len(models) > 1 else line)
 
 
 def _api_task(settings: ServingSettings, fleet: EngineFleet) -> ApiTask:

@@ -81,7 +81,7 @@ async def _serve() -> None:
 
             def started(server: HttpServer) -> None:
                 parent.server = server
-                _say(Ready())
+                _say(Ready(api.models.sampling))
 
             with socket.socket(fileno=task.listener) as reserved, _beside(reserved) as own:
                 await api.serve(own, started, heeds_signals=False)

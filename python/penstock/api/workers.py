@@ -33,6 +33,7 @@ from penstock.api.tasks import ApiTask, WorkerTask
 from penstock.base.errors import ModelError
 from penstock.config import child_environment
 from penstock.engine.fleet import EngineFleet, States
+from penstock.models.sampling_defaults import SamplingDefaults
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class WorkerGroup:
     """Starts the workers, restarts those that die, and passes signals on.
 
     They run in sessions of their own, so that Ctrl-C reaches them through this process only.
+    `sampling`: as of `Ready`, once they serve.
     """
 
     def __init__(self, task: ApiTask, fleet: EngineFleet, listener: int) -> None:
@@ -56,6 +58,7 @@ class WorkerGroup:
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._ready: list[asyncio.Future[None]] = []
+        self.sampling: dict[str, SamplingDefaults] = {}
         self._errands: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._killing: asyncio.TimerHandle | None = None
@@ -163,7 +166,8 @@ class WorkerGroup:
         try:
             async for line in process.stdout:
                 match from_worker_decoder.decode(line):
-                    case Ready():
+                    case Ready(sampling):
+                        self.sampling = sampling
                         if not ready.done():
                             ready.set_result(None)
                     case Failed(text):

@@ -27,17 +27,6 @@ def run(
         Optional[str],  # noqa: UP045
         _option("--system", help="System message."),
     ] = None,
-    temperature: Annotated[
-        Optional[float],  # noqa: UP045
-        _option(
-            "--temperature",
-            help="0 (always the likeliest token) to 2.",
-            min=0,
-            max=2,
-            metavar="X",
-            show_default="the model's",
-        ),
-    ] = None,
     max_tokens: Annotated[
         Optional[int],  # noqa: UP045
         _option("--max-tokens", help="Longest answer, in tokens.", min=1, metavar="N"),
@@ -61,12 +50,11 @@ def run(
     from penstock.cli.conversation import Conversation
     from penstock.cli.local import local_model
     from penstock.cli.terminal import Chat
-    from penstock.dialog import Limits, ReasoningPolicy, Sampling
+    from penstock.dialog import Limits, ReasoningPolicy
 
     engine_settings = chosen.one_engine()
     conversation = Conversation(
         system=system,
-        sampling=Sampling(temperature=temperature),
         limits=Limits(max_tokens=max_tokens, truncate=True),
         reasoning=ReasoningPolicy(enabled=thinking),
         adapter=adapter,

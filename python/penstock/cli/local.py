@@ -15,6 +15,7 @@ from penstock.config import EngineSettings, read_environment
 from penstock.engine.adapter_host import host_adapters
 from penstock.engine.local import LocalEngine
 from penstock.engine.types import NO_TEXT
+from penstock.models.sampling_defaults import asked_sampling
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def local_model(settings: EngineSettings) -> Iterator[tuple[asyncio.AbstractEven
         try:
             if adapters is not None:
                 loop.run_until_complete(adapters.preload())
-            agent = load_loop(files, engine, settings.tool_syntax, live)
+            sampling = asked_sampling(settings)
+            agent = load_loop(files, engine, settings.tool_syntax, live, sampling)
             if not isinstance(agent, AgentLoop):
                 raise ModelError(NO_TEXT)
             with contextlib.closing(agent):

@@ -80,7 +80,11 @@ def _value(option: SettingOption) -> str:
     bounds = RANGES.get(option.field)
     if bounds is None or option.kind is str:
         return KINDS[option.kind]
-    return f"{KINDS[option.kind]}, {int(bounds[0]):,} to {int(bounds[1]):,}"
+    return f"{KINDS[option.kind]}, {_shown(bounds[0])} to {_shown(bounds[1])}"
+
+
+def _shown(bound: float) -> str:
+    return f"{int(bound):,}" if bound == int(bound) else f"{bound:g}"
 
 
 def _code(words: Iterable[str]) -> str:

@@ -17,6 +17,7 @@ from penstock.config import (
 from penstock.config.settings import ToolSyntaxName
 
 MODEL_PANEL: Final = "Model"
+SAMPLING_PANEL: Final = "Sampling, of requests that say nothing"
 ENGINE_PANEL: Final = "Engine"
 LORA_PANEL: Final = "Adapters"
 SERVER_PANEL: Final = "Server"
@@ -68,6 +69,51 @@ ENGINE_OPTIONS: Final = (
         MODEL_PANEL,
         "as its chat template tells",
         "FAMILY",
+    ),
+    SettingOption(
+        "temperature",
+        ("--temperature",),
+        float,
+        "0 (always the likeliest token) to 2.",
+        SAMPLING_PANEL,
+        "the model's",
+        "X",
+    ),
+    SettingOption(
+        "top_k",
+        ("--top-k",),
+        int,
+        "Draw from the K likeliest tokens; 0: from all.",
+        SAMPLING_PANEL,
+        "the model's",
+        "K",
+    ),
+    SettingOption(
+        "top_p",
+        ("--top-p",),
+        float,
+        "Draw from the likeliest tokens up to this probability.",
+        SAMPLING_PANEL,
+        "the model's",
+        "P",
+    ),
+    SettingOption(
+        "min_p",
+        ("--min-p",),
+        float,
+        "Draw from tokens of at least this part of the best one's probability.",
+        SAMPLING_PANEL,
+        "the model's",
+        "P",
+    ),
+    SettingOption(
+        "repetition_penalty",
+        ("--repetition-penalty",),
+        float,
+        "Divides the logits of tokens that are in prompt or answer.",
+        SAMPLING_PANEL,
+        "the model's",
+        "X",
     ),
     SettingOption(
         "context_tokens",

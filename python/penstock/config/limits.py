@@ -18,7 +18,7 @@ from penstock.config.settings import (
 )
 
 # field -> (least, most); None is always allowed where the field's type allows it
-ENGINE_RANGES: Final[dict[str, tuple[int, int]]] = {
+ENGINE_RANGES: Final[dict[str, tuple[float, float]]] = {
     "tensor_parallel": (1, 64),
     "context_tokens": (16, 2**24),
     "cache_mb": (1, 2**24),
@@ -29,6 +29,11 @@ ENGINE_RANGES: Final[dict[str, tuple[int, int]]] = {
     "token_budget": (16, 2**20),
     "prefix_cache_n": (0, 2**20),
     "threads": (1, 1024),  # what a ThreadPool of csrc takes
+    "temperature": (0, 2),
+    "top_k": (-1, 2**31 - 1),  # 0 and -1: off
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "repetition_penalty": (0.01, 100),
 }
 LORA_RANGES: Final[dict[str, tuple[int, int]]] = {
     "max_adapters": (1, 2**16),

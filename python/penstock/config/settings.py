@@ -76,6 +76,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
     `host_cache_mb`. `max_seqs` and `token_budget` None: the device decides (`config.step_sizes`).
     `threads` None: the cores this process may use. `prefix_cache_n` 0 turns prefix caching off.
     `tool_syntax`: how the model writes calls of functions, None: as its chat template tells.
+    `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`: the defaults of requests, None:
+    the model's own.
     `speculation`: guess next tokens from a request's own where that pays; answers stay the same.
     `lora` None: the model has no dynamic LoRA runtime.
     `quantize`: at the load, float weights of layers become integers of 8 or 4 bits, embedding and
@@ -108,6 +110,11 @@ class EngineSettings(msgspec.Struct, frozen=True):
     kernels: Literal["auto", "native", "reference", "triton"] = "auto"
     without_kernels: str = ""
     tool_syntax: ToolSyntaxName | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
     lora: LoraSettings | None = None
 
     def step_sizes(self, default: StepSizes) -> StepSizes:

