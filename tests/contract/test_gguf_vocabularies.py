@@ -13,6 +13,7 @@ from tiny_gguf import write_tiny_gguf
 from tiny_text import END_OF_TEXT, IM_END, IM_START, WORDS
 
 from penstock.agent import load_loop
+from penstock.base.errors import ModelError
 from penstock.models.sources import files_at
 from penstock.models.tokenizer_data import TokenType
 
@@ -76,3 +77,33 @@ async def test_a_single_character_that_metadata_name_stays_text(tmp_path: Path) 
     path = write_tiny_gguf(tmp_path / "m.gguf", bos_id=comma)
     _, choice = await chat(path, "a, b", list(b"c, d"))
     assert choice["message"]["content"] == "c, d"
+
+
+@pytest.mark.parametrize("pre", [None, "default"])
+async def test_a_file_that_names_no_pre_tokenizer_is_split_as_gpt_2_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, pre: str | None
+) -> None:
+    said = "the thing, in 2 theses"
+    unnamed = write_tiny_gguf(tmp_path / "unnamed.gguf", pre=pre)
+    named = write_tiny_gguf(tmp_path / "named.gguf", pre="gpt-2")
+    with caplog.at_level(logging.WARNING):
+        engine, _ = await chat(unnamed, said, [*b"hi"])
+    other, _ = await chat(named, said, [*b"hi"])
+    assert engine.requests[0].token_ids == other.requests[0].token_ids
+    (line,) = [r.getMessage() for r in caplog.records if "tokenizer.ggml.pre" in r.getMessage()]
+    assert str(unnamed) in line and "GPT-2" in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"pre": "unheard-of"}, "tokenizer.ggml.pre is 'unheard-of'"),
+        ({"merges": ["nopair"]}, "tokenizer.ggml.merges"),
+    ],
+)
+def test_a_vocabulary_that_is_refused_is_named_with_its_file(
+    tmp_path: Path, changes: dict[str, Any], key: str
+) -> None:
+    path = write_tiny_gguf(tmp_path / "m.gguf", **changes)
+    with pytest.raises(ModelError, match=f"^{path}: {key}"):
+        load_loop(files_at(path, MODEL), ScriptedEngine([]))

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 # Metadata keys (tokenizer.ggml.<name>_token_id) of tokens that steer a model and are never text.
 STEERING: Final = ("bos", "eos", "eot", "eom")
+GPT2: Final = "gpt-2"
+UNNAMED: Final = ("", "default")  # of pre-tokenizers
 # Control tokens that end a turn in the templates of the families we know. A GGUF names one end
 # of text; chat models often end an answer with another.
 END_OF_TURN = frozenset(
@@ -65,7 +67,7 @@ def tokenizer_data(file: GgufFile) -> TokenizerData:
         raise ModelError(f"{file.path}: tokenizer.ggml.tokens is missing")
     return TokenizerData(
         model=file.text("tokenizer.ggml.model"),
-        pre=file.text("tokenizer.ggml.pre", "") or None,
+        pre=_pre(file),
         tokens=tokens,
         token_types=_token_types(file, tokens),
         scores=_parallel(file, "tokenizer.ggml.scores", len(tokens)).tolist(),
@@ -78,7 +80,24 @@ def tokenizer_data(file: GgufFile) -> TokenizerData:
         add_bos=file.boolean("tokenizer.ggml.add_bos_token"),
         add_eos=file.boolean("tokenizer.ggml.add_eos_token"),
         add_space_prefix=file.boolean("tokenizer.ggml.add_space_prefix"),
+        where=str(file.path),
     )
+
+
+def _pre(file: GgufFile) -> str | None:
+    """The pre-tokenizer's name. A byte-level vocabulary without one gets GPT-2's, as llama.cpp
+    does: older converters wrote none, or "default"."""
+    key = "tokenizer.ggml.pre"
+    name = file.text(key, "")
+    if name not in UNNAMED or file.text("tokenizer.ggml.model") != "gpt2":
+        return name or None
+    found = f"{key} is {name!r}" if name else f"{key} is missing"
+    log.warning(
+        "%s: %s; text is split as GPT-2 does it, which may make answers worse: a newer file of this"
+        " model names its own",
+        *(file.path, found),
+    )
+    return GPT2
 
 
 def _token_types(file: GgufFile, tokens: list[str]) -> list[int]:

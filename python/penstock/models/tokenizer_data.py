@@ -60,7 +60,8 @@ class TokenizerData:
     "bert" (WordPiece: U+2581 where a word begins, framed by `cls_id` and `sep_id`), or another name
     that the reader did not judge. `pre`: name of the pre-tokenizer ("smollm",
     "qwen2", "llama-bpe", ...). Index in `tokens` = token id; `token_types` is as long as `tokens`
-    or empty; so is `scores`. `add_bos` and the like are None where the file does not say.
+    or empty; so is `scores`. `add_bos` and the like are None where the file does not say. `where`:
+    the file, for errors.
     """
 
     model: str
@@ -77,6 +78,7 @@ class TokenizerData:
     add_bos: bool | None = None
     add_eos: bool | None = None
     add_space_prefix: bool | None = None
+    where: str = "the GGUF file"
 
 
 TokenizerSource: TypeAlias = TokenizerFiles | TokenizerData

@@ -5,7 +5,8 @@ A panic arrives as an exception that is no Exception, so that it ends whatever i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from penstock.base.errors import InvalidRequest, ModelError
@@ -24,6 +25,15 @@ def loaded(what: str, call: Callable[[], _T]) -> _T:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         raise ModelError(f"{what}: {error}") from None
+
+
+@contextmanager
+def errors_of(where: str) -> Iterator[None]:
+    """Errors of the block name the file that they are about."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"{where}: {error}") from None
 
 
 def encoded(backend: Any, text: str, *, special: bool = False) -> list[int]:

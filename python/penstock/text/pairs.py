@@ -9,6 +9,7 @@ from typing import Protocol
 from penstock.base.errors import ModelError
 from penstock.models.tokenizer_data import PairTemplate, TokenizerFiles, TokenizerSource
 from penstock.text.build import build_backend
+from penstock.text.library import errors_of
 from penstock.text.sentences import SentenceTokenizer
 from penstock.text.tokenizer_json import read_tokenizer_json
 
@@ -91,7 +92,8 @@ def load_pair_tokenizer(
     if isinstance(source, TokenizerFiles):
         return _framed(source)
     assert template is not None, "without a template only a folder says how pairs are framed"
-    tokenizer = SentenceTokenizer(build_backend(source))
+    with errors_of(source.where):
+        tokenizer = SentenceTokenizer(build_backend(source))
     (end,) = tokenizer.encode_bare([template.after])
     return TemplatedPairs(tokenizer, template.before, template.between, end)
 

@@ -10,6 +10,7 @@ from tokenizers import processors
 
 from penstock.models.tokenizer_data import TokenizerData, TokenizerSource
 from penstock.text.build import build_backend, tokens_around
+from penstock.text.library import errors_of
 from penstock.text.outgrowing import is_suspicious, start_that_fills
 from penstock.text.tokenizer_json import read_tokenizer_json
 from penstock.text.word_pieces import word_pieces
@@ -70,10 +71,11 @@ class SentenceTokenizer:
 
 
 def load_sentence_tokenizer(source: TokenizerSource) -> SentenceTokenizer:
-    """Raises ModelError naming the file or the key at fault."""
+    """Raises ModelError naming the file and the key at fault."""
     if isinstance(source, TokenizerData):
         framed = word_pieces if source.model == "bert" else _of_decoder
-        return SentenceTokenizer(framed(source))
+        with errors_of(source.where):
+            return SentenceTokenizer(framed(source))
     return SentenceTokenizer(read_tokenizer_json(source).backend, lower_case=source.lower_case)
 
 

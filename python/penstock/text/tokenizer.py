@@ -17,7 +17,7 @@ from penstock.models.tokenizer_data import (
     TokenizerSource,
 )
 from penstock.text.build import SPACE, adds_space_prefix, build_backend, tokens_around
-from penstock.text.library import encoded
+from penstock.text.library import encoded, errors_of
 from penstock.text.pieces import RememberedPieces, stand_alone
 from penstock.text.token_pattern import pattern_of
 from penstock.text.tokenizer_json import frame, read_tokenizer_json
@@ -201,10 +201,12 @@ def load_tokenizer(parts: TextParts) -> Tokenizer:
 
 
 def from_gguf(data: TokenizerData, stop_ids: Iterable[int] = ()) -> Tokenizer:
-    """A tokenizer from GGUF metadata. Raises ModelError."""
-    before, after = tokens_around(data)
+    """A tokenizer from GGUF metadata. Raises ModelError naming the file and the key."""
+    with errors_of(data.where):
+        before, after = tokens_around(data)
+        backend = build_backend(data)
     return Tokenizer(
-        build_backend(data),
+        backend,
         byte_level=data.model == "gpt2",
         space_prefix=adds_space_prefix(data),
         before=before,
