@@ -14,7 +14,9 @@ from tiny_text import CHATML, tiny_data
 WIDTH = 64
 
 
-def write_tiny_gguf(path: Path, keys: Mapping[str, Any] | None = None, **changes: Any) -> Path:
+def write_tiny_gguf(
+    path: Path, keys: Mapping[str, Any] | None = None, *, template: str = CHATML, **changes: Any
+) -> Path:
     """`keys`: further metadata, float, int or str; `changes`: as of `tiny_data`, None to leave a
     field out."""
     data = tiny_data(**changes)
@@ -32,7 +34,7 @@ def write_tiny_gguf(path: Path, keys: Mapping[str, Any] | None = None, **changes
     if data.token_types:
         writer.add_token_types(data.token_types)
     writer.add_token_merges(data.merges)
-    writer.add_chat_template(CHATML)
+    writer.add_chat_template(template)
     for name, token in (("bos", data.bos_id), ("eos", data.eos_id)):
         if token is not None:
             writer.add_uint32(f"tokenizer.ggml.{name}_token_id", token)

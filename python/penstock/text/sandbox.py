@@ -9,7 +9,7 @@ template is compiled, so that no construct goes unmetered.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, MutableMapping, Sized
+from collections.abc import Callable, Iterable, MutableMapping
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
@@ -25,16 +25,18 @@ from jinja2.utils import Namespace, pass_context
 from jinja2.visitor import NodeTransformer
 
 from penstock.text.budget import MAX_INTEGER_BITS, STEPS_PER_TURN, Budget, TemplateLimit
+from penstock.text.filter_costs import check_filter, check_replace
 
 BUDGET: ContextVar[Budget] = ContextVar("template_budget")
 
 # fmt: off
 _FILTERS = (
-    "abs", "attr", "batch", "capitalize", "center", "count", "d", "default", "dictsort", "first",
-    "float", "format", "indent", "int", "items", "join", "last", "length", "list", "lower", "map",
-    "max", "min", "reject", "rejectattr", "replace", "reverse", "round", "safe", "select",
-    "selectattr", "sort", "string", "sum", "title", "trim", "truncate", "unique", "upper",
-    "wordcount",
+    "abs", "attr", "batch", "capitalize", "center", "count", "d", "default", "dictsort", "e",
+    "escape", "filesizeformat", "first", "float", "format", "groupby", "indent", "int", "items",
+    "join", "last", "length", "list", "lower", "map", "max", "min", "pprint", "reject",
+    "rejectattr", "replace", "reverse", "round", "safe", "select", "selectattr", "slice", "sort",
+    "string", "sum", "title", "trim", "truncate", "unique", "upper", "urlencode", "wordcount",
+    "wordwrap",
 )
 # They look at the top of a value only, and give a part of it: nothing to weigh.
 _LIGHT_FILTERS = frozenset({"attr", "count", "d", "default", "first", "last", "length"})
@@ -255,7 +257,7 @@ def _check_method(budget: Budget, function: Any, args: tuple[Any, ...]) -> None:
             raise SecurityError(f"{name} is not allowed in a chat template")
         budget.grow(len(owner))
         if name == "replace" and len(args) >= 2:
-            _check_replace(budget, owner, args[0], args[1])
+            check_replace(budget, owner, args[0], args[1])
         elif name == "join" and args:
             budget.grow(budget.weigh(args[0]) + len(owner) * len(args[0]))
         elif name in ("center", "ljust", "rjust", "zfill") and args:
@@ -264,11 +266,6 @@ def _check_method(budget: Budget, function: Any, args: tuple[Any, ...]) -> None:
         if function.__name__ not in _CONTAINER_METHODS:
             raise SecurityError(f"{function.__name__} is not allowed in a chat template")
         budget.spend(1 + (len(owner) if isinstance(owner, list | tuple) else 0))
-
-
-def _check_replace(budget: Budget, text: str, old: Any, new: Any) -> None:
-    if isinstance(old, str) and isinstance(new, str):
-        budget.grow(len(text) + text.count(old) * len(new))
 
 
 def _metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -281,7 +278,7 @@ def _metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         budget.spend()
         if name not in _LIGHT_FILTERS:
             budget.weigh((rest, tuple(kwargs.values())))
-            _check_filter(budget, name, rest, kwargs)
+            check_filter(budget, name, rest, kwargs)
         result = function(*args, **kwargs)
         if hasattr(result, "__next__"):
             result = _drain(budget, result)
@@ -292,28 +289,6 @@ def _metered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     if takes_first:
         bounded.jinja_pass_arg = function.jinja_pass_arg  # type: ignore[attr-defined]
     return bounded
-
-
-def _check_filter(budget: Budget, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    value = args[0] if args else None
-    if name == "replace" and len(args) >= 3:
-        _check_replace(budget, budget.text(value), args[1], args[2])
-    elif name == "join":
-        glue = kwargs.get("d", args[1] if len(args) > 1 else "")
-        count = len(value) if isinstance(value, Sized) else 0
-        budget.grow(count * len(budget.text(glue)))
-    elif name == "format":
-        budget.check_pattern(budget.text(value), (args[1:], kwargs))
-    elif name in ("center", "indent", "batch"):
-        rows = budget.text(value).count("\n") + 1 if name == "indent" else 1
-        for width in (*args[1:2], *kwargs.values()):
-            budget.check_width(len(width) if isinstance(width, str) else width, rows)
-    elif name == "round":
-        digits = kwargs.get("precision", args[1] if len(args) > 1 else 0)
-        if isinstance(digits, int) and abs(digits) > 100:
-            raise TemplateLimit("too many digits")
-    elif name == "sum" and len(args) > 2 | ("start" in kwargs):
-        raise SecurityError("sum takes no start in a chat template")
 
 
 def _drain(budget: Budget, items: Iterable[Any]) -> list[Any]:

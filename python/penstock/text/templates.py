@@ -25,6 +25,11 @@ log = logging.getLogger(__name__)
 
 MAX_TEMPLATE_CHARS = 256 * 1024
 TEMPLATE_DECIDES = ReasoningPolicy()
+# fmt: off
+_FAILURES = (
+    jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError,
+)
+# fmt: on
 FIRST_MARK, LAST_MARK = 0x100000, 0x10FFFD
 """Private-use code points; one that the request does not use breaks control tokens in its text."""
 
@@ -196,7 +201,7 @@ class ChatTemplate:
                 field=field,
                 code="chat_template_limit",
             ) from error
-        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except _FAILURES as error:
             log.info("the chat template failed: %r", error)
             raise InvalidRequest(
                 f"the model's chat template cannot render these {field}", field=field

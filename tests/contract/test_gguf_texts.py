@@ -1,4 +1,4 @@
-"""What a GGUF file says of its vocabulary, as far as a client notices it."""
+"""What a GGUF file says of its vocabulary and template, as far as a client notices it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from http_serving import MODEL, serving
 from scripted_engine import ScriptedEngine
 from tiny_gguf import write_tiny_gguf
-from tiny_text import END_OF_TEXT, IM_END, IM_START, WORDS
+from tiny_text import END_OF_TEXT, IM_END, IM_START, WORDS, tiny_tokenizer
 
 from penstock.agent import load_loop
 from penstock.base.errors import ModelError
@@ -107,3 +107,17 @@ def test_a_vocabulary_that_is_refused_is_named_with_its_file(
     path = write_tiny_gguf(tmp_path / "m.gguf", **changes)
     with pytest.raises(ModelError, match=f"^{path}: {key}"):
         load_loop(files_at(path, MODEL), ScriptedEngine([]))
+
+
+async def test_a_template_may_use_the_filters_that_templates_in_the_wild_use(
+    tmp_path: Path,
+) -> None:
+    template = (
+        "{% for role, said in messages | groupby('role') %}{{ role | e }}{% endfor %}"
+        " {{ messages[0].content | wordwrap(10) | urlencode }}"
+        " {{ [1, 2] | slice(2) | list | pprint }} {{ 1500 | filesizeformat }} {{ '<' | escape }}"
+    )
+    path = write_tiny_gguf(tmp_path / "m.gguf", template=template)
+    engine, _ = await chat(path, "one two three", [*b"hi"])
+    prompt = tiny_tokenizer().decode(engine.requests[0].token_ids)
+    assert prompt == "user one%20two%0Athree [[1], [2]] 1.5 kB &lt;"
