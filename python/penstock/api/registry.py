@@ -72,7 +72,7 @@ class ModelRegistry(Mapping[str, ServedModel]):
         if name in self._aliases:
             return self._aliases[name]
         shown = name if len(name) <= MAX_SHOWN_CHARS else name[:MAX_SHOWN_CHARS] + "..."
-        available = ", ".join(self._models)
+        available = ", ".join(self.names)
         raise NotFound(
             f"Requested model '{shown}' is not available. Available models: {available}. "
             "Use 'default' to use the default model.",
@@ -89,6 +89,14 @@ class ModelRegistry(Mapping[str, ServedModel]):
                 return Selection(card.model, name, card.adapter.alias)
         model = self.resolve(name)
         return Selection(model, name if name is not None and name in self._aliases else model)
+
+    @property
+    def names(self) -> list[str]:
+        """Each id, followed by the further names of its model."""
+        return [name for model in self._models for name in (model, *self._names_of(model))]
+
+    def _names_of(self, model: str) -> list[str]:
+        return [alias for alias, id in self._aliases.items() if id == model]
 
     @property
     def cards(self) -> Mapping[str, AdapterCard]:

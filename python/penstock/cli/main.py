@@ -14,6 +14,7 @@ from penstock.cli.bench import bench
 from penstock.cli.chat import run
 from penstock.cli.doctor import doctor
 from penstock.cli.fetch import models, pull
+from penstock.cli.options import SpreadingCommand
 from penstock.cli.serve import serve
 from penstock.config import SettingsError
 
@@ -33,7 +34,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for command in (serve, run, pull, models, bench, doctor):
+app.command(cls=SpreadingCommand)(serve)
+for command in (run, pull, models, bench, doctor):
     app.command()(command)
 
 

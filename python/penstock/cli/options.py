@@ -8,13 +8,14 @@ help shows.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Optional
 
 import typer
+from typer.core import TyperCommand
 
 from penstock.cli.setting_options import (
     MODEL_OPTIONS,
@@ -36,6 +37,7 @@ FLAGS: Final = {
     option.field: next(flag for flag in option.flags if flag.startswith("--"))
     for option in (*MODEL_OPTIONS, *SERVE_OPTIONS)
 }
+SERVED_NAMES: Final = "--served-model-name"
 MODEL_HELP: Final = "A name of `penstock models`, a .gguf file, a model folder or a hub id."
 
 
@@ -47,13 +49,19 @@ class Chosen:
     server: dict[str, Any] = field(default_factory=dict)
     store: dict[str, Any] = field(default_factory=dict)
     file: Path | None = None
+    names: tuple[str, ...] = ()
 
     def serving(self) -> ServingSettings:
         """Defaults, then environment and file, then options. Raises SettingsError."""
         environment = read_environment()
         with _named_as_given(self.engine | self.server | self.store):
             return load_serving(
-                self.engine, self.server, self.store, file=self.file, environment=environment
+                self.engine,
+                self.server,
+                self.store,
+                file=self.file,
+                environment=environment,
+                names=self.names,
             )
 
     def one_engine(self) -> EngineSettings:
@@ -85,7 +93,8 @@ def with_settings(*, server: bool) -> Callable[[Callable[..., None]], Callable[.
             values = {o.field: _value(o, given) for o in options}
             engine = {o.field: values[o.field] for o in MODEL_OPTIONS}
             engine["model"] = _one_of(given.pop("model"), given.pop("model_id"), "MODEL")
-            chosen = Chosen(engine, file=given.pop("config"))
+            names = tuple(given.pop("served_model_name", None) or ())
+            chosen = Chosen(engine, file=given.pop("config"), names=names)
             if server:
                 chosen.server.update({o.field: values[o.field] for o in SERVER_OPTIONS})
                 chosen.server.update({o.name: given.pop(o.name) for o in ABSENT})
@@ -95,7 +104,8 @@ def with_settings(*, server: bool) -> Callable[[Callable[..., None]], Callable[.
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
         shared = [parameter for option in options for parameter in _parameters(option)]
         absent = [_absent_parameter(option) for option in ABSENT if server]
-        parameters = [*_model_parameters(), *shared, _config_parameter(), *absent, *own]
+        named = [_names_parameter()] if server else []
+        parameters = [*_model_parameters(), *named, *shared, _config_parameter(), *absent, *own]
         wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
         wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
@@ -113,6 +123,51 @@ def _model_parameters() -> list[inspect.Parameter]:
         None, "-m", "--model-id", help="The same as MODEL.", rich_help_panel=MODEL_PANEL
     )
     return [_make("model", Optional[str], argument), _make("model_id", Optional[str], option)]  # noqa: UP045
+
+
+def _names_parameter() -> inspect.Parameter:
+    option = typer.Option(
+        None,
+        SERVED_NAMES,
+        help="Further names that requests may call the model, such as gpt-4o.",
+        rich_help_panel=MODEL_PANEL,
+        metavar="NAME...",
+        show_default=False,
+    )
+    return _make("served_model_name", Optional[list[str]], option)  # noqa: UP045
+
+
+class SpreadingCommand(TyperCommand):
+    """A command whose option `--served-model-name` takes several words, as vLLM's does."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, spread(args))
+
+
+def spread(args: Sequence[str]) -> list[str]:
+    """`--served-model-name A B` as that option twice. A last word that is a file, a folder or a
+    name of the catalogue is MODEL."""
+    made: list[str] = []
+    given = list(args)
+    while given:
+        flag, joined, value = given.pop(0).partition("=")
+        if flag != SERVED_NAMES:
+            made.append(flag + joined + value)
+            continue
+        words = [value] if joined else given[:1]
+        del given[: 0 if joined else 1]
+        while given and not given[0].startswith("-"):
+            if not (given[1:2] and not given[1].startswith("-")) and _is_model(given[0]):
+                break
+            words.append(given.pop(0))
+        made += [part for word in words for part in (SERVED_NAMES, word)]
+    return made
+
+
+def _is_model(word: str) -> bool:
+    from penstock.models.catalogue import CATALOGUE
+
+    return word.endswith(".gguf") or word.lower() in CATALOGUE or Path(word).exists()
 
 
 def _config_parameter() -> inspect.Parameter:

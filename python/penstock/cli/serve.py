@@ -47,7 +47,9 @@ def with_ids(settings: ServingSettings) -> ServingSettings:
     models = []
     for model in settings.models:
         files = fetch_model(model.engine.model)
-        models.append(msgspec.structs.replace(model, id=model.id or files.model_id))
+        name = model.id or files.model_id
+        aliases = tuple(alias for alias in model.aliases if alias != name)
+        models.append(msgspec.structs.replace(model, id=name, aliases=aliases))
     check_models(models, settings.default_model_id)
     return msgspec.structs.replace(settings, models=tuple(models))
 

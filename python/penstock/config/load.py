@@ -1,16 +1,17 @@
 """Settings from a TOML file and the command line: defaults, then the file, then the options.
 
-The file has a key `model`, or tables `[[models]]` and `default_model_id`, and the tables
-`[engine]`, `[server]` and `[store]`. Their keys are the fields of ModelSettings, EngineSettings,
-ServerSettings and StoreSettings; those of `[engine]` count for every model that does not say
-otherwise. `[models.adapter]` (or `[engine.adapter]`) has the options of the LoRA runtime.
+The file has the keys `model` and `served_model_name`, or tables `[[models]]` and
+`default_model_id`, and the tables `[engine]`, `[server]` and `[store]`. Their keys are fields of
+ModelSettings, EngineSettings, ServerSettings and StoreSettings; those of `[engine]` count for every
+model that does not say otherwise. `[models.adapter]` (or `[engine.adapter]`) has the options of the
+LoRA runtime.
 """
 
 from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -48,6 +49,7 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A settings file, its tables not yet read."""
 
     model: str | None = None
+    served_model_name: str | list[str] | None = None
     default_model_id: str | None = None
     models: list[dict[str, Any]] = []
     engine: dict[str, Any] = {}
@@ -63,9 +65,10 @@ def load_serving(
     *,
     file: Path | None,
     environment: Environment,
+    names: Sequence[str] = (),
 ) -> ServingSettings:
-    """Merge the sources for a server. An option of value None was not given. Raises
-    SettingsError."""
+    """Merge the sources for a server. An option of value None was not given. `names`: further names
+    of the only model. Raises SettingsError."""
     document = read_toml(file) if file is not None else Document()
     from_environment = {"keep_alive_interval_ms": environment.keep_alive_interval_ms}
     check_sandbox(document.sandbox)
@@ -75,7 +78,7 @@ def load_serving(
     plain = [without_absent(source) for source in sources]
     server = _build(ServerSettings, "server", [*plain, {"store": store}])
     check_server(server)
-    models = tuple(_models(document, engine_options))
+    models = tuple(_models(document, engine_options, names))
     check_models(models)
     return ServingSettings(models, document.default_model_id, server)
 
@@ -103,13 +106,20 @@ def read_toml(path: Path) -> Document:
         raise SettingsError(f"{path}: {in_words(error, Document)}") from None
 
 
-def _models(document: Document, options: Mapping[str, Any]) -> list[ModelSettings]:
+def _models(
+    document: Document, options: Mapping[str, Any], names: Sequence[str] = ()
+) -> list[ModelSettings]:
     """One for each table of the file, or the one that is named outside of them."""
     if not document.models:
         named = {"model": document.model}
-        return [ModelSettings(_engine([named, document.engine, options]))]
+        aliases = tuple(dict.fromkeys(names or _listed(document.served_model_name)))
+        return [ModelSettings(_engine([named, document.engine, options]), aliases=aliases)]
     if document.model is not None or options.get("model") is not None:
         raise SettingsError("the file has [[models]]; `model` cannot be given beside them")
+    if names or document.served_model_name is not None:
+        raise SettingsError(
+            "served_model_name cannot be given beside [[models]]; give one of them `aliases`"
+        )
     return [_model(index, table, document, options) for index, table in enumerate(document.models)]
 
 
@@ -123,6 +133,10 @@ def _model(
     of_engine = {key: value for key, value in table.items() if key not in MODEL_KEYS}
     engine = _engine([document.engine, of_engine, options], name)
     return _build(ModelSettings, name, [{"engine": engine}, own])
+
+
+def _listed(names: str | list[str] | None) -> list[str]:
+    return [names] if isinstance(names, str) else names or []
 
 
 def _check_no_store(server: Mapping[str, Any]) -> None:

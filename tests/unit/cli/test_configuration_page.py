@@ -31,11 +31,12 @@ def test_every_setting_has_a_row():
 
 def test_the_keys_beside_the_tables_are_told():
     models = PAGE.partition("## Models")[2].partition("## Tables")[0]
-    assert all(f"`{key}`" in models for key in (*MODEL_KEYS, "model", "default_model_id"))
+    keys = {"model", "served_model_name", "default_model_id"}
+    assert all(f"`{key}`" in models for key in (*MODEL_KEYS, *keys))
     sandbox = PAGE.partition("### `[sandbox]`")[2]
     assert all(f"`{key}`" in sandbox for key in SANDBOX_KEYS)
     tables = {"models", "engine", "server", "store", "sandbox"}
-    assert set(Document.__struct_fields__) == tables | {"model", "default_model_id"}
+    assert set(Document.__struct_fields__) == tables | keys
     assert all(f"[{table}]" in PAGE for table in tables)
 
 

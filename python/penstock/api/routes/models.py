@@ -23,14 +23,15 @@ TUNE_PROFILES: Final = ("quality", "balanced", "fast")
 
 
 class ListModels:
-    """The card `default` first, then each model, then each adapter; in the query a page."""
+    """The card `default` first, then each model under each of its names, then each adapter; in the
+    query a page."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         models = self._services.models
-        names = (DEFAULT_MODEL, *models, *models.cards)
+        names = (DEFAULT_MODEL, *models.names, *models.cards)
         page, more = page_of(names, query_of(scope), str)
         cards = [_shown(_card(name, self._services), scope) for name in page]
         whole = envelope(cards, more)
@@ -147,7 +148,8 @@ def _card(name: str, services: Services) -> dict[str, Any]:
             "parent": adapter.model,
             "adapter_generation": adapter.adapter.generation,
         }
-    model: ServedModel = services.models[services.resolve(name)]
+    resolved = services.resolve(name)
+    model: ServedModel = services.models[resolved]
     engine = model.engine
     sampling = model.sampling
     return {
@@ -155,7 +157,7 @@ def _card(name: str, services: Services) -> dict[str, Any]:
         "object": "model",
         "created": services.created,
         "owned_by": "local",
-        "root": name,
+        "root": name if name == DEFAULT_MODEL else resolved,
         "status": model.status,
         "tools_available": None,
         "mcp_tools_count": None,

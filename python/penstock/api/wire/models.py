@@ -23,7 +23,8 @@ class SamplingDefaultsObject(Struct):
 
 
 class ModelObject(Struct):
-    """A card. `parent`, `root` and `adapter_generation` are of adapters; `root` is never a path.
+    """A card. `parent` and `adapter_generation` are of adapters; `root` is the alias of an adapter,
+    or the id of the model that the name means, and never a path.
     `max_model_len`: tokens of the context, where the model is loaded. `sampling_defaults`: where a
     model that writes text is loaded."""
 
