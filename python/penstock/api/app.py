@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -13,7 +14,7 @@ from penstock.api.codecs.chat import ChatDialect
 from penstock.api.codecs.completions import CompletionsDialect
 from penstock.api.codecs.messages import MessagesDialect
 from penstock.api.context import RequestContext
-from penstock.api.errors import Errors
+from penstock.api.errors import ADAPTER_UPDATES, Errors
 from penstock.api.operations import RERANK_OPERATIONS
 from penstock.api.routes.adapters import ListAdapters, LoadAdapter, UnloadAdapter
 from penstock.api.routes.approvals import DecideApproval
@@ -50,6 +51,8 @@ from penstock.api.routes.skills import (
 )
 from penstock.api.routes.system import Diagnose, GetSystemInfo
 from penstock.api.services import Services
+from penstock.api.unknown_routes import unknown_route
+from penstock.base.errors import NotFound
 
 CORS_METHODS: Final = ("GET", "POST", "PUT", "DELETE")
 # The specification's; the second vendor's under both of their spellings; and what the official
@@ -209,6 +212,7 @@ class _Routes:
 
     def __init__(self, services: Services) -> None:
         routes = all_routes(services)
+        self._routes = routes
         self._router = Router(routes, redirect_slashes=False)
         self._fixed = {
             (method, route.path): route
@@ -221,7 +225,13 @@ class _Routes:
         scope["app"] = self  # so that the router raises its 404 and 405 and does not answer itself
         route = self._fixed.get((scope["method"], scope["path"]))
         if route is None:
-            await self._router(scope, receive, send)
+            try:
+                await self._router(scope, receive, send)
+            except HTTPException as error:
+                if error.status_code != NotFound.status or scope["path"] in ADAPTER_UPDATES:
+                    raise
+                told = unknown_route(scope["path"], self._routes)
+                raise NotFound(told, code="route_not_found") from None
             return
         scope["route"], scope["path_params"] = route, {}
         await route.app(scope, receive, send)

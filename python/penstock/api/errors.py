@@ -132,8 +132,7 @@ async def _send_error(
 
 
 def _from_router(error: HTTPException, record: RequestRecord) -> ServiceError:
+    """Other paths without a route are answered where the routes are known."""
     if error.status_code == MethodNotAllowed.status:
         return MethodNotAllowed(f"{record.method} is not allowed on {record.path}")
-    if record.path in ADAPTER_UPDATES:
-        return NotFound(UPDATES_OFF, code="route_not_found")
-    return NotFound("there is no such route", code="route_not_found")
+    return NotFound(UPDATES_OFF, code="route_not_found")

@@ -89,8 +89,10 @@ class RequestRecord:
 
     @property
     def speaks_messages(self) -> bool:
-        """Whether the route is the second vendor's, with its error envelope and its id header."""
-        return self.path == MESSAGES or self.path.startswith(MESSAGES + "/")
+        """Whether the client is Anthropic's by its path, also under a base URL that ends in /v1:
+        then errors have its envelope, and ids its header."""
+        path = self.path.removeprefix("/v1") if self.path.startswith("/v1/v1/") else self.path
+        return path == MESSAGES or path.startswith(MESSAGES + "/")
 
     @property
     def first_token_ms(self) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
+import anthropic
 import pytest
 from http_serving import MODEL, frames_of, serving
 from scripted_answers import CHAT, HELLO, raising, waiting
@@ -109,6 +110,40 @@ async def test_unknown_routes_and_methods_answer_in_the_error_envelope(method, p
     assert ("allow" in answer.headers) == (status == 405)
     if status == 405:
         assert answer.json()["error"]["message"] == f"{method} is not allowed on {path}"
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/v1/chat/completion", "; the nearest one is /v1/chat/completions"),
+        ("/v1/chat/completions/", "; the nearest one is /v1/chat/completions"),
+        ("/v1/file/abc/content", "; the nearest one is /v1/files/{file_id}/content"),
+        ("/chat/completions", "; the client's base URL must end in /v1; the route is /v1/chat/"),
+        ("/models", "; the client's base URL must end in /v1; the route is /v1/models"),
+        ("/v1/v1/responses", ", so its base URL must end without it; the route is /v1/responses"),
+        ("/quite/something/else", "there is no route /quite/something/else"),
+        ("/v1/" + "x" * 60_000, "there is no route /v1/xxx"),
+    ],
+)
+async def test_an_unknown_route_is_told_with_the_one_that_may_be_meant(path, told):
+    async with serving() as server:
+        answer = await server.http.post(path, json={})
+    message = answer.json()["error"]["message"]
+    assert answer.status_code == 404 and told in message
+    assert len(message) < 500 and message.isprintable()
+
+
+async def test_the_client_of_messages_reads_what_is_wrong_with_its_base_url():
+    async with serving() as server, anthropic.AsyncAnthropic(
+        base_url=f"{server.url}/v1", api_key="any", max_retries=0
+    ) as client:
+        with pytest.raises(anthropic.NotFoundError) as caught:
+            await client.messages.create(
+                model="default", max_tokens=9, messages=[{"role": "user", "content": "hi"}]
+            )
+    assert caught.value.body["error"]["type"] == "not_found_error"
+    told = "there is no route /v1/v1/messages; the client adds /v1 itself, so its base URL must end"
+    assert told in caught.value.body["error"]["message"]
 
 
 async def test_unknown_model_is_404_and_names_what_there_is():
