@@ -46,6 +46,10 @@ from penstock.api.routes.sessions import DeleteSession, ExportSession, ImportSes
 from penstock.api.routes.skills import (
     AddSkillVersion,
     CreateSkill,
+    DeleteSkill,
+    DeleteSkillVersion,
+    GetSkill,
+    GetSkillVersion,
     ListSkills,
     ListSkillVersions,
 )
@@ -185,10 +189,16 @@ def _stored(services: Services) -> list[Route]:
             DELETE=DeleteSession(services),
         ),
         _route("/v1/skills", GET=ListSkills(services), POST=CreateSkill(services)),
+        _route("/v1/skills/{skill_id}", GET=GetSkill(services), DELETE=DeleteSkill(services)),
         _route(
             "/v1/skills/{skill_id}/versions",
             GET=ListSkillVersions(services),
             POST=AddSkillVersion(services),
+        ),
+        _route(
+            "/v1/skills/{skill_id}/versions/{version}",
+            GET=GetSkillVersion(services),
+            DELETE=DeleteSkillVersion(services),
         ),
     ]
 

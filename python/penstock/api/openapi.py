@@ -10,7 +10,8 @@ import msgspec
 
 from penstock import __version__
 from penstock.api.examples import EXAMPLES
-from penstock.api.operations import JSON, OPERATIONS, TEXT, Operation, phrase
+from penstock.api.operation import JSON, TEXT, Operation, phrase
+from penstock.api.operations import OPERATIONS
 from penstock.api.wire.response_input import UNTAGGED
 
 REF: Final = "#/components/schemas/{name}"

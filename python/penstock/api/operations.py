@@ -5,12 +5,27 @@ A row for each route of `app`; a test holds the two together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from http import HTTPStatus
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import penstock.api.paths  # noqa: F401 - the convertor that paths below name
+from penstock.api.operation import (
+    ADAPTER_ERRORS,
+    BODY_ERRORS,
+    CARD_PAGES,
+    ENGINE_ERRORS,
+    FILE_ERRORS,
+    FORM,
+    JSON,
+    PAGES,
+    RESUMED,
+    SESSION_ERRORS,
+    STORE_ERRORS,
+    TEXT,
+    TEXT_VALUE,
+    VENDOR_PAGES,
+    Operation,
+    Query,
+)
 from penstock.api.wire.adapters import (
     LoadLoraAdapterRequest,
     LoraAdapterList,
@@ -55,14 +70,18 @@ from penstock.api.wire.responses import (
 )
 from penstock.api.wire.sessions import ImportedSession, SerializedSession
 from penstock.api.wire.skills import (
+    SkillDeleted,
     SkillList,
     SkillObject,
     SkillUpload,
+    SkillVersionDeleted,
     SkillVersionList,
     SkillVersionObject,
     VendorSkill,
+    VendorSkillDeleted,
     VendorSkillList,
     VendorSkillVersion,
+    VendorSkillVersionDeleted,
 )
 from penstock.api.wire.stored import (
     ApprovalDecisionRequest,
@@ -77,22 +96,6 @@ from penstock.api.wire.stored import (
 from penstock.api.wire.system import Diagnosis
 from penstock.system.facts import SystemInfo
 
-JSON: Final = "application/json"
-TEXT: Final = "text/plain"
-FORM: Final = "multipart/form-data"
-# Of whatever reads a body: bad JSON or a bad field, a body that stalls, is too large, or too many.
-BODY_ERRORS: Final = (400, 408, 413, 429)
-# Of whatever asks an engine: its queue is full, it failed, it is starting or unloaded.
-ENGINE_ERRORS: Final = (404, 429, 500, 503)
-# Of the adapter routes: what a folder holds, who may read it, what is loaded already.
-ADAPTER_ERRORS: Final = (400, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503)
-# Of whatever takes messages: a file that they name is not kept, or was not made.
-FILE_ERRORS: Final = (410, 422)
-# Of whatever goes on with a session: it is busy, or the disk is full.
-SESSION_ERRORS: Final = (409, 507)
-# Of whatever is stored: bad, unknown, elided or broken ones, too much, a database that is gone, a
-# disk that is full.
-STORE_ERRORS: Final = (400, 404, 408, 410, 413, 422, 429, 503, 507)
 FILE_EVENT: Final = ("FileObject", FileObject)
 TOOL_EVENTS: Final = (
     ("AgenticToolCallProgress", AgenticToolCallProgress),
@@ -100,73 +103,6 @@ TOOL_EVENTS: Final = (
     FILE_EVENT,
 )
 RESPONSE_EVENTS: Final = (("ResponseStreamEvent", ResponseStreamEvent), FILE_EVENT)
-
-
-@dataclass(frozen=True)
-class Query:
-    """A field of the query, and the JSON schema of its value."""
-
-    name: str
-    description: str
-    schema: Mapping[str, Any]
-
-
-TEXT_VALUE: Final = {"type": "string"}
-AFTER: Final = Query("after", "The id that the page before ended with.", TEXT_VALUE)
-ORDER: Final = Query("order", "By age.", {"enum": ["asc", "desc"]})
-LIMIT: Final = Query("limit", "So many at most.", {"type": "integer", "minimum": 1})
-BEFORE: Final = Query("before", "The id that the page after began with.", TEXT_VALUE)
-PAGES: Final = (LIMIT, AFTER, BEFORE, ORDER)
-VENDOR_PAGES: Final = (*PAGES, Query("page", "The `next_page` of the page before.", TEXT_VALUE))
-CARD_PAGES: Final = (
-    LIMIT,
-    Query("after_id", AFTER.description, TEXT_VALUE),
-    Query("before_id", BEFORE.description, TEXT_VALUE),
-)
-RESUMED: Final = (
-    Query(
-        "stream",
-        "Its stream again, if it was made with `background` and `stream`.",
-        {"type": "boolean"},
-    ),
-    Query(
-        "starting_after",
-        "With `stream`: the `sequence_number` of the last event that is known.",
-        {"type": "integer", "minimum": 0},
-    ),
-)
-
-
-@dataclass(frozen=True)
-class Operation:
-    """One method of one path.
-
-    `request`: the type of its body, sent as `request_media`. `answer`: the type of its JSON, or
-    None for what has no schema. `media` None: the answer has no body. `events`: the types of a
-    streamed answer's data, with their names in the description. `error`: the type of its errors'
-    JSON, or None for plain text. Several types in a tuple: any of them. `query`: what may stand
-    in the query.
-    """
-
-    method: Literal["GET", "POST", "PUT", "DELETE"]
-    path: str
-    id: str
-    tag: str
-    summary: str
-    request: Any = None
-    request_media: str = JSON
-    answer: Any = None
-    media: str | None = JSON
-    events: tuple[tuple[str, Any], ...] = ()
-    errors: tuple[int, ...] = ()
-    error: Any = ErrorEnvelope
-    query: tuple[Query, ...] = ()
-
-    @property
-    def statuses(self) -> list[int]:
-        """Of the errors, each once."""
-        return sorted(set(self.errors))
-
 
 # One operation, where the clients of each service look for it.
 RERANK_OPERATIONS: Final = {
@@ -351,6 +287,30 @@ OPERATIONS: Final = (
         errors=STORE_ERRORS,
     ),
     Operation(
+        *("GET", "/v1/skills/{skill_id}", "getSkill", "Skills"),
+        "One skill",
+        answer=(SkillObject, VendorSkill),
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        *("DELETE", "/v1/skills/{skill_id}", "deleteSkill", "Skills"),
+        "Delete a skill with all its versions",
+        answer=(SkillDeleted, VendorSkillDeleted),
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        *("GET", "/v1/skills/{skill_id}/versions/{version}", "getSkillVersion", "Skills"),
+        "A version of a skill, by its number, its id or `latest`",
+        answer=(SkillVersionObject, VendorSkillVersion),
+        errors=STORE_ERRORS,
+    ),
+    Operation(
+        *("DELETE", "/v1/skills/{skill_id}/versions/{version}", "deleteSkillVersion", "Skills"),
+        "Delete a version of a skill; 409 for the only one",
+        answer=(SkillVersionDeleted, VendorSkillVersionDeleted),
+        errors=(*STORE_ERRORS, 409),
+    ),
+    Operation(
         *("GET", "/v1/skills/{skill_id}/versions", "listSkillVersions", "Skills"),
         "The versions of a skill",
         answer=SkillVersionList,
@@ -471,8 +431,3 @@ OPERATIONS: Final = (
         *("GET", "/api-doc/openapi.json", "openapi", "Operation"), "This description", media=JSON
     ),
 )
-
-
-def phrase(status: int) -> str:
-    """What a status means, in words."""
-    return HTTPStatus(status).phrase

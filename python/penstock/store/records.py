@@ -125,7 +125,12 @@ class SkillVersion(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        return f"{self.skill_id}_v{self.version}"
+        return version_id(self.skill_id, self.version)
+
+
+def version_id(skill_id: str, version: int) -> str:
+    """The id of a version of a skill."""
+    return f"{skill_id}_v{version}"
 
 
 class SkillBundle(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import io
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
-from penstock.base.errors import NotFound, ServiceError
+from penstock.base.errors import Conflict, NotFound, ServiceError
 from penstock.base.ids import new_id
 from penstock.store.blobs import Blobs
 from penstock.store.clock import Clock
@@ -27,6 +27,15 @@ ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)
 
 _SKILL: Final = skills.c
 _VERSION: Final = skill_versions.c
+# The newest version that there is. `skills.latest_version` counts on when that is deleted, so that
+# no number is given twice.
+_NEWEST: Final = (
+    select(func.max(_VERSION.version))
+    .where(_VERSION.skill_id == _SKILL.id)
+    .scalar_subquery()
+    .label("newest")
+)
+_SKILLS: Final = select(skills, _NEWEST)
 _TOTAL_BYTES: Final = select(func.coalesce(func.sum(_VERSION.size_bytes), 0))
 
 _T = TypeVar("_T")
@@ -88,7 +97,7 @@ class Skills:
 
     async def get(self, skill_id: str) -> StoredSkill | None:
         """A skill; None: there is none."""
-        wanted = select(skills).where(_SKILL.id == skill_id)
+        wanted = _SKILLS.where(_SKILL.id == skill_id)
         row = await self._database.read(lambda c: c.execute(wanted).one_or_none())
         return None if row is None else _skill_of(row)
 
@@ -102,16 +111,7 @@ class Skills:
 
     async def read(self, skill_id: str, version: int | None = None) -> SkillBundle:
         """The content of a version, of the latest if None. Raises NotFound (`skill_not_found`)."""
-        if version is None:
-            version = (await self._skill(skill_id)).latest_version
-        wanted = select(skill_versions).where(
-            _VERSION.skill_id == skill_id, _VERSION.version == version
-        )
-        row = await self._database.read(lambda c: c.execute(wanted).one_or_none())
-        if row is None:
-            raise NotFound(
-                f"Skill '{shorten(skill_id)}' has no version {version}", code="skill_not_found"
-            )
+        row = await self._version_row(skill_id, version)
         return SkillBundle(
             name=row.name,
             description=row.description,
@@ -119,17 +119,79 @@ class Skills:
             files=await asyncio.to_thread(self._read, row.body),
         )
 
+    async def version(self, skill_id: str, version: int | None = None) -> SkillVersion:
+        """A version, the latest if None. Raises NotFound (`skill_not_found`)."""
+        return _version_of(await self._version_row(skill_id, version))
+
+    async def delete(self, skill_id: str) -> None:
+        """Forget a skill with all its versions. Raises NotFound (`skill_not_found`)."""
+
+        def work(connection: Connection) -> list[str]:
+            self._lock(connection, skill_id)
+            gone = delete(skill_versions).where(_VERSION.skill_id == skill_id)
+            bodies = list(connection.execute(gone.returning(_VERSION.body)).scalars())
+            connection.execute(delete(skills).where(_SKILL.id == skill_id))
+            return bodies
+
+        await self._forget_all(await self._database.write(work))
+
+    async def delete_version(self, skill_id: str, version: int) -> None:
+        """Forget a version; its number is not given again. Raises NotFound (`skill_not_found`), and
+        Conflict for the only one."""
+
+        def work(connection: Connection) -> list[str]:
+            self._lock(connection, skill_id)
+            kept = select(skill_versions).where(_VERSION.skill_id == skill_id)
+            rows = connection.execute(kept.order_by(_VERSION.version.desc())).all()
+            rest = [row for row in rows if row.version != version]
+            if len(rest) == len(rows):
+                raise _no_version(skill_id, version)
+            if not rest:
+                raise Conflict(
+                    f"version {version} is the only one of '{shorten(skill_id)}'; delete the skill",
+                    code="skill_needs_version",
+                )
+            newest = {"name": rest[0].name, "description": rest[0].description}
+            connection.execute(update(skills).where(_SKILL.id == skill_id).values(newest))
+            gone = delete(skill_versions).where(
+                _VERSION.skill_id == skill_id, _VERSION.version == version
+            )
+            return list(connection.execute(gone.returning(_VERSION.body)).scalars())
+
+        await self._forget_all(await self._database.write(work))
+
     async def list(self) -> list[StoredSkill]:
         """All skills, the newest first."""
-        wanted = select(skills).order_by(_SKILL.sequence.desc())
+        wanted = _SKILLS.order_by(_SKILL.sequence.desc())
         rows = await self._database.read(lambda c: c.execute(wanted).all())
         return [_skill_of(row) for row in rows]
 
     async def _skill(self, skill_id: str) -> StoredSkill:
         skill = await self.get(skill_id)
         if skill is None:
-            raise NotFound(f"Skill '{shorten(skill_id)}' not found", code="skill_not_found")
+            raise _no_skill(skill_id)
         return skill
+
+    async def _version_row(self, skill_id: str, version: int | None) -> Row[Any]:
+        if version is None:
+            version = (await self._skill(skill_id)).latest_version
+        wanted = select(skill_versions).where(
+            _VERSION.skill_id == skill_id, _VERSION.version == version
+        )
+        row = await self._database.read(lambda c: c.execute(wanted).one_or_none())
+        if row is None:
+            raise _no_version(skill_id, version)
+        return row
+
+    def _lock(self, connection: Connection, skill_id: str) -> None:
+        """Hold other changes of the skill up until this one is over."""
+        touch = update(skills).where(_SKILL.id == skill_id).values(updated_at=self._clock())
+        if connection.execute(touch.returning(_SKILL.id)).first() is None:
+            raise _no_skill(skill_id)
+
+    async def _forget_all(self, bodies: Sequence[str]) -> None:
+        for name in bodies:
+            await asyncio.to_thread(self._forget, name)
 
     async def _keep(self, bundle: SkillBundle, work: Callable[[Connection, _Body], _T]) -> _T:
         """What `work` returns, which inserts the rows; without them the body goes again."""
@@ -137,7 +199,7 @@ class Skills:
         try:
             return await self._database.write(lambda connection: work(connection, body))
         except ServiceError:
-            await asyncio.to_thread(self._forget, body)
+            await asyncio.to_thread(self._forget, body.name)
             raise
 
     def _insert_version(
@@ -170,10 +232,10 @@ class Skills:
             self._blobs.write(body.name, archive.getvalue())
         return body
 
-    def _forget(self, body: _Body) -> None:
-        """What cannot be deleted now, a sweep will."""
+    def _forget(self, body: str) -> None:
+        """Delete an archive; a sweep deletes what cannot be deleted now."""
         with contextlib.suppress(OSError):
-            self._blobs.delete(body.name)
+            self._blobs.delete(body)
 
     def _read(self, body: str) -> dict[str, bytes]:
         with translated_faults():
@@ -182,9 +244,18 @@ class Skills:
             return {path: packed.read(path) for path in packed.namelist()}
 
 
+def _no_skill(skill_id: str) -> NotFound:
+    return NotFound(f"Skill '{shorten(skill_id)}' not found", code="skill_not_found")
+
+
+def _no_version(skill_id: str, version: int) -> NotFound:
+    return NotFound(f"Skill '{shorten(skill_id)}' has no version {version}", code="skill_not_found")
+
+
 def _skill_of(row: Row[Any]) -> StoredSkill:
     values = dict(row._mapping)
     del values["sequence"]
+    values["latest_version"] = values.pop("newest")
     return StoredSkill(**values)
 
 

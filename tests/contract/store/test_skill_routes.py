@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 from http_serving import Serving, serving
 from stores import opened, store_settings
@@ -150,3 +152,75 @@ async def test_skills_lie_in_their_own_folder(tmp_path: Path) -> None:
         (lying,) = (path for path in tmp_path.rglob("*.zip"))
         assert lying.is_relative_to(tmp_path / "skills")
         assert (await store.skills.read(skill["id"])).files["add.py"] == b"print(1)"
+
+
+async def test_official_clients_get_and_delete_skills_and_versions(server: Serving) -> None:
+    """Anthropic's client finds all that its types promise."""
+    skill = await server.openai.skills.create(files=("adder.zip", archive()))
+    more = ("adder.zip", archive("Better."))
+    second = await server.openai.skills.versions.create(skill.id, files=more)
+    assert (await server.openai.skills.retrieve(skill.id)).description == "Better."
+    one = await server.openai.skills.versions.retrieve("1", skill_id=skill.id)
+    assert (one.id, one.description) == (f"{skill.id}_v1", "Adds numbers.")
+    client = anthropic.AsyncAnthropic(base_url=server.url, api_key="any", max_retries=0)
+    async with client:
+        skills = client.beta.skills
+        (listed,) = [found async for found in skills.list()]
+        assert listed == await skills.retrieve(skill.id)
+        assert (listed.display_name, listed.latest_version_id) == ("adder", second.id)
+        assert listed.lifecycle == "active"  # type: ignore[attr-defined]
+        version = await skills.versions.retrieve(listed.latest_version_id, skill_id=skill.id)
+        assert (version.id, version.description) == (second.id, "Better.")
+        latest = await skills.versions.retrieve("latest", skill_id=skill.id)
+        assert latest == version
+        gone = await skills.versions.delete(version.id, skill_id=skill.id)
+        assert (gone.id, gone.type) == (second.id, "skill_version_deleted")
+        now = await skills.retrieve(skill.id)
+        assert now.latest_version_id == one.id
+        third = await skills.versions.create(skill.id, files=[more])
+        assert third.id == f"{skill.id}_v3"  # no number is given twice
+        (model, *_) = [found async for found in client.models.list()]
+        assert (model.lifecycle, model.display_name) == ("active", model.id)
+        assert model.max_input_tokens == 2048
+    deleted = await server.openai.skills.versions.delete("3", skill_id=skill.id)
+    assert (deleted.id, deleted.deleted, deleted.version) == (third.id, True, "3")
+    assert (await server.openai.skills.retrieve(skill.id)).description == "Adds numbers."
+    with pytest.raises(openai.ConflictError, match="delete the skill"):
+        await server.openai.skills.versions.delete("1", skill_id=skill.id)
+    whole = await server.openai.skills.delete(skill.id)
+    assert (whole.id, whole.object, whole.deleted) == (skill.id, "skill.deleted", True)
+    assert (await server.http.get("/v1/skills")).json()["data"] == []
+
+
+async def test_anthropics_client_deletes_a_skill(server: Serving) -> None:
+    id = (await upload(server))["id"]
+    answer = await server.http.delete(f"/v1/skills/{id}", headers=VENDOR)
+    assert answer.json() == {"id": id, "type": "skill_deleted"}
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+@pytest.mark.parametrize(
+    "name", ["", "/versions/9", "/versions/x", "/versions/%00", "/versions/-1"]
+)
+async def test_what_is_not_there_is_404_and_deletes_nothing(
+    server: Serving, method: str, name: str
+) -> None:
+    id = (await upload(server))["id"]
+    wanted = f"/v1/skills/{id}{name}" if name else "/v1/skills/skill_none"
+    answer = await server.http.request(method, wanted)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "skill_not_found")
+    assert len((await server.http.get("/v1/skills")).json()["data"]) == 1
+
+
+async def test_a_deleted_skill_makes_room_for_another(tmp_path: Path) -> None:
+    size = len(archive())
+    settings = store_settings(
+        tmp_path, skills_dir=str(tmp_path / "skills"), max_skills_bytes=size + size // 2
+    )
+    async with opened(settings) as store, serving(store=store) as server:
+        first = await upload(server)
+        full = await server.http.post("/v1/skills", files={"files": ("a.zip", archive())})
+        assert (full.status_code, full.json()["error"]["code"]) == (507, "storage_full")
+        assert (await server.http.delete(f"/v1/skills/{first['id']}")).status_code == 200
+        assert [*tmp_path.rglob("*.zip")] == []
+        await upload(server)

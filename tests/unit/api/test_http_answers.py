@@ -134,9 +134,12 @@ async def test_an_unknown_route_is_told_with_the_one_that_may_be_meant(path, tol
 
 
 async def test_the_client_of_messages_reads_what_is_wrong_with_its_base_url():
-    async with serving() as server, anthropic.AsyncAnthropic(
-        base_url=f"{server.url}/v1", api_key="any", max_retries=0
-    ) as client:
+    async with (
+        serving() as server,
+        anthropic.AsyncAnthropic(
+            base_url=f"{server.url}/v1", api_key="any", max_retries=0
+        ) as client,
+    ):
         with pytest.raises(anthropic.NotFoundError) as caught:
             await client.messages.create(
                 model="default", max_tokens=9, messages=[{"role": "user", "content": "hi"}]

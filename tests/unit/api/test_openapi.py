@@ -14,7 +14,8 @@ from penstock import __version__
 from penstock.api.app import all_routes
 from penstock.api.examples import EXAMPLES
 from penstock.api.openapi import build_document
-from penstock.api.operations import JSON, OPERATIONS
+from penstock.api.operation import JSON
+from penstock.api.operations import OPERATIONS
 
 DOCUMENT = "/api-doc/openapi.json"
 

@@ -13,7 +13,7 @@ from penstock.api.registry import DEFAULT_MODEL
 from penstock.api.routes.answers import query_of, send_value
 from penstock.api.routes.paging import envelope, page_of
 from penstock.api.routes.reading import decoded_by
-from penstock.api.routes.vendor import is_vendor, rfc3339
+from penstock.api.routes.vendor import ACTIVE, is_vendor, rfc3339
 from penstock.api.served_model import ServedModel
 from penstock.api.services import Services
 from penstock.base.errors import Conflict
@@ -132,8 +132,15 @@ def _shown(card: dict[str, Any], scope: Scope) -> dict[str, Any]:
     """With what a client of the second vendor looks for."""
     if not is_vendor(scope):
         return card
-    created_at = rfc3339(card["created"])
-    return {**card, "type": "model", "display_name": card["id"], "created_at": created_at}
+    return {
+        **card,
+        "type": "model",
+        "display_name": card["id"],
+        "created_at": rfc3339(card["created"]),
+        "lifecycle": ACTIVE,
+        "max_input_tokens": card["max_model_len"],
+        "max_tokens": card["max_model_len"],
+    }
 
 
 def _card(name: str, services: Services) -> dict[str, Any]:

@@ -13,13 +13,16 @@ from penstock.api.multipart import MultipartEvent, PartHead, read_multipart
 from penstock.api.record import record_of_request
 from penstock.api.routes.answers import query_of, send_value
 from penstock.api.routes.paging import in_order, page_of
-from penstock.api.routes.vendor import is_vendor, rfc3339
+from penstock.api.routes.vendor import ACTIVE, is_vendor, rfc3339
 from penstock.api.services import Services
-from penstock.base.errors import InvalidRequest
-from penstock.store.records import SkillBundle, SkillVersion, StoredSkill
+from penstock.base.errors import InvalidRequest, NotFound
+from penstock.store.errors import shorten
+from penstock.store.records import SkillBundle, SkillVersion, StoredSkill, version_id
 
 UPLOAD_FIELDS: Final = ("files", "file", "files[]")
 SOURCE: Final = "custom"
+LATEST: Final = "latest"
+MAX_DIGITS: Final = 9
 
 
 class ListSkills:
@@ -54,6 +57,63 @@ class CreateSkill:
         bundle = await _read_bundle(self._services, scope, receive)
         skill = await self._services.store.skills.create(bundle)
         await send_value(_vendor_skill(skill) if _is_vendor(scope) else _skill(skill), send)
+
+
+class GetSkill:
+    """GET a skill."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        skill_id: str = scope["path_params"]["skill_id"]
+        skill = await self._services.store.skills.get(skill_id)
+        if skill is None:
+            raise NotFound(f"Skill '{shorten(skill_id)}' not found", code="skill_not_found")
+        await send_value(_vendor_skill(skill) if _is_vendor(scope) else _skill(skill), send)
+
+
+class DeleteSkill:
+    """DELETE a skill with all its versions."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        id: str = scope["path_params"]["skill_id"]
+        await self._services.store.skills.delete(id)
+        gone = {"id": id, "object": "skill.deleted", "deleted": True}
+        await send_value({"id": id, "type": "skill_deleted"} if _is_vendor(scope) else gone, send)
+
+
+class GetSkillVersion:
+    """GET a version of a skill, by its number, its id or `latest`."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        skill_id, number = _named_version(scope)
+        version = await self._services.store.skills.version(skill_id, number)
+        shape = _vendor_version if _is_vendor(scope) else _version
+        await send_value(shape(version), send)
+
+
+class DeleteSkillVersion:
+    """DELETE a version of a skill; 409 for the only one."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        skills = self._services.store.skills
+        version = await skills.version(*_named_version(scope))
+        await skills.delete_version(version.skill_id, version.version)
+        if _is_vendor(scope):
+            await send_value({"id": version.id, "type": "skill_version_deleted"}, send)
+            return
+        gone = {"id": version.id, "object": "skill.version.deleted", "deleted": True}
+        await send_value({**gone, "version": str(version.version)}, send)
 
 
 class ListSkillVersions:
@@ -120,6 +180,20 @@ async def _uploads(events: AsyncIterator[MultipartEvent]) -> list[tuple[str, byt
     return [(path, bytes(data)) for path, data in uploads]
 
 
+def _named_version(scope: Scope) -> tuple[str, int | None]:
+    """The skill and the version that the path names, None for the latest. Raises NotFound."""
+    skill_id: str = scope["path_params"]["skill_id"]
+    name: str = scope["path_params"]["version"]
+    if name == LATEST:
+        return skill_id, None
+    number = name.removeprefix(f"{skill_id}_v")
+    if not (number.isascii() and number.isdigit() and len(number) <= MAX_DIGITS):
+        raise NotFound(
+            f"Skill '{shorten(skill_id)}' has no version '{shorten(name)}'", code="skill_not_found"
+        )
+    return skill_id, int(number)
+
+
 def _is_vendor(scope: Scope) -> bool:
     return "source" in query_of(scope) or is_vendor(scope)
 
@@ -142,7 +216,10 @@ def _vendor_skill(skill: StoredSkill) -> dict[str, Any]:
         "created_at": rfc3339(skill.created_at),
         "updated_at": rfc3339(skill.updated_at),
         "display_title": skill.name,
+        "display_name": skill.name,
+        "lifecycle": ACTIVE,
         "latest_version": str(skill.latest_version),
+        "latest_version_id": version_id(skill.id, skill.latest_version),
         "source": SOURCE,
     }
 

@@ -8,6 +8,7 @@ from typing import Final
 from starlette.types import Scope
 
 # Whoever sends one of these is a client of the second vendor.
+ACTIVE: Final = "active"  # the lifecycle of what is served here
 HEADERS: Final = (b"anthropic-version", b"anthropic-beta", b"compat-version", b"compat-beta")
 
 

@@ -54,7 +54,10 @@ class VendorSkill(Struct):
     created_at: str
     updated_at: str
     display_title: str
+    display_name: str
+    lifecycle: Literal["active"]
     latest_version: str
+    latest_version_id: str
     source: Literal["custom"]
 
 
@@ -86,3 +89,34 @@ class SkillVersionList(Struct):
     data: list[VendorSkillVersion]
     has_more: bool
     next_page: str | None
+
+
+class SkillDeleted(Struct):
+    """A skill that is gone."""
+
+    id: str
+    object: Literal["skill.deleted"]
+    deleted: bool
+
+
+class VendorSkillDeleted(Struct):
+    """The same for Anthropic's clients."""
+
+    id: str
+    type: Literal["skill_deleted"]
+
+
+class SkillVersionDeleted(Struct):
+    """A version that is gone."""
+
+    id: str
+    object: Literal["skill.version.deleted"]
+    deleted: bool
+    version: str
+
+
+class VendorSkillVersionDeleted(Struct):
+    """The same for Anthropic's clients."""
+
+    id: str
+    type: Literal["skill_version_deleted"]
