@@ -41,6 +41,7 @@ from penstock.api.routes.models import (
 )
 from penstock.api.routes.operations import ExposeMetrics, Health
 from penstock.api.routes.reranking import RerankEndpoint
+from penstock.api.routes.response_turns import CountInputTokens
 from penstock.api.routes.responses import CancelResponse, CreateResponse, InputItems, OneResponse
 from penstock.api.routes.sessions import DeleteSession, ExportSession, ImportSession
 from penstock.api.routes.skills import (
@@ -55,7 +56,7 @@ from penstock.api.routes.skills import (
 )
 from penstock.api.routes.system import Diagnose, GetSystemInfo
 from penstock.api.services import Services
-from penstock.api.unknown_routes import unknown_route
+from penstock.api.unknown_routes import ABSENT, unknown_route
 from penstock.base.errors import NotFound
 
 CORS_METHODS: Final = ("GET", "POST", "PUT", "DELETE")
@@ -146,6 +147,7 @@ def all_routes(services: Services) -> list[Route]:
         _route("/v1/models/{model:path}", GET=GetModel(services)),
         *(_route(path, POST=RerankEndpoint(services)) for path in RERANK_OPERATIONS),
         _route("/v1/responses", POST=CreateResponse(services)),
+        _route("/v1/responses/input_tokens", POST=CountInputTokens(services)),
         Route(
             "/v1/responses/{response_id}",
             OneResponse(services),
@@ -235,12 +237,15 @@ class _Routes:
         scope["app"] = self  # so that the router raises its 404 and 405 and does not answer itself
         route = self._fixed.get((scope["method"], scope["path"]))
         if route is None:
+            path = scope["path"]
+            if path in ABSENT:
+                raise NotFound(ABSENT[path], code="route_not_found")
             try:
                 await self._router(scope, receive, send)
             except HTTPException as error:
-                if error.status_code != NotFound.status or scope["path"] in ADAPTER_UPDATES:
+                if error.status_code != NotFound.status or path in ADAPTER_UPDATES:
                     raise
-                told = unknown_route(scope["path"], self._routes)
+                told = unknown_route(path, self._routes)
                 raise NotFound(told, code="route_not_found") from None
             return
         scope["route"], scope["path_params"] = route, {}

@@ -18,6 +18,7 @@ EXAMPLES: Final[Mapping[str, Any]] = {
     "rerankV2": RANKED,
     "rerankUnversioned": RANKED,
     "createResponse": {"model": "default", "input": QUESTION, "max_output_tokens": 64},
+    "countInputTokens": {"model": "default", "input": QUESTION},
     "createMessage": {"model": "default", "messages": MESSAGES, "max_tokens": 64},
     "countTokens": {"model": "default", "messages": MESSAGES},
     "importSession": {"messages": MESSAGES},

@@ -63,6 +63,7 @@ from penstock.api.wire.models import (
 from penstock.api.wire.reranking import RerankRequest, RerankResponse
 from penstock.api.wire.response_events import ResponseStreamEvent
 from penstock.api.wire.responses import (
+    InputTokens,
     ItemList,
     OpenResponsesCreateRequest,
     ResponseDeleted,
@@ -153,6 +154,13 @@ OPERATIONS: Final = (
         answer=ResponseResource,
         events=RESPONSE_EVENTS,
         errors=(*BODY_ERRORS, *ENGINE_ERRORS, *FILE_ERRORS, 507),
+    ),
+    Operation(
+        *("POST", "/v1/responses/input_tokens", "countInputTokens", "Responses"),
+        "Count the tokens of a prompt",
+        request=OpenResponsesCreateRequest,
+        answer=InputTokens,
+        errors=(*BODY_ERRORS, *ENGINE_ERRORS, *FILE_ERRORS),
     ),
     Operation(
         *("GET", "/v1/responses/{response_id}", "getResponse", "Responses"),

@@ -12,6 +12,13 @@ VERSION: Final = "/v1"
 MOST_COMPARED_CHARS: Final = 200
 """Comparing takes the square of it."""
 LEAST_LIKENESS: Final = 0.6
+# Methods of official clients whose paths would otherwise be taken for the id of something.
+ABSENT: Final = {
+    "/v1/responses/compact": (
+        'this server does not compact conversations; send `"truncation": "auto"`, which drops the'
+        " oldest turns of a prompt that is too long, or a shorter `input`"
+    )
+}
 
 
 def unknown_route(path: str, routes: Sequence[Route]) -> str:

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import orjson
@@ -20,17 +20,14 @@ from penstock.api.codecs.responses import (
     TERMINAL,
     Resource,
     ResponseIdentity,
-    ResponsesRequest,
     ResponseStream,
     check_include,
     continued,
     decode,
     input_items,
-    resolved,
-    response_of,
 )
 from penstock.api.record import RequestRecord, current_record
-from penstock.api.response_rows import conversation_of, input_of
+from penstock.api.response_rows import input_of
 from penstock.api.response_runs import FollowedOutlet, ResponseRuns
 from penstock.api.routes.answers import (
     flag_of,
@@ -42,17 +39,22 @@ from penstock.api.routes.answers import (
 )
 from penstock.api.routes.paging import envelope, in_order, page_of
 from penstock.api.routes.reading import RequestReader
+from penstock.api.routes.response_turns import (
+    instructed,
+    refuse_unknown,
+    said_before,
+    with_items,
+)
 from penstock.api.services import Services
 from penstock.api.streaming import STREAM_HEAD, EventStream, unless_gone
-from penstock.base.errors import InvalidRequest, NotFound
+from penstock.base.errors import InvalidRequest
 from penstock.base.ids import new_id
-from penstock.dialog import Event, GenerateRequest, Message, RunFailed, Text
+from penstock.dialog import Event, GenerateRequest, Message, RunFailed
 from penstock.dialog.fold import FailedRun
 
 if TYPE_CHECKING:
     from penstock.store import StoredResponse
 
-MAX_SHOWN_CHARS: Final = 80
 MAX_DIGITS: Final = 18
 DEFAULT_ITEMS: Final = 20
 MAX_ITEMS: Final = 100
@@ -68,12 +70,10 @@ class CreateResponse:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked, record = await self._reader.read(scope, receive)
-        if asked.references:
-            asked = resolved(asked, await self._items(asked.references))
-        turn = await self._conversation(asked, record.model)
-        messages = turn
-        if asked.instructions is not None:
-            messages = (Message("system", (Text(asked.instructions),)), *turn)
+        asked = await with_items(asked, self._runs)
+        before = await said_before(asked, self._runs)
+        turn = continued(before, await self._attached(asked.request, record.model))
+        messages = instructed(asked, turn)
         watched = asked.stream or asked.background  # the latter for its status
         request = msgspec.structs.replace(asked.request, messages=messages, streamed=watched)
         identity = ResponseIdentity(
@@ -118,35 +118,6 @@ class CreateResponse:
             abort=scope.get("state", {}).get("abort"),
         )
 
-    async def _items(self, ids: tuple[str, ...]) -> dict[str, Any]:
-        """The output items with these ids. Raises NotFound."""
-        found: dict[str, Any] = {}
-        for id in ids:
-            if id in found:
-                continue
-            response = response_of(id)
-            stored = await self._runs.get(response) if response is not None else None
-            if stored is not None:
-                items = orjson.loads(stored.body)["output"]
-                found.update((item["id"], item) for item in items)
-            if id not in found:
-                raise NotFound(f"Item with id '{_shown(id)}' not found", code="item_not_found")
-        return found
-
-    async def _conversation(self, asked: ResponsesRequest, model: str) -> tuple[Message, ...]:
-        """What has been said before, and this turn. Raises NotFound."""
-        if asked.previous_id is None:
-            return continued((), await self._attached(asked.request, model))
-        stored = await self._runs.get(asked.previous_id)
-        if stored is None:
-            _refuse_unknown(asked.previous_id, "previous_response_id")
-        if stored.status not in TERMINAL:
-            raise InvalidRequest(
-                f"`previous_response_id` names a response that is {stored.status}; wait for it",
-                field="previous_response_id",
-            )
-        return continued(conversation_of(stored), await self._attached(asked.request, model))
-
     async def _attached(self, request: GenerateRequest, model: str) -> tuple[Message, ...]:
         """The turn with its files as texts: the conversation is kept for longer than they are."""
         attached = await self._services.models[model].attach(request)
@@ -186,13 +157,13 @@ class OneResponse:
         id: str = scope["path_params"]["response_id"]
         if scope["method"] == "DELETE":
             if not await self._runs.delete(id):
-                _refuse_unknown(id)
+                refuse_unknown(id)
             gone = {"id": id, "object": "response.deleted", "deleted": True}
             await send_value(gone, send)
             return
         stored = await self._runs.get(id)
         if stored is None:
-            _refuse_unknown(id)
+            refuse_unknown(id)
         query = query_of(scope)
         check_include(values_of(scope, "include"))
         flag_of(query, "include_obfuscation")  # there is none to leave out
@@ -237,7 +208,7 @@ class InputItems:
         id: str = scope["path_params"]["response_id"]
         stored = await self._runs.get(id)
         if stored is None:
-            _refuse_unknown(id)
+            refuse_unknown(id)
         check_include(values_of(scope, "include"))
         # A conversation may have very many items.
         page = await asyncio.to_thread(_items_page, stored, query_of(scope))
@@ -294,19 +265,9 @@ async def _after(first: Event, rest: AsyncGenerator[Event, None]) -> AsyncGenera
 
 def _background(id: str, stored: StoredResponse | None) -> StoredResponse:
     if stored is None:
-        _refuse_unknown(id)
+        refuse_unknown(id)
     if not stored.background:
         raise InvalidRequest(
             "only background responses can be cancelled; to stop another one, disconnect"
         )
     return stored
-
-
-def _refuse_unknown(id: str, field: str | None = None) -> NoReturn:
-    raise NotFound(
-        f"Response with ID '{_shown(id)}' not found", field=field, code="response_not_found"
-    )
-
-
-def _shown(id: str) -> str:
-    return id if len(id) <= MAX_SHOWN_CHARS else id[:MAX_SHOWN_CHARS] + "..."

@@ -201,6 +201,13 @@ class ResponseDeleted(Struct):
     deleted: bool
 
 
+class InputTokens(Struct):
+    """How long the prompt is."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
 class ItemList(Struct):
     """A page of what the model was told, newest first unless `order` says otherwise."""
 
