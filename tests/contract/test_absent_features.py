@@ -69,8 +69,30 @@ async def test_tools_of_the_server_are_refused(
     error = await refusal(server, path, fields | {"stream": stream})
     asked = next(iter(fields))
     asked = "tools[0]" if asked == "tools" else asked
-    assert error["message"] == f"{asked} cannot be used: this server runs no tools of its own"
+    assert error["message"].startswith(f"{asked} cannot be used: this build runs no ")
     assert error.get("param", asked) == asked  # the second vendor's errors have none
+
+
+@pytest.mark.parametrize(
+    ("tool", "client", "option"),
+    [
+        ({"type": "web_search"}, 'web_search = "disabled"', "--enable-search"),
+        (
+            {"type": "web_search", "external_web_access": False},  # as Codex sends it
+            'web_search = "disabled"',
+            "--enable-search",
+        ),
+        ({"type": "web_search_preview"}, "`web_search`", "--enable-search"),
+        (PYTHON, "`code_interpreter`", "--enable-code-execution"),
+        (SHELL, "`shell`", "--enable-shell"),
+    ],
+)
+async def test_the_refusal_of_a_tool_names_the_clients_setting_and_the_servers_option(
+    server: Serving, tool: dict[str, Any], client: str, option: str
+) -> None:
+    error = await refusal(server, "/v1/responses", {"tools": [tool]})
+    assert client in error["message"] and option in error["message"]
+    assert error["code"] == "unsupported_value"
 
 
 async def test_the_refused_tool_is_named_among_functions(server: Serving) -> None:

@@ -10,7 +10,14 @@ import math
 from typing import Final
 
 from penstock.base.errors import InvalidRequest
-from penstock.dialog import GenerateRequest, Sampling
+from penstock.dialog import (
+    GenerateRequest,
+    HostedTool,
+    PythonTool,
+    Sampling,
+    SearchTool,
+    ShellTool,
+)
 
 MAX_CHOICES: Final = 128
 MAX_SEQUENCES: Final = 2048
@@ -121,10 +128,14 @@ def _check_stops(stops: tuple[str, ...]) -> None:
 
 
 def _check_served(request: GenerateRequest) -> None:
-    if request.hosted:
-        raise _unavailable("hosted", "this server runs no tools of its own")
+    for tool in request.hosted[:1]:
+        raise _unavailable("hosted", _ABSENT[type(tool)])
     if request.files:
-        raise _unavailable("files", "output files need tools that run on this server; none do")
+        raise _unavailable(
+            "files",
+            "output files need tools that run on the server (--enable-code-execution,"
+            " --enable-shell), and this build has none",
+        )
     if request.echo and request.messages is not None:
         raise InvalidRequest("echo goes with a prompt, not with messages", field="echo")
     if request.begun and request.messages is None:
@@ -142,6 +153,21 @@ def _check_tools(request: GenerateRequest) -> None:
     for name in policy.names:
         if all(tool.name != name for tool in request.tools):
             raise InvalidRequest(f"tool_choice names no tool: {name[:80]!r}", field="tool_choice")
+
+
+def _absent(what: str, client: str, option: str) -> str:
+    return (
+        f"this build runs no {what} (the option would be {option}); turn {client} off in the client"
+    )
+
+
+_ABSENT: Final[dict[type[HostedTool], str]] = {
+    SearchTool: _absent(
+        "web search", '`web_search` (Codex: web_search = "disabled")', "--enable-search"
+    ),
+    PythonTool: _absent("Python", "`code_interpreter`", "--enable-code-execution"),
+    ShellTool: _absent("shell", "`shell`", "--enable-shell"),
+}
 
 
 def _unavailable(field: str, why: str) -> InvalidRequest:

@@ -166,7 +166,8 @@ def _refuse_offline(options: Fields) -> None:
     if options.boolean("external_web_access") is False:
         options.refuse(
             "external_web_access",
-            "cannot be false: searches need the web",
+            "cannot be false: a search of the server (--enable-search) needs the web; turn"
+            ' `web_search` off in the client (Codex: web_search = "disabled")',
             code="unsupported_value",
         )
 
