@@ -1,0 +1,33 @@
+"""The README's commands for the default model, run as they are written."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import RunningServer
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+# Other models, adapters of one's own, and servers that are started.
+OTHERS = re.compile(r"^(make|penstock|git|export) ", re.MULTILINE)
+BLOCKS = [
+    "\n".join(line[4:] for line in block.splitlines())
+    for block in re.findall(r"(?:^    .*\n)+", README.read_text(), re.MULTILINE)
+]
+COMMANDS = [block for block in BLOCKS if "curl " in block and not OTHERS.search(block)]
+
+
+@pytest.mark.parametrize("block", COMMANDS, ids=lambda block: block.split("\n")[0][:60])
+def test_a_command_works_as_it_is_written(
+    server: RunningServer, tmp_path: Path, block: str
+) -> None:
+    script = block.replace("localhost:1234", server.url.removeprefix("http://"))
+    script = script.replace("curl ", "curl -sS --fail-with-body -m 120 ")
+    done = subprocess.run(
+        ["bash", "-eu", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"error":{' not in done.stdout
