@@ -97,6 +97,10 @@ class ScriptedEngine:
     def info(self) -> EngineInfo:
         return self._info
 
+    def play(self, script: Script) -> None:
+        """Generate this from the next request on."""
+        self._script = script
+
     async def generate(
         self, request: TokenRequest, tap: Tap | None = None
     ) -> AsyncIterator[TokenChunk]:

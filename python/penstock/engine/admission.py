@@ -11,30 +11,32 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
 
 from penstock.base.errors import ModelError, ServiceError
-from penstock.engine.grammars import Grammars, guide_of
+from penstock.engine.grammars import Compiled, Grammars, guide_of
 from penstock.engine.guide import MinTokensGuide
 from penstock.engine.no_adapters import Adapters
-from penstock.engine.types import TokenChunk, TokenRequest
+from penstock.engine.types import TokenChunk, TokenRequest, Wake
 from penstock.scheduler import NO_ADAPTER, Guide, NewSequence, Progress, Scheduler
-
-if TYPE_CHECKING:
-    from llguidance import LLMatcher
-
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Arrival:
-    """A request that is not scheduled yet. `compiled` None: it has no grammar, but perhaps another
-    `guide`."""
+    """A request that is not scheduled yet. `compiled` None: it has no grammar. `wake`: where the
+    grammar starts to bind. `floor`: what keeps the answer from ending early."""
 
-    compiled: Future[LLMatcher] | None
-    guide: Guide | None
+    compiled: Future[Compiled] | None
+    wake: Wake | None
+    floor: MinTokensGuide | None
     adapter: str
+
+    def guide(self) -> Guide | None:
+        """What steers the sequence, once its grammar is compiled."""
+        if self.compiled is None:
+            return self.floor
+        return guide_of(self.compiled, self.wake, self.floor)
 
 
 @dataclass(slots=True)
@@ -72,14 +74,17 @@ class Admissions:
     def submit(self, request: TokenRequest, stop_token_ids: frozenset[int]) -> None:
         """Queue a request, or hold it until all is there that it needs. `stop_token_ids`: those of
         the model, which end a constrained answer, too. Raises ServiceError."""
-        compiled = None
+        compiled = wake = None
         if request.constraint is not None:
             compiled = self._grammars.compile(request.constraint)
+            wake = request.constraint.wake
+        binds_all = compiled is not None and wake is None
         self._take_lease(request)
         ready = compiled is None or (compiled.done() and compiled.exception() is None)
         slot = self._enter(request.id) if ready else None
-        guide = _floor(request) if compiled is None else None
-        stops = request.stop_token_ids | (stop_token_ids if compiled else frozenset())
+        floor = None if binds_all else _floor(request)
+        arrival = _Arrival(compiled, wake, floor, request.adapter)
+        stops = request.stop_token_ids | (stop_token_ids if binds_all else frozenset())
         new = NewSequence(
             id=request.id,
             token_ids=request.token_ids,
@@ -96,10 +101,9 @@ class Admissions:
         try:
             if slot is None:
                 self._scheduler.hold(new)
-                self._arrivals[request.id] = _Arrival(compiled, guide, request.adapter)
+                self._arrivals[request.id] = arrival
             else:
-                own = guide if compiled is None else guide_of(compiled)
-                self._scheduler.submit(new, own, slot)
+                self._scheduler.submit(new, arrival.guide(), slot)
         except ServiceError:
             self._end(request.id)
             raise
@@ -145,11 +149,10 @@ class Admissions:
                 log.error("the grammar of %s was not compiled", request_id, exc_info=error)
             failures.append(self._refuse(request_id, error))
             return
-        guide = arrival.guide if compiled is None else guide_of(compiled)
         slot = self._enter(request_id)
         if slot is not None:
             del self._arrivals[request_id]
-            self._scheduler.release(request_id, guide, slot)
+            self._scheduler.release(request_id, arrival.guide(), slot)
 
     def _refuse(self, request_id: str, error: BaseException) -> TokenChunk:
         del self._arrivals[request_id]

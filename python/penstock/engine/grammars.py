@@ -12,12 +12,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.base.errors import InvalidRequest, Unavailable
-from penstock.engine.guide import GrammarGuide
-from penstock.engine.types import Grammar
+from penstock.engine.guide import CallGuide, GrammarGuide, MinTokensGuide
+from penstock.engine.types import Grammar, Wake
+from penstock.engine.watch import Watch
 from penstock.models.vocabulary import GrammarError, Vocabulary, compile_grammar
 
 if TYPE_CHECKING:
@@ -33,6 +35,18 @@ _BYTES_PER_CHARACTER: Final = 128
 of 1,300 characters, 460 kB for 6,200, 1.6 MB for 27,000."""
 
 
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A grammar at its start, and the tokens that it was compiled for."""
+
+    matcher: LLMatcher
+    tokenizer: LLTokenizer
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """The bytes of a token; of a control token its name."""
+        return self.tokenizer.decode_bytes([token_id])
+
+
 class Grammars:
     """Compiled grammars for masks of `vocab_size` bits, up to `cache_bytes` of them, least recently
     used first to go. Used by one thread; what it starts in others it keeps to itself."""
@@ -43,7 +57,7 @@ class Grammars:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-grammars")
         self._vocabulary: Vocabulary | None = None
         self._tokenizer: Future[LLTokenizer] | None = None
-        self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        self._compiled: OrderedDict[str, Future[Compiled]] = OrderedDict()
         self._held_bytes = 0
         self._counting = threading.Lock()
         self.compiled = 0
@@ -58,7 +72,7 @@ class Grammars:
             with contextlib.suppress(Unavailable):  # the first grammar tries again
                 self._built(vocabulary)
 
-    def compile(self, grammar: Grammar) -> Future[LLMatcher]:
+    def compile(self, grammar: Grammar) -> Future[Compiled]:
         """The compiled grammar, at its start. `guide_of` makes of it what a sequence needs.
 
         The future fails with InvalidRequest or ModelError. Raises InvalidRequest where the
@@ -98,7 +112,7 @@ class Grammars:
         except RuntimeError as error:  # what it costs one request must not end the engine
             raise Unavailable("there is no thread for a grammar now", retry_after_s=1) from error
 
-    def _compile(self, tokenizer: Future[LLTokenizer], value: str) -> LLMatcher:
+    def _compile(self, tokenizer: Future[LLTokenizer], value: str) -> Compiled:
         with_tokens = tokenizer.result()
         began = time.monotonic()
         try:
@@ -110,12 +124,18 @@ class Grammars:
         with self._counting:
             self.compiled += 1
             self.compile_s += time.monotonic() - began
-        return matcher
+        return Compiled(matcher, with_tokens)
 
 
-def guide_of(compiled: Future[LLMatcher]) -> GrammarGuide:
-    """A guide from the start of a grammar whose compilation is done. Raises what it failed with."""
-    return GrammarGuide(compiled.result(timeout=0).deep_copy())
+def guide_of(
+    compiled: Future[Compiled], wake: Wake | None = None, floor: MinTokensGuide | None = None
+) -> GrammarGuide | CallGuide:
+    """A guide from the start of a grammar whose compilation is done. `floor`: for a grammar with
+    `wake`. Raises what the compilation failed with."""
+    done = compiled.result(timeout=0)
+    if wake is None:
+        return GrammarGuide(done.matcher.deep_copy())
+    return CallGuide(done.matcher, Watch(wake, done.bytes_of), floor)
 
 
 def _weight(value: str) -> int:

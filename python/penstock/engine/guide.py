@@ -1,4 +1,5 @@
-"""What steers one sequence: its way through a grammar, or how long it must become."""
+"""What steers one sequence: its way through a grammar, from the start or from where a call begins,
+or how long it must become."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from penstock.engine.watch import Watch
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -18,6 +21,8 @@ TOO_COMPLEX: Final = "the grammar became too complex to follow"
 class GrammarGuide:
     """A `scheduler.Guide`. Its matcher is not thread-safe: while masks are being filled, nobody
     else touches it. An exceeded bound of the library ends this sequence only."""
+
+    idle: Final = False
 
     def __init__(self, matcher: LLMatcher) -> None:
         self.matcher = matcher
@@ -54,11 +59,76 @@ class GrammarGuide:
         return len(tokens)
 
 
+class CallGuide:
+    """A `scheduler.Guide` that binds a sequence from where `watch` finds that a call begins; before
+    that it masks nothing. It never ends a sequence: one that does not follow the grammar, which a
+    step that was planned ahead can bring about, is free until the next call. `start`: the grammar
+    at its start, which stays as it is. `floor`: what else holds for the sequence.
+    """
+
+    error: Final = None
+    ended: Final = False
+
+    def __init__(self, start: LLMatcher, watch: Watch, floor: MinTokensGuide | None) -> None:
+        self._start = start
+        self._watch = watch
+        self._just_woken = False
+        self.floor = floor
+        self.bound: GrammarGuide | None = None
+
+    @property
+    def idle(self) -> bool:
+        return self.bound is None and (self.floor is None or self.floor.idle)
+
+    def accept(self, token_id: int) -> bool:
+        if self.floor is not None:
+            self.floor.accept(token_id)
+        if self.bound is None:
+            self._look(token_id)
+            return True
+        self._just_woken = False
+        matcher = self.bound.matcher
+        if matcher.try_consume_tokens([token_id]) != 1 or matcher.is_stopped():
+            self.bound = None
+            self._watch.forget()
+        return True
+
+    def force(self, room: int) -> Sequence[int]:
+        # The step after the one that woke it may be under way already: it draws one token.
+        if self.bound is None or self._just_woken:
+            return ()
+        return self.bound.force(room)
+
+    def follow(self, draft: Sequence[int]) -> int:
+        if self.bound is not None:
+            return self.bound.follow(draft)
+        probe = self._watch.copy()
+        for index, token in enumerate(draft):
+            if probe.push(token) is not None:
+                return index
+        return len(draft) if self.floor is None else self.floor.follow(draft)
+
+    def _look(self, token_id: int) -> None:
+        tokens = self._watch.push(token_id)
+        while tokens:
+            matcher = self._start.deep_copy()
+            taken = matcher.try_consume_tokens(list(tokens))
+            if taken == len(tokens):
+                self.bound = GrammarGuide(matcher)
+                self._just_woken = True
+                return
+            tokens = tokens[max(taken, 1) :]  # no call has begun before what it does not allow
+
+
 class MinTokensGuide:
     """A `scheduler.Guide` that keeps `stop_token_ids` back until `min_tokens` were drawn."""
 
     error: Final = None
     ended: Final = False
+
+    @property
+    def idle(self) -> bool:
+        return not self.missing
 
     def __init__(self, min_tokens: int, stop_token_ids: frozenset[int]) -> None:
         self.missing = min_tokens
@@ -80,6 +150,10 @@ class MinTokensGuide:
     def fill(self, mask: npt.NDArray[np.uint32]) -> None:
         """Set the bits of all tokens but those kept back. `mask`: [ceil(V / 32)]."""
         mask.fill(0xFFFFFFFF)
+        self.forbid(mask)
+
+    def forbid(self, mask: npt.NDArray[np.uint32]) -> None:
+        """Clear the bits of the tokens kept back. `mask`: [ceil(V / 32)]."""
         for token_id in self._stop_token_ids:
             if token_id < 32 * len(mask):
                 mask[token_id // 32] &= np.uint32(0xFFFFFFFF ^ (1 << token_id % 32))

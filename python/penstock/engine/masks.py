@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.base.errors import Unavailable
-from penstock.engine.guide import GrammarGuide, MinTokensGuide
+from penstock.engine.guide import CallGuide, GrammarGuide, MinTokensGuide
 from penstock.scheduler import Guide
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Words = npt.NDArray[np.uint32]
 Index = npt.NDArray[np.int32]
+_FREE: Final = 0xFFFFFFFF
 
 
 class MaskFiller:
@@ -55,18 +56,22 @@ class MaskFiller:
         next token, and one after each token of the row's draft, which the guide can follow. None
         where no row has a guide. Until `StepMasks.wait` returns, nobody may touch the guides."""
         matchers: list[tuple[LLMatcher, int, list[int]]] = []
+        calls: list[tuple[CallGuide, range]] = []
         floors: list[tuple[MinTokensGuide, int]] = []
         mask_of: list[int] = []
         count = 0
         for guide, draft in sampled:
             places = 1 + len(draft)
-            if isinstance(guide, GrammarGuide):
-                matchers.append((guide.matcher, count, list(draft)))
+            bound, floor = _parts(guide)
+            if bound is not None:
+                matchers.append((bound.matcher, count, list(draft)))
+                if isinstance(guide, CallGuide):
+                    calls.append((guide, range(count, count + places)))
                 mask_of += range(count, count + places)
                 count += places
-            elif isinstance(guide, MinTokensGuide) and guide.missing:
-                floors.append((guide, count))
-                held = min(guide.missing, places)  # one mask is that of all of them
+            elif floor is not None and floor.missing:
+                floors.append((floor, count))
+                held = min(floor.missing, places)  # one mask is that of all of them
                 mask_of += [count] * held + [-1] * (places - held)
                 count += 1
             else:
@@ -81,14 +86,19 @@ class MaskFiller:
         filling = None
         if matchers:
             assert self._starter is not None, "not started"
-            filling = self._starter.submit(self._fill, matchers, masks)
+            filling = self._starter.submit(self._fill, matchers, calls, masks)
         return StepMasks(self, filling, masks, np.array(mask_of, np.int32))
 
     def close(self) -> None:
         if self._starter is not None:
             self._starter.shutdown(wait=True)
 
-    def _fill(self, matchers: list[tuple[LLMatcher, int, list[int]]], masks: Words) -> None:
+    def _fill(
+        self,
+        matchers: list[tuple[LLMatcher, int, list[int]]],
+        calls: list[tuple[CallGuide, range]],
+        masks: Words,
+    ) -> None:
         from llguidance.numpy import (
             fill_next_token_bitmask_par,
             fill_next_token_bitmask_par_with_draft_tokens,
@@ -103,6 +113,8 @@ class MaskFiller:
             fill_next_token_bitmask_par(self._executor, plain, words)
         if drafted:
             fill_next_token_bitmask_par_with_draft_tokens(self._executor, drafted, words)
+        for guide, places in calls:
+            _relax(guide, masks[places.start : places.stop])
         self.fill_s += time.monotonic() - began
 
 
@@ -124,3 +136,25 @@ class StepMasks:
             self._filling.result()
             self._filler.wait_s += time.monotonic() - began
         return self._masks, self._mask_of
+
+
+def _parts(guide: Guide | None) -> tuple[GrammarGuide | None, MinTokensGuide | None]:
+    """What of a guide masks the next token: its grammar, and what keeps stop tokens back."""
+    match guide:
+        case GrammarGuide():
+            return guide, None
+        case CallGuide():
+            return guide.bound, guide.floor
+        case MinTokensGuide():
+            return None, guide
+        case _:
+            return None, None
+
+
+def _relax(guide: CallGuide, masks: Words) -> None:
+    """A grammar of calls that cannot go on leaves its rows free; and what else holds for them."""
+    if guide.bound is not None and guide.bound.matcher.is_stopped():
+        masks.fill(_FREE)
+    if guide.floor is not None:
+        for mask in masks[: guide.floor.missing]:
+            guide.floor.forbid(mask)

@@ -19,11 +19,33 @@ ENCODER_ADAPTERS: Final = "adapters are for decoders; this model is an encoder"
 NO_TEXT: Final = "this model writes no text; name a model that writes"
 
 
+class Wake(msgspec.Struct, frozen=True):
+    """Where in an answer a grammar starts to bind: at the first of `texts`, or at the first
+    character that is not white space if it is one of `first`. The grammar must accept the text
+    from the token on that holds the beginning of what was found.
+
+    Nothing is looked for in reasoning: text up to `reasoning_close`, if the prompt has opened it
+    (`reasoning_opened`) or the answer begins with `reasoning_open`. "": there is none. Control
+    tokens are found by their names.
+    """
+
+    texts: tuple[str, ...]
+    first: str = ""
+    reasoning_open: str = ""
+    reasoning_close: str = ""
+    reasoning_opened: bool = False
+
+
 class Grammar(msgspec.Struct, frozen=True):
     """What an answer must match: llguidance's own serialized form, the JSON text of an object with
-    `grammars`, whatever the client wrote."""
+    `grammars`, whatever the client wrote.
+
+    `wake` None: it binds from the first token on, and its end ends the answer. Else it binds from
+    there on only, costs nothing before, and never ends an answer: what it cannot follow is free.
+    """
 
     value: str
+    wake: Wake | None = None
 
 
 class TokenRequest(msgspec.Struct, frozen=True):
@@ -31,10 +53,10 @@ class TokenRequest(msgspec.Struct, frozen=True):
     prompt. `sampling` is resolved: no None that the model's defaults would fill.
 
     `stop_token_ids` end the sequence and are not part of the answer; none of them is drawn before
-    `min_tokens` others, unless there is a `constraint`, which ends where it ends. `max_tokens` is
-    already clamped to the context; with 0 the prompt is computed and nothing drawn. `cache_salt`
-    keeps prefix blocks of different tenants apart. A `constraint` needs an engine that was taught
-    the vocabulary; the end of the grammar ends the sequence. `prompt_logprobs`: how many
+    `min_tokens` others, unless there is a `constraint` without `wake`, which ends where it ends.
+    `max_tokens` is already clamped to the context; with 0 the prompt is computed and nothing drawn.
+    `cache_salt` keeps prefix blocks of different tenants apart. A `constraint` needs an engine that
+    was taught the vocabulary; the end of the grammar ends the sequence. `prompt_logprobs`: how many
     alternatives to tell with the log-probability of each token of the prompt after the first; None
     to tell nothing of it, which reads prompts faster. `whole`: the caller looks at nothing before
     the last token, so that chunks may come joined. `adapter`: a generation, "" for the base model;

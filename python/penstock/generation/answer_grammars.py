@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 import msgspec
 
-from penstock.base.errors import InvalidRequest
+from penstock.base.errors import InvalidRequest, Unavailable
 from penstock.dialog import Constraint, FunctionTool, GenerateRequest
-from penstock.engine.types import Grammar
+from penstock.engine.types import Grammar, Wake
 from penstock.generation.constraints import Constraints
 from penstock.generation.form import AnswerForm
 from penstock.text import Tokenizer
 from penstock.text.channels import Channels
 from penstock.text.channels.answer_grammar import AnswerRules, answer_grammar
+from penstock.text.channels.calls_in_text import call_grammar
 from penstock.text.channels.tool_schemas import Unenforceable
 from penstock.text.grammar_schema import enforced
+
+log = logging.getLogger(__name__)
 
 
 def tokens_apart(tokenizer: Tokenizer) -> dict[str, int]:
@@ -53,9 +58,10 @@ class AnswerGrammars:
             own = await prepare(request.constraint)
             if calls == "none" and form.thinking == "none":
                 return own
-        binds_calls = calls in ("must", "one") or any(tool.strict for tool in form.tools)
-        if own is None and (calls == "none" or not binds_calls):
+        if own is None and calls == "none":
             return None
+        if own is None and calls == "may" and not any(tool.strict for tool in form.tools):
+            return await self._of_calls(request.tools, form)
         answer = own.value if own is not None else None
         rules = AnswerRules(form.tools, calls, answer, form.thinking)
         composed = self._composed(rules, request.tools)
@@ -68,6 +74,38 @@ class AnswerGrammars:
         except InvalidRequest:
             tools = tuple(tool if tool.strict else _unbound(tool) for tool in tools)
         return await prepare(self._composed(replace(rules, tools=tools), request.tools))
+
+    async def _of_calls(self, given: Sequence[FunctionTool], form: AnswerForm) -> Grammar | None:
+        """What binds the calls of an answer that may make some, from where one begins: as much of
+        the functions' schemas as can be enforced, else to JSON objects. It is never the client's
+        error: without a grammar, which the log tells, calls are free."""
+        try:
+            try:
+                return await self._of_tools(form, form.tools)
+            except InvalidRequest:
+                tools = await self._usable(given, form.tools)
+            try:
+                return await self._of_tools(form, tools)
+            except InvalidRequest:
+                return await self._of_tools(form, tuple(map(_unbound, tools)))
+        except (InvalidRequest, Unavailable) as error:
+            log.warning("the calls of an answer are not bound: %s", error)
+            return None
+
+    async def _of_tools(self, form: AnswerForm, tools: Sequence[FunctionTool]) -> Grammar:
+        """Raises InvalidRequest, Unavailable."""
+        rules, marks = call_grammar(self._channels, self._apart, tools)
+        value = json.dumps({"grammars": [{"lark_grammar": rules}]})
+        grammar = await self._constraints.prepare(Constraint("llguidance", value))
+        tags = self._channels.reasoning if form.thinking != "none" else None
+        wake = Wake(
+            marks.texts,
+            marks.first,
+            reasoning_open=tags.open if tags is not None else "",
+            reasoning_close=tags.close if tags is not None else "",
+            reasoning_opened=form.thinking == "open",
+        )
+        return msgspec.structs.replace(grammar, wake=wake)
 
     def _calls(
         self, request: GenerateRequest, tools: Sequence[FunctionTool]

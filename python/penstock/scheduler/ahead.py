@@ -53,7 +53,8 @@ def _is_steady(sequence: Sequence, chunk: Chunk | None) -> bool:
     """Whether it draws one token of `chunk`, freely."""
     if chunk is None or not chunk.samples or chunk.draft or chunk.num_scores:
         return False
-    return sequence.guide is None and is_plain(sequence.sampling)
+    is_free = sequence.guide is None or sequence.guide.idle
+    return is_free and is_plain(sequence.sampling)
 
 
 def _lacks_a_block(sequence: Sequence, cache: BlockCache) -> bool:

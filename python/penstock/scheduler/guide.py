@@ -14,6 +14,10 @@ class Guide(Protocol):
         """Whether no further token may follow."""
 
     @property
+    def idle(self) -> bool:
+        """Whether the next token is free, and the one after it, whatever the next one is."""
+
+    @property
     def error(self) -> str | None:
         """Why the sequence cannot go on, for the client; None while it can."""
 

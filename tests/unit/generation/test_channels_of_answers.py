@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -44,10 +46,25 @@ THINK = ReasoningSyntax("<think>", "</think>")
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 
 
-async def events_of(script: Any, syntax: str = "hermes", **fields: Any) -> list[Event]:
-    engine = ScriptedEngine(list(script.encode()) if isinstance(script, str) else script)
+@cache
+def generator_of(syntax: str) -> tuple[ScriptedEngine, Generator]:
+    """One for all tests: each has a process in which grammars are tried."""
+    engine = ScriptedEngine([])
     channels = Channels(SYNTAXES[syntax], THINK)
-    generator = Generator(engine, TOKENIZER, tiny_template(), channels=channels)
+    return engine, Generator(engine, TOKENIZER, tiny_template(), channels=channels)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closing() -> Iterator[None]:
+    yield
+    for syntax in SYNTAXES:
+        generator_of(syntax)[1].close()
+    generator_of.cache_clear()
+
+
+async def events_of(script: Any, syntax: str = "hermes", **fields: Any) -> list[Event]:
+    engine, generator = generator_of(syntax)
+    engine.play(list(script.encode()) if isinstance(script, str) else script)
     fields.setdefault("tools", TOOLS)
     if "prompt" not in fields:
         fields.setdefault("messages", HI)
@@ -213,8 +230,25 @@ class TestGrammars:
         grammar = engine.requests[0].constraint
         return grammar.value if grammar is not None else None
 
-    async def test_calls_are_free_unless_asked_for(self) -> None:
-        assert await self.grammar_of(tools=TOOLS) is None
+    async def test_calls_that_may_be_are_bound_from_where_they_begin(self) -> None:
+        engine = ScriptedEngine([IM_END])
+        channels = Channels(SYNTAXES["hermes"], THINK)
+        generator = Generator(engine, TOKENIZER, tiny_template(), channels=channels)
+        request = GenerateRequest(messages=HI, tools=TOOLS)
+        _ = [event async for event in generator.run(request)]
+        generator.close()
+        grammar = engine.requests[0].constraint
+        assert grammar is not None and grammar.wake is not None
+        assert '"get_weather"' in grammar.wake.texts
+        assert grammar.wake.reasoning_close == "</think>" and not grammar.wake.reasoning_opened
+
+    async def test_functions_that_cannot_be_bound_are_free(self) -> None:
+        endless = {"type": "object", "properties": {"a": {"type": "strin"}}}
+        tools = (FunctionTool("f", None, {"pattern": "(?!x)", "not": {}} | endless), TOOLS[0])
+        grammar = await self.grammar_of(tools=tools)
+        assert grammar is not None and "city" in grammar and not re.search(r"strin\W", grammar)
+
+    async def test_no_call_is_bound_where_none_is_allowed(self) -> None:
         none = ToolPolicy("none")
         assert await self.grammar_of(tools=TOOLS, tool_policy=none) is None
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from penstock.dialog import FunctionTool
 from penstock.text.channels.calls import arguments_schema
+from penstock.text.channels.calls_in_text import SPACE, call, ending, opening, text_or_calls
 from penstock.text.channels.lark import ANY_TEXT, LarkGrammar
 from penstock.text.channels.syntax import (
     Channels,
@@ -20,7 +21,6 @@ from penstock.text.channels.syntax import (
 
 ANSWER: Final = "answer"
 """Name of the grammar that is the client's own, as the first one refers to it."""
-SPACE: Final = r"/[ \t\r\n]{0,8}/"
 Thinking = Literal["open", "possible", "none"]
 
 
@@ -63,7 +63,7 @@ def _answer(grammar: LarkGrammar, syntax: ToolSyntax | Harmony | None, rules: An
         return _calls(grammar, syntax, rules)
     if text is not None:
         return grammar.one_of([text, _calls(grammar, syntax, rules)])
-    return _text_or_calls(grammar, syntax, rules)
+    return text_or_calls(grammar, syntax, rules.tools)
 
 
 def _calls(grammar: LarkGrammar, syntax: ToolSyntax, rules: AnswerRules) -> str:
@@ -74,52 +74,14 @@ def _calls(grammar: LarkGrammar, syntax: ToolSyntax, rules: AnswerRules) -> str:
 def _calls_in(
     grammar: LarkGrammar, syntax: ToolSyntax, section: Section, rules: AnswerRules
 ) -> str:
-    opening = _opening(syntax, section)
-    first, end = _call(grammar, syntax, rules, opening), _ending(grammar, syntax, section)
+    before = opening(syntax, section)
+    first, end = call(grammar, syntax, rules.tools, before), ending(grammar, syntax, section)
     if rules.calls == "one":
         return f"{first} {end}"
     if syntax.one_each:
-        again = _call(grammar, syntax, rules, syntax.gap + opening)
+        again = call(grammar, syntax, rules.tools, syntax.gap + before)
         return f"{first} {end} ({again} {end})*"
-    return f"{first} ({_call(grammar, syntax, rules, syntax.body.between)})* {end}"
-
-
-def _call(grammar: LarkGrammar, syntax: ToolSyntax, rules: AnswerRules, lead: str) -> str:
-    """A call of any function; `lead` and its first characters are one literal, as literals that
-    begin alike would be told apart too late."""
-    return grammar.one_of(syntax.body.rule(grammar, tool, lead) for tool in rules.tools)
-
-
-def _opening(syntax: ToolSyntax, section: Section) -> str:
-    """What the model writes before the first call of a section."""
-    return section.open + section.space + syntax.body.around[0]
-
-
-def _ending(grammar: LarkGrammar, syntax: ToolSyntax, section: Section) -> str:
-    return grammar.literal(syntax.body.around[1] + section.space + section.close)
-
-
-def _text_or_calls(grammar: LarkGrammar, syntax: ToolSyntax, rules: AnswerRules) -> str:
-    """Free text; from where a call begins, calls as they must be."""
-    triggers = [syntax.body.trigger(tool) for tool in rules.tools]
-    if all(triggers):
-        space = grammar.terminal(SPACE)
-        parts = [
-            f"{grammar.rule(f'{ANY_TEXT} /{trigger}/', '[lazy]')}"
-            f" {space} {grammar.schema(arguments_schema(tool), strict=tool.strict)}"
-            for trigger, tool in zip(triggers, rules.tools, strict=True)
-        ]
-        parts += grammar.marks_in_text(syntax.marks())
-        return f"({grammar.one_of(parts)})* {grammar.rule(ANY_TEXT)}"
-    if not syntax.section.open:  # a call begins with the first character, or there is none
-        first = grammar.rule(r"/[^\[](.|\n)*/")
-        return grammar.one_of([f"{first}?", _calls(grammar, syntax, rules)])
-    section = syntax.section
-    first = f"{grammar.up_to(_opening(syntax, section))} {_call(grammar, syntax, rules, '')}"
-    between = "" if syntax.one_each else _call(grammar, syntax, rules, syntax.body.between)
-    more = f"({between})*" if between else ""
-    part = grammar.rule(f"{first} {more} {_ending(grammar, syntax, section)}")
-    return f"{part}* {grammar.rule(ANY_TEXT)}"
+    return f"{first} ({call(grammar, syntax, rules.tools, syntax.body.between)})* {end}"
 
 
 def _reasoned(grammar: LarkGrammar, tags: ReasoningSyntax, thinking: Thinking, answer: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from penstock.dialog import FunctionTool
@@ -12,6 +13,15 @@ from penstock.text.channels.reader import Malformed, Reader, Reading
 
 MAX_NAME_CHARS: Final = 160
 """A name, with what a family writes around it; longer text is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """`pattern`: a regular expression for what comes right before arguments; `mark`: a text in it,
+    which no token holds together with the beginning of the arguments."""
+
+    mark: str
+    pattern: str
 
 
 class CallBody(Protocol):
@@ -43,9 +53,15 @@ class CallBody(Protocol):
         """An expression for all calls of a function that its schema allows, `lead` before them."""
         ...
 
-    def trigger(self, tool: FunctionTool) -> str | None:
-        """A regular expression for what comes right before the arguments of a call, however the
-        call is wrapped, if they are JSON; None where only the section tells that a call begins."""
+    def triggers(self, tool: FunctionTool) -> tuple[Trigger, ...]:
+        """The texts that come right before the arguments of a call, however the call is wrapped, if
+        they are JSON; none if only the section tells that a call begins."""
+        ...
+
+    @property
+    def early(self) -> str:
+        """A regular expression for what comes between the opening of a section and arguments that
+        are written before the name of their function; "" if there is no such form."""
         ...
 
 

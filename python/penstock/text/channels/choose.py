@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.dialog import FunctionTool
-from penstock.text.channels.calls import CallBody, CallReader
+from penstock.text.channels.calls import CallBody, CallReader, Trigger
 from penstock.text.channels.lark import LarkGrammar
 from penstock.text.channels.reader import Reading
 
@@ -38,8 +38,15 @@ class ChooseCalls:
             found += body.marks()
         return found
 
-    def trigger(self, tool: FunctionTool) -> str | None:
-        return self.usual.trigger(tool)
+    def triggers(self, tool: FunctionTool) -> tuple[Trigger, ...]:
+        usual = self.usual.triggers(tool)
+        if not usual:
+            return ()
+        return usual + tuple(t for _, body in self.others for t in body.triggers(tool))
+
+    @property
+    def early(self) -> str:
+        return self.usual.early
 
     def read(self, io: CallReader) -> Reading[None]:
         first = yield from io.reader.peek()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.dialog import FunctionTool
-from penstock.text.channels.calls import CallReader, arguments_schema
+from penstock.text.channels.calls import CallReader, Trigger, arguments_schema
 from penstock.text.channels.json_text import (
     dump,
     is_object,
@@ -53,11 +53,16 @@ class JsonCalls:
         head = grammar.literal(f'{lead}{{"name": {dump(tool.name)}, "{self.arguments}": ')
         return f'{head} {grammar.schema(arguments_schema(tool), strict=tool.strict)} "}}"'
 
-    def trigger(self, tool: FunctionTool) -> str | None:
+    def triggers(self, tool: FunctionTool) -> tuple[Trigger, ...]:
         keys = "|".join(ARGUMENT_KEYS)
         name = re.escape(tool.name)
         others = r'("(type|id|index)"\s*:\s*[^,{}]*,\s*)*'
-        return rf'\{{\s*{others}"(name|function)"\s*:\s*"{name}"\s*,\s*{others}"({keys})"\s*:'
+        head = rf'\{{\s*{others}"(name|function)"\s*:\s*"{name}"'
+        return (Trigger(f'"{tool.name}"', rf'{head}\s*,\s*{others}"({keys})"\s*:'),)
+
+    @property
+    def early(self) -> str:
+        return rf'\s*\{{\s*"({"|".join(ARGUMENT_KEYS)})"\s*:'
 
     def read(self, io: CallReader) -> Reading[None]:
         reader = io.reader

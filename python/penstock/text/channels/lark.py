@@ -50,6 +50,11 @@ class LarkGrammar:
             pieces.append(json.dumps(text[at:]))
         return " ".join(pieces) or _EMPTY
 
+    def has_control(self, mark: str) -> bool:
+        """Whether a mark begins with a control token, which no text is taken for."""
+        match = self._pattern.search(mark)
+        return match is not None and match.start() == 0
+
     def marks_in_text(self, marks: Iterable[str]) -> list[str]:
         """An expression for each of the marks that is a control token, with text before it, which
         no expression for text allows."""

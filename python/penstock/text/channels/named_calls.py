@@ -10,6 +10,7 @@ from penstock.dialog import FunctionTool
 from penstock.text.channels.calls import (
     MAX_NAME_CHARS,
     CallReader,
+    Trigger,
     arguments_schema,
     read_calls,
 )
@@ -73,8 +74,16 @@ class NamedCalls:
     def _json_between(self) -> tuple[str, str]:
         return ("```json\n", "\n```") if self.fence else ("", "")
 
-    def trigger(self, tool: FunctionTool) -> str | None:
-        return None
+    def triggers(self, tool: FunctionTool) -> tuple[Trigger, ...]:
+        if not self.begin.endswith("="):  # a token of its own, which no pattern matches
+            return ()
+        ends = "|".join(map(re.escape, self.separators))
+        pattern = rf"{re.escape(self.begin)}\s*{re.escape(tool.name)}\s*({ends})"
+        return (Trigger(self.begin, pattern),)
+
+    @property
+    def early(self) -> str:
+        return ""
 
     def read(self, io: CallReader) -> Reading[None]:
         yield from read_calls(io, self.begin, self._call)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.dialog import FunctionTool
-from penstock.text.channels.calls import MAX_NAME_CHARS, CallReader, arguments_schema
+from penstock.text.channels.calls import MAX_NAME_CHARS, CallReader, Trigger, arguments_schema
 from penstock.text.channels.json_text import escaped
 from penstock.text.channels.lark import LarkGrammar
 from penstock.text.channels.literals import PYTHON, refuse_unenforced
@@ -55,8 +55,12 @@ class PythonCalls:
         forms = [_members(grammar, form, schema) for form in options_of(schema, schema)]
         return f'{grammar.literal(lead + tool.name + "(")} {grammar.one_of(forms)} ")"'
 
-    def trigger(self, tool: FunctionTool) -> str | None:
-        return None
+    def triggers(self, tool: FunctionTool) -> tuple[Trigger, ...]:
+        return ()
+
+    @property
+    def early(self) -> str:
+        return ""
 
     def read(self, io: CallReader) -> Reading[None]:
         reader = io.reader

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.dialog import FunctionTool
-from penstock.text.channels.calls import MAX_NAME_CHARS, CallReader, arguments_schema
+from penstock.text.channels.calls import MAX_NAME_CHARS, CallReader, Trigger, arguments_schema
 from penstock.text.channels.json_text import escaped
 from penstock.text.channels.lark import LarkGrammar
 from penstock.text.channels.literals import refuse_unenforced, relaxed
@@ -42,8 +42,12 @@ class RelaxedCalls:
         members = relaxed(self.quote).members(grammar, schema, schema)
         return f'{grammar.literal(lead + self.lead + tool.name + "{")} {members} "}}"'
 
-    def trigger(self, tool: FunctionTool) -> str | None:
-        return None
+    def triggers(self, tool: FunctionTool) -> tuple[Trigger, ...]:
+        return ()
+
+    @property
+    def early(self) -> str:
+        return ""
 
     def read(self, io: CallReader) -> Reading[None]:
         reader = io.reader

@@ -9,6 +9,7 @@ from penstock.dialog import FunctionTool
 from penstock.text.channels.calls import (
     MAX_NAME_CHARS,
     CallReader,
+    Trigger,
     arguments_schema,
     read_calls,
 )
@@ -152,8 +153,12 @@ class TaggedCalls:
             found.append(f"{json} {grammar.literal(close)}")
         return grammar.one_of(found)
 
-    def trigger(self, tool: FunctionTool) -> str | None:
-        return None
+    def triggers(self, tool: FunctionTool) -> tuple[Trigger, ...]:
+        return ()
+
+    @property
+    def early(self) -> str:
+        return ""
 
     def read(self, io: CallReader) -> Reading[None]:
         yield from read_calls(io, self.call_open, self._call)
