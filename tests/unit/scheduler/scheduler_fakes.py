@@ -54,6 +54,8 @@ class ScriptedGuide:
     """A guide whose rules are written down: what a token forces, ends and forbids. `opening` is
     forced before the first draw."""
 
+    idle = False
+
     def __init__(self, opening: tuple[int, ...] = ()) -> None:
         self._forced = opening
         self.ended = False
