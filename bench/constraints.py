@@ -38,7 +38,8 @@ from penstock.models.loading import load_text_parts
 from penstock.models.sources import resolve_model
 from penstock.runtime import load_runtime
 from penstock.text import Tokenizer, load_tokenizer
-from penstock.text.grammar import GrammarCompiler, vocabulary_of
+from penstock.text.grammar import GrammarCompiler
+from penstock.text.grammar_tokens import vocabulary_of
 
 ROWS = 16
 MAX_TOKENS = 400

@@ -22,7 +22,8 @@ from penstock.models.vocabulary import Vocabulary
 from penstock.runtime import CpuRuntime, start_runtime
 from penstock.runtime.gpu import GpuRuntime
 from penstock.text import Tokenizer
-from penstock.text.grammar import serialize, vocabulary_of
+from penstock.text.grammar import serialize
+from penstock.text.grammar_tokens import vocabulary_of
 
 VOCAB = 269  # more than the tokenizer has, and no multiple of 32
 ROWS = 8

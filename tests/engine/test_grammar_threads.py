@@ -15,7 +15,8 @@ from penstock.dialog import Constraint
 from penstock.engine.grammars import Grammars, guide_of
 from penstock.engine.types import Grammar
 from penstock.runtime import CpuRuntime
-from penstock.text.grammar import serialize, vocabulary_of
+from penstock.text.grammar import serialize
+from penstock.text.grammar_tokens import vocabulary_of
 
 DIGITS = Grammar(serialize(Constraint("regex", "[0-9]+")))
 

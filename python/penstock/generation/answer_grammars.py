@@ -21,19 +21,9 @@ from penstock.text.channels.answer_grammar import AnswerRules, answer_grammar
 from penstock.text.channels.calls_in_text import call_grammar
 from penstock.text.channels.tool_schemas import Unenforceable
 from penstock.text.grammar_schema import enforced
+from penstock.text.grammar_tokens import tokens_apart
 
 log = logging.getLogger(__name__)
-
-
-def tokens_apart(tokenizer: Tokenizer) -> dict[str, int]:
-    """text -> id of the tokens that no literal of a grammar can spell: control tokens, and to
-    llguidance also what is written like one."""
-    control = tokenizer.control_tokens
-    return {
-        text: index
-        for text, index in tokenizer.added_tokens.items()
-        if text in control or (text.startswith("<") and text.endswith(">"))
-    }
 
 
 class AnswerGrammars:

@@ -12,7 +12,8 @@ from penstock.dialog import Constraint
 from penstock.engine.protocol import Engine
 from penstock.engine.types import Grammar
 from penstock.text import Tokenizer
-from penstock.text.grammar import GrammarCompiler, vocabulary_of
+from penstock.text.grammar import GrammarCompiler
+from penstock.text.grammar_tokens import vocabulary_of
 
 _AT_ONCE: Final = 2
 

@@ -6,7 +6,9 @@ before it travels, the engine to compute masks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -16,30 +18,85 @@ if TYPE_CHECKING:  # no start waits for the library: only constraints need it
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 
+_REMEMBERED: Final = 4096
+"""Forced texts; the same ones come again at every mask."""
+
+
 class GrammarError(Exception):
     """A grammar cannot be used; the text says why, in the words of the library."""
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
-    """A tokenizer as plain data.
+    """A tokenizer as plain data, for grammars.
 
-    `tokenizer_json`: the serialization of the `tokenizers` library, merges included, so that
-    forced text is cut into the tokens that the model is used to. `stop_ids` end an answer, where a
-    grammar allows its end.
+    `tokenizer_json`: the serialization of a `tokenizers` tokenizer that cuts any text into tokens
+    of the same bytes, merges included, so that forced text is cut as the model is used to.
+    `stop_ids` end an answer, where a grammar allows its end. `tokens`: the bytes of each token;
+    `apart`: those that are no text, which a grammar names by their id or name only.
     """
 
     tokenizer_json: str
     stop_ids: tuple[int, ...]
+    tokens: tuple[bytes, ...] = ()
+    apart: tuple[int, ...] = ()
 
     def grammar_tokenizer(self, vocab_size: int) -> LLTokenizer:
         """For masks of `vocab_size` bits. Takes a part of a second. Raises ModelError."""
-        from llguidance import LLTokenizer
+        from llguidance import LLTokenizer, TokenizerWrapper
 
-        stop_ids = [token for token in self.stop_ids if token < vocab_size]
         try:
-            return LLTokenizer(self.tokenizer_json, n_vocab=vocab_size, eos_token=stop_ids or None)
-        except ValueError as error:
+            cutter = TextCutter(self, vocab_size)
+            stop_ids = [token for token in self.stop_ids if token < vocab_size]
+            return LLTokenizer(TokenizerWrapper(cutter), eos_token=stop_ids or None)
+        except Exception as error:  # both libraries raise bare ones
             raise ModelError(f"the tokenizer cannot be used for grammars: {error}") from error
+
+
+class TextCutter:
+    """Cuts text into tokens with exactly its bytes, none of them apart: the tokenizer of a
+    `llguidance.TokenizerWrapper`. Safe to use from several threads."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
+        from tokenizers import Tokenizer
+
+        self._backend = Tokenizer.from_str(vocabulary.tokenizer_json)
+        tokens = list(vocabulary.tokens[:vocab_size])
+        self.tokens = tokens + [b""] * (vocab_size - len(tokens))
+        self.special_token_ids = [token for token in vocabulary.apart if token < vocab_size]
+        self.eos_token_id = min(vocabulary.stop_ids, default=0)
+        self._apart = frozenset(self.special_token_ids)
+        self._cut = lru_cache(maxsize=_REMEMBERED)(self._cut_text)
+
+    def __call__(self, data: bytes) -> list[int]:
+        return list(self._cut(data))
+
+    def _cut_text(self, data: bytes) -> tuple[int, ...]:
+        ids = self._backend.encode(data.decode(), add_special_tokens=False).ids
+        tokens = self.tokens
+        if self._apart.isdisjoint(ids) and b"".join(tokens[i] for i in ids) == data:
+            return tuple(ids)
+        return tuple(self._longest(data))
+
+    def _longest(self, data: bytes) -> Iterator[int]:
+        """The longest token that fits, again and again; a byte that is no token is left out."""
+        at = 0
+        while at < len(data):
+            ends = range(min(len(data), at + self._most_bytes), at, -1)
+            end = next((end for end in ends if data[at:end] in self._by_bytes), None)
+            if end is not None:
+                yield self._by_bytes[data[at:end]]
+            at = end or at + 1
+
+    @cached_property
+    def _by_bytes(self) -> dict[bytes, int]:
+        ids = range(len(self.tokens) - 1, -1, -1)  # of equal ones the first
+        return {self.tokens[i]: i for i in ids if i not in self._apart and self.tokens[i]}
+
+    @cached_property
+    def _most_bytes(self) -> int:
+        return max(map(len, self._by_bytes), default=0)
 
 
 def compile_grammar(tokenizer: LLTokenizer, value: str) -> LLMatcher:

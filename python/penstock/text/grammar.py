@@ -22,7 +22,6 @@ from penstock.models.vocabulary import Vocabulary
 from penstock.text.gbnf import GbnfError, gbnf_grammar
 from penstock.text.grammar_schema import schema_fault, schema_grammar, without_fault
 from penstock.text.grammar_trial import GrammarTrial, TrialFailed, TrialHindered
-from penstock.text.tokenizer import Tokenizer
 
 MAX_GRAMMAR_CHARS: Final = 256 * 1024
 CACHE_BYTES: Final = 16 * 1024 * 1024
@@ -46,11 +45,6 @@ _NAMES: Final = {
     "gbnf": "the GBNF grammar",
     "llguidance": "the grammar",
 }
-
-
-def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
-    """What the engine must be taught before it can follow a grammar. Takes tens of milliseconds."""
-    return Vocabulary(tokenizer.serialize(), tuple(sorted(tokenizer.stop_ids)))
 
 
 class GrammarCompiler:

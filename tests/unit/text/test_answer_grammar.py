@@ -12,13 +12,13 @@ from llguidance import LLMatcher, LLTokenizer
 from tiny_text import tiny_data, tiny_tokenizer
 
 from penstock.dialog import Constraint, FunctionTool
-from penstock.generation.answer_grammars import tokens_apart
 from penstock.models.tokenizer_data import TokenType
 from penstock.text import Tokenizer
 from penstock.text.channels import SYNTAXES, Channels, Harmony, ReasoningSyntax
 from penstock.text.channels.answer_grammar import AnswerRules, answer_grammar
 from penstock.text.channels.tool_schemas import Unenforceable
-from penstock.text.grammar import serialize, vocabulary_of
+from penstock.text.grammar import serialize
+from penstock.text.grammar_tokens import tokens_apart, vocabulary_of
 from penstock.text.tokenizer import from_gguf
 
 THINK = ReasoningSyntax("<think>", "</think>")

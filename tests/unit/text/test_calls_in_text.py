@@ -14,10 +14,10 @@ from penstock.dialog import FunctionTool
 from penstock.engine.guide import CallGuide
 from penstock.engine.types import Wake
 from penstock.engine.watch import Watch
-from penstock.generation.answer_grammars import tokens_apart
 from penstock.models.vocabulary import compile_grammar
 from penstock.text.channels import SYNTAXES, Channels, Harmony
 from penstock.text.channels.calls_in_text import call_grammar
+from penstock.text.grammar_tokens import tokens_apart
 
 WORDS = "Just words, 2 < 3, {braces}, [lists] and get_weather() to name it.\n"
 

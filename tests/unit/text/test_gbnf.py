@@ -15,7 +15,8 @@ from penstock.base.errors import InvalidRequest
 from penstock.dialog import Constraint
 from penstock.models.vocabulary import GrammarError, compile_grammar
 from penstock.text.gbnf import MAX_DEPTH, MAX_SYMBOLS, GbnfError, gbnf_grammar
-from penstock.text.grammar import serialize, vocabulary_of
+from penstock.text.grammar import serialize
+from penstock.text.grammar_tokens import vocabulary_of
 
 TOKENS = vocabulary_of(tiny_tokenizer()).grammar_tokenizer(264)
 LONGEST = 4

@@ -14,7 +14,8 @@ from tiny_text import tiny_tokenizer
 from penstock.base.errors import InvalidRequest
 from penstock.dialog import Constraint
 from penstock.models.vocabulary import Vocabulary, compile_grammar
-from penstock.text.grammar import MAX_GRAMMAR_CHARS, GrammarCompiler, serialize, vocabulary_of
+from penstock.text.grammar import MAX_GRAMMAR_CHARS, GrammarCompiler, serialize
+from penstock.text.grammar_tokens import vocabulary_of
 
 VOCABULARY = vocabulary_of(tiny_tokenizer())
 SIZE = 264

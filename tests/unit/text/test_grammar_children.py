@@ -20,7 +20,8 @@ from penstock.base.errors import InvalidRequest, Unavailable
 from penstock.dialog import Constraint
 from penstock.text import grammar as grammar_module
 from penstock.text import grammar_trial
-from penstock.text.grammar import GrammarCompiler, vocabulary_of
+from penstock.text.grammar import GrammarCompiler
+from penstock.text.grammar_tokens import vocabulary_of
 
 VOCABULARY = vocabulary_of(tiny_tokenizer())
 SIZE = 264
