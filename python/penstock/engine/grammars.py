@@ -134,7 +134,7 @@ def guide_of(
     `wake`. Raises what the compilation failed with."""
     done = compiled.result(timeout=0)
     if wake is None:
-        return GrammarGuide(done.matcher.deep_copy())
+        return GrammarGuide(done.matcher.deep_copy(), frozenset(done.tokenizer.eos_tokens))
     return CallGuide(done.matcher, Watch(wake, done.bytes_of), floor)
 
 

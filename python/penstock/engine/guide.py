@@ -16,27 +16,40 @@ if TYPE_CHECKING:
 
 NOT_ALLOWED: Final = "the grammar does not allow the token that was drawn"
 TOO_COMPLEX: Final = "the grammar became too complex to follow"
+DEAD_END: Final = "the grammar allows nothing that could follow, and may not end there"
 
 
 class GrammarGuide:
     """A `scheduler.Guide`. Its matcher is not thread-safe: while masks are being filled, nobody
-    else touches it. An exceeded bound of the library ends this sequence only."""
+    else touches it. An exceeded bound of the library ends this sequence only. `end_ids`: the tokens
+    that end an answer where the grammar may end, and, as the library has it, where it leads
+    nowhere."""
 
     idle: Final = False
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, matcher: LLMatcher, end_ids: frozenset[int] = frozenset()) -> None:
         self.matcher = matcher
+        self._end_ids = end_ids
 
     @property
     def ended(self) -> bool:
         return self.matcher.is_stopped()
 
+    def may_end(self, token_id: int) -> bool:
+        return token_id not in self._end_ids or self.matcher.is_accepting()
+
     @property
     def error(self) -> str | None:
-        if not self.matcher.is_error():
-            return None
+        if self.matcher.is_stopped() and not self.matcher.is_accepting():
+            return self._fault()
+        return None
+
+    def _fault(self) -> str:
         # The library's own words quote the grammar's inside; they are for the log.
-        return NOT_ALLOWED if "doesn't satisfy" in self.matcher.get_error() else TOO_COMPLEX
+        words = self.matcher.get_error()
+        if "doesn't satisfy" in words:
+            return NOT_ALLOWED
+        return DEAD_END if not words or "NoExtension" in words else TOO_COMPLEX
 
     def accept(self, token_id: int) -> bool:
         return self.matcher.consume_token(token_id)
@@ -79,6 +92,9 @@ class CallGuide:
     @property
     def idle(self) -> bool:
         return self.bound is None and (self.floor is None or self.floor.idle)
+
+    def may_end(self, token_id: int) -> bool:
+        return True
 
     def accept(self, token_id: int) -> bool:
         if self.floor is not None:
@@ -133,6 +149,9 @@ class MinTokensGuide:
     def __init__(self, min_tokens: int, stop_token_ids: frozenset[int]) -> None:
         self.missing = min_tokens
         self._stop_token_ids = stop_token_ids
+
+    def may_end(self, token_id: int) -> bool:
+        return True
 
     def accept(self, token_id: int) -> bool:
         self.missing = max(0, self.missing - 1)

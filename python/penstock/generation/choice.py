@@ -11,7 +11,7 @@ from penstock.base.errors import EngineFault, InvalidRequest
 from penstock.dialog import Event, TokenLogprob, TurnEnded, Usage
 from penstock.dialog.events import Finish
 from penstock.dialog.outlet import Delta, Outlet
-from penstock.engine.guide import TOO_COMPLEX
+from penstock.engine.guide import DEAD_END, TOO_COMPLEX
 from penstock.engine.types import TokenChunk, TokenDelta
 from penstock.generation.echo import Echo
 from penstock.generation.form import AnswerForm
@@ -132,6 +132,9 @@ class Choice:
             raise InvalidRequest(
                 f"{TOO_COMPLEX}; make it simpler", field="grammar", code="grammar_too_complex"
             )
+        if chunk.error == DEAD_END:
+            log.warning("the grammar of %s leads nowhere; it ends within an answer", chunk.id)
+            raise InvalidRequest(DEAD_END, field="grammar", code="grammar_dead_end")
         if chunk.finish == "error" or chunk.finish == "abort":
             log.error("the engine ended %s with %s: %s", chunk.id, chunk.finish, chunk.error)
             raise EngineFault("the engine failed this request")

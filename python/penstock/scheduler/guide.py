@@ -19,7 +19,12 @@ class Guide(Protocol):
 
     @property
     def error(self) -> str | None:
-        """Why the sequence cannot go on, for the client; None while it can."""
+        """Why the sequence cannot go on, for the client; None while it can, and where it has come
+        to its end."""
+
+    def may_end(self, token_id: int) -> bool:
+        """Whether the sequence may end with this token, which ends it. False: there is an
+        `error`."""
 
     def accept(self, token_id: int) -> bool:
         """`token_id` was drawn and follows. False, with an `error`, if it may not."""

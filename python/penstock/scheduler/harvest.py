@@ -71,9 +71,10 @@ class Harvest:
         self, sequence: Sequence, drawn: Drawn, progress: list[Progress], *, last: bool
     ) -> bool:
         """A drawn token joins, and after the last one what it leaves no choice about."""
-        if drawn.token_id in sequence.stop_token_ids:
-            return self._tell(sequence, progress, finish="stop")
         guide = sequence.guide
+        if drawn.token_id in sequence.stop_token_ids:
+            may_end = guide is None or guide.may_end(drawn.token_id)
+            return self._tell(sequence, progress, finish="stop" if may_end else "error")
         if guide is not None and not guide.accept(drawn.token_id):
             return self._tell(sequence, progress, finish="error")
         sequence.tokens.append(drawn.token_id)
@@ -139,5 +140,5 @@ class Harvest:
 
 def _finish(sequence: Sequence) -> FinishReason | None:
     if sequence.guide is not None and sequence.guide.ended:
-        return "stop"
+        return "stop" if sequence.guide.error is None else "error"
     return "length" if len(sequence.tokens) == sequence.known_limit else None

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from typing import Final, NamedTuple, NoReturn
 
+from penstock.text.endings import START, EndlessRule, with_ends
+
 ROOT: Final = "root"
 MAX_DEPTH: Final = 64
 """Of parentheses."""
@@ -75,7 +77,15 @@ def gbnf_grammar(text: str) -> str:
     GbnfError."""
     rules = _used(_Parser(text).rules(), text)
     regex = _regex(rules)
-    lark = _lark(rules) if regex is None else f"start: /{regex}/"
+    lark = f"start: /{regex}/"
+    if regex is None:
+        names = _lark_names(rules)
+        lark = _lark(rules, names)
+        try:
+            lark = with_ends(lark)
+        except EndlessRule as error:
+            name = next(name for name, written in names.items() if written == error.name)
+            raise GbnfError(str(EndlessRule(name))) from error
     return json.dumps({"grammars": [{"lark_grammar": lark}]})
 
 
@@ -295,8 +305,11 @@ def _in_regex(piece: _Piece, written: dict[str, str]) -> str:
             return piece
 
 
-def _lark(rules: _Rules) -> str:
-    names = {name: f"r{index}" for index, name in enumerate(rules)} | {ROOT: "start"}
+def _lark_names(rules: _Rules) -> dict[str, str]:
+    return {name: f"r{index}" for index, name in enumerate(rules)} | {ROOT: START}
+
+
+def _lark(rules: _Rules, names: dict[str, str]) -> str:
     return "\n".join(
         f"{names[name]}: " + " ".join(_in_lark(piece, names) for piece in rule)
         for name, rule in rules.items()

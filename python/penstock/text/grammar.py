@@ -12,16 +12,23 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from penstock.base.errors import InvalidRequest, Unavailable
 from penstock.dialog import Constraint
 from penstock.models.vocabulary import Vocabulary
+from penstock.text.endings import EndlessRule, with_ends
 from penstock.text.gbnf import GbnfError, gbnf_grammar
-from penstock.text.grammar_schema import schema_fault, schema_grammar, without_fault
+from penstock.text.grammar_schema import (
+    SchemaFault,
+    schema_fault,
+    schema_grammar,
+    without_fault,
+)
 from penstock.text.grammar_trial import GrammarTrial, TrialFailed, TrialHindered
+from penstock.text.schema_endings import can_end
 
 MAX_GRAMMAR_CHARS: Final = 256 * 1024
 CACHE_BYTES: Final = 16 * 1024 * 1024
@@ -159,6 +166,8 @@ def serialize(constraint: Constraint) -> str:
         case "json_schema":
             try:
                 return schema_grammar(constraint.value, strict=constraint.strict)
+            except SchemaFault as error:
+                raise _refusal(constraint, str(error), error.place) from error
             except ValueError as error:
                 raise _refusal(constraint, str(error)) from error
         case "regex":
@@ -166,7 +175,8 @@ def serialize(constraint: Constraint) -> str:
 
             return LLMatcher.grammar_from_regex(constraint.value)
         case "lark":
-            return json.dumps({"grammars": [{"lark_grammar": constraint.value}]})
+            lark = _with_ends(constraint, constraint.value)
+            return json.dumps({"grammars": [{"lark_grammar": lark}]})
         case "gbnf":
             try:
                 return gbnf_grammar(constraint.value)
@@ -177,7 +187,7 @@ def serialize(constraint: Constraint) -> str:
 
 
 class _Grammars(msgspec.Struct):
-    grammars: list[dict[str, object]]
+    grammars: list[dict[str, Any]]
 
 
 def _checked(constraint: Constraint) -> str:
@@ -185,7 +195,20 @@ def _checked(constraint: Constraint) -> str:
         msgspec.json.decode(constraint.value, type=_Grammars)
     except msgspec.DecodeError as error:
         raise _refusal(constraint, f"it is no object with `grammars`: {error}") from error
-    return constraint.value
+    whole = json.loads(constraint.value)
+    for grammar in whole["grammars"]:
+        if isinstance(lark := grammar.get("lark_grammar"), str):
+            grammar["lark_grammar"] = _with_ends(constraint, lark)
+        if not can_end(grammar.get("json_schema")):
+            raise _refusal(constraint, "no value that fits its `json_schema` comes to an end")
+    return json.dumps(whole)
+
+
+def _with_ends(constraint: Constraint, lark: str) -> str:
+    try:
+        return with_ends(lark)
+    except EndlessRule as error:
+        raise _refusal(constraint, str(error)) from error
 
 
 def _plain(constraint: Constraint, error: str) -> str:

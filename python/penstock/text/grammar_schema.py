@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.text.schema_endings import can_end, endless_place, without_endless
+
 if TYPE_CHECKING:  # the library names the type in its stub only
     from llguidance._lib import JsonCompileOptions
 
@@ -18,6 +20,10 @@ SPACING: Final[JsonCompileOptions] = {
 space can fill an answer with it, and nothing would be forced. A schema's own `x-guidance` wins."""
 
 _MAX_TRIALS: Final = 200
+_MAX_ENDLESS: Final = 16
+"""References that are left out of one schema."""
+NOTHING: Final[dict[str, Any]] = {"type": "object", "properties": {"a": False}, "required": ["a"]}
+"""A schema that nothing fits, which the library refuses."""
 _NAMED: Final = ("$defs", "definitions", "properties", "patternProperties")
 _LISTED: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SINGLE: Final = ("items", "additionalProperties")
@@ -30,9 +36,18 @@ _KEPT_LONGEST: Final = (
 """What tells most of a schema, the most telling last."""
 
 
+class SchemaFault(ValueError):
+    """A schema that cannot be used, and the place in it as a JSON pointer."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(reason)
+        self.place = place
+
+
 def schema_grammar(schema: str, *, strict: bool) -> str:
     """The serialized grammar of a schema's JSON text. Not `strict`: keywords that cannot be
-    enforced are ignored. Raises ValueError for what is no JSON schema."""
+    enforced are ignored. Raises ValueError for what is no JSON schema, SchemaFault for one that no
+    value fits which comes to an end."""
     try:
         decoded = json.loads(schema)
     except RecursionError as error:
@@ -41,6 +56,13 @@ def schema_grammar(schema: str, *, strict: bool) -> str:
         decoded = {}
     if not isinstance(decoded, dict):
         raise ValueError("a JSON schema is an object")
+    for _ in range(_MAX_ENDLESS):
+        if can_end(decoded):
+            break
+        place = endless_place(decoded)
+        if strict:
+            raise SchemaFault(place, "no value that fits it comes to an end")
+        del _part_at(decoded, place)["$ref"]
     return _grammar(decoded, strict)
 
 
@@ -69,10 +91,7 @@ def without_fault(
     """A schema without the keyword that gives `error` at a place that `schema_fault` found; None
     where it is no single one."""
     root = json.loads(schema)
-    part = root
-    for step in place.split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
-        part = part[int(name)] if isinstance(part, list) else part[name]
+    part = _part_at(root, place)
     shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
     second = None
     for key in sorted(part, key=lambda k: _KEPT_LONGEST.index(k) if k in _KEPT_LONGEST else -1):
@@ -116,11 +135,26 @@ def plain(schema: Any, depth: int = 0) -> Any:
     return kept
 
 
+def enforceable(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema as the library takes it: `plain`, and nothing in it that could never end."""
+    return without_endless(plain(schema)) if can_end(schema) else NOTHING
+
+
 def _grammar(schema: dict[str, Any], strict: bool) -> str:
     from llguidance import LLMatcher
 
     overrides: JsonCompileOptions = {} if strict else {"lenient": True}
-    return LLMatcher.grammar_from_json_schema(plain(schema), defaults=SPACING, overrides=overrides)
+    taken = enforceable(schema)
+    return LLMatcher.grammar_from_json_schema(taken, defaults=SPACING, overrides=overrides)
+
+
+def _part_at(root: Any, place: str) -> Any:
+    """What a JSON pointer names."""
+    part = root
+    for step in place.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        part = part[int(name)] if isinstance(part, list) else part[name]
+    return part
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:

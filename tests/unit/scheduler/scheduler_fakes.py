@@ -61,6 +61,9 @@ class ScriptedGuide:
         self.ended = False
         self.error: str | None = None
 
+    def may_end(self, token_id: int) -> bool:
+        return True
+
     def accept(self, token_id: int) -> bool:
         assert not self.ended and self.error is None
         self._forced = ()  # what an answer's end cut off

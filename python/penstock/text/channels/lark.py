@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from penstock.text.grammar_schema import SPACING, plain
+from penstock.text.grammar_schema import SPACING, enforceable
 
 ANY_TEXT: Final = r"/(.|\n)*/"
 _EMPTY: Final = '""'
@@ -111,7 +111,7 @@ class LarkGrammar:
         ignored."""
         own = schema.get("x-guidance")
         options = {**SPACING, "lenient": not strict, **(own if isinstance(own, dict) else {})}
-        return self.rule("%json " + json.dumps({**plain(schema), "x-guidance": options}))
+        return self.rule("%json " + json.dumps({**enforceable(schema), "x-guidance": options}))
 
     def one_of(self, expressions: Iterable[str]) -> str:
         return self.rule(" | ".join(dict.fromkeys(expressions)))
