@@ -35,7 +35,7 @@ RIVER = {
     "title": "River",
     "type": "object",
 }
-SCHEMA = Constraint("json_schema", json.dumps(RIVER, separators=(",", ":")))
+SCHEMA = Constraint("json_schema", json.dumps(RIVER, separators=(",", ":")), closed=True)
 
 
 HELLO_CHAT = Decoding(decode_chat, HELLO)

@@ -44,7 +44,8 @@ class Sampling(msgspec.Struct, frozen=True):
 
 
 class FunctionTool(msgspec.Struct, frozen=True):
-    """A function of the client. `parameters` is its JSON Schema, kept as decoded."""
+    """A function of the client. `parameters`: the JSON Schema of its arguments, kept as decoded;
+    None for a function without arguments."""
 
     name: str
     description: str | None = None
@@ -108,11 +109,14 @@ class ToolPolicy(msgspec.Struct, frozen=True):
 
 
 class Constraint(msgspec.Struct, frozen=True):
-    """A grammar the answer must match."""
+    """A grammar the answer must match. Of a JSON schema, `strict`: a keyword that cannot be
+    enforced is an error, else it is ignored; `closed`: objects with `properties` and without
+    `additionalProperties` take no further keys."""
 
     kind: Literal["json_schema", "regex", "lark", "gbnf", "llguidance"]
     value: str
     strict: bool = True
+    closed: bool = False
 
 
 class Limits(msgspec.Struct, frozen=True):

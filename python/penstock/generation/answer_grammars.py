@@ -18,6 +18,7 @@ from penstock.generation.form import AnswerForm
 from penstock.text import Tokenizer
 from penstock.text.channels import Channels
 from penstock.text.channels.answer_grammar import AnswerRules, answer_grammar
+from penstock.text.channels.calls import arguments_schema
 from penstock.text.channels.calls_in_text import call_grammar
 from penstock.text.channels.tool_schemas import Unenforceable
 from penstock.text.grammar_schema import enforced
@@ -130,7 +131,7 @@ class AnswerGrammars:
         InvalidRequest for a strict one that has such a part."""
         usable = []
         for tool in tools:
-            schema = msgspec.json.encode(tool.parameters or {}).decode()
+            schema = msgspec.json.encode(arguments_schema(tool)).decode()
             try:
                 constraint = Constraint("json_schema", schema, tool.strict)
                 grammar = await self._constraints.prepare(constraint)
@@ -145,7 +146,7 @@ class AnswerGrammars:
 
 
 def _unbound(tool: FunctionTool) -> FunctionTool:
-    return msgspec.structs.replace(tool, parameters=None)
+    return msgspec.structs.replace(tool, parameters={})
 
 
 def _refusal(given: Sequence[FunctionTool], tool: FunctionTool, reason: str) -> InvalidRequest:

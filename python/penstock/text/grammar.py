@@ -19,6 +19,7 @@ import msgspec
 from penstock.base.errors import InvalidRequest, Unavailable
 from penstock.dialog import Constraint
 from penstock.models.vocabulary import Vocabulary
+from penstock.text.channels.closing import closed
 from penstock.text.endings import EndlessRule, with_ends
 from penstock.text.gbnf import GbnfError, gbnf_grammar
 from penstock.text.grammar_schema import (
@@ -95,7 +96,7 @@ class GrammarCompiler:
 
     def _tried(self, constraint: Constraint) -> str:
         """The grammar, tried; of a schema that is not strict, as much as can be enforced."""
-        tried, place, error = constraint, "", ""
+        tried, place, error = _closed(constraint), "", ""
         search = _Search(self._trial)
         for _ in range(_MAX_DROPPED):
             grammar = serialize(tried)
@@ -155,6 +156,15 @@ class _Search:
         if left_s <= 0:
             raise TrialFailed("it takes too long to find what is wrong with it")
         return self._trial.error_of(grammar, left_s)
+
+
+def _closed(constraint: Constraint) -> Constraint:
+    """A schema that is to be closed, closed."""
+    if not constraint.closed or len(constraint.value) > MAX_GRAMMAR_CHARS:
+        return constraint
+    schema = json.loads(constraint.value)
+    value = json.dumps(closed(schema)) if isinstance(schema, dict) else constraint.value
+    return msgspec.structs.replace(constraint, value=value, closed=False)
 
 
 def serialize(constraint: Constraint) -> str:

@@ -57,7 +57,7 @@ def test_strict_is_of_the_function_that_has_it() -> None:
         ({"response_format": {"type": "text"}}, None),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
-            Constraint("json_schema", '{"type":"object"}'),
+            Constraint("json_schema", '{"type":"object"}', closed=True),
         ),
         ({"grammar": {"type": "regex", "value": "a+"}}, Constraint("regex", "a+")),
         ({"grammar": {"type": "lark", "value": "start: /a/"}}, Constraint("lark", "start: /a/")),

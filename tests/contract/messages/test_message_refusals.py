@@ -113,7 +113,7 @@ WRONG: list[tuple[str, list[Any]]] = [
     ("tools[0]", [["x"]]),
     ("tools[0].type", [[{"type": 3}], [{"type": "bash_20250124", "name": "bash"}]]),
     ("tools[0].name", [[{"input_schema": {}}], [TOOL | {"name": "a b"}]]),
-    ("tools[0].input_schema", [[{"name": "f"}], [{"name": "f", "input_schema": "x"}]]),
+    ("tools[0].input_schema", [[{"name": "f", "input_schema": "x"}]]),
     ("tools[0].strict", [[TOOL | {"strict": "yes"}]]),
     (
         "tools[0].allowed_domains",

@@ -332,9 +332,10 @@ def test_thinking_is_tri_state(fields: Any, policy: ReasoningPolicy) -> None:
     ],
 )
 def test_answers_can_be_bound_to_a_schema(fields: Any) -> None:
-    assert request(**fields).constraint == Constraint("json_schema", json.dumps(
-        SCHEMA, separators=(",", ":")
-    ))  # fmt: skip
+    text = json.dumps(SCHEMA, separators=(",", ":"))
+    assert request(**fields).constraint == Constraint(
+        "json_schema", text, closed="grammar" not in fields
+    )
 
 
 @pytest.mark.parametrize("value", [None, True, 3, -0.5, "x", [], [1], {}, {"a": [None]}])

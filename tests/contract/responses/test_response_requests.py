@@ -131,15 +131,15 @@ def test_rows_logprobs_and_top_logprobs():
         ({"text": {"format": None, "verbosity": "low"}}, None),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
-            Constraint("json_schema", "{}"),
+            Constraint("json_schema", "{}", closed=True),
         ),
         (
             {"text": {"format": {"type": "json_schema", "name": "a", "schema": {}}}},
-            Constraint("json_schema", "{}"),
+            Constraint("json_schema", "{}", closed=True),
         ),
         (
             {"text": {"format": {"type": "json_schema", "schema": {}, "strict": False}}},
-            Constraint("json_schema", "{}", False),
+            Constraint("json_schema", "{}", False, closed=True),
         ),
         ({"grammar": {"type": "regex", "value": "a+"}}, Constraint("regex", "a+")),
     ],

@@ -117,7 +117,8 @@ def _schema(owner: Fields) -> Constraint:
     owner.string("name")
     owner.string("description")
     strict = owner.boolean("strict")
-    return Constraint("json_schema", schema_text(owner, "schema"), strict is not False)
+    text = schema_text(owner, "schema")
+    return Constraint("json_schema", text, strict is not False, closed=True)
 
 
 def _grammar(fields: Fields) -> Constraint | None:
@@ -161,7 +162,7 @@ def _structure(owner: Fields, key: str, kind: str) -> Constraint | None:
         return None
     match kind:
         case "json":
-            return Constraint("json_schema", _schema_or_its_text(owner, key))
+            return Constraint("json_schema", _schema_or_its_text(owner, key), closed=True)
         case "regex":
             return Constraint("regex", owner.required_string(key))
         case "choice":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from penstock.dialog import FunctionTool
+from penstock.text.channels.closing import closed
 from penstock.text.channels.lark import LarkGrammar
 from penstock.text.channels.pieces import ArgumentsPiece, CallEnd, CallStart, Piece
 from penstock.text.channels.reader import Malformed, Reader, Reading
@@ -68,9 +69,15 @@ class CallBody(Protocol):
 ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
 
 
+NO_ARGUMENTS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+
+
 def arguments_schema(tool: FunctionTool) -> dict[str, Any]:
-    """What the arguments of a call must be."""
-    return tool.parameters or ANY_OBJECT
+    """What the arguments of a call must be. A function without `parameters` takes none; one whose
+    schema says nothing takes anything."""
+    if tool.parameters is None:
+        return closed(NO_ARGUMENTS)
+    return closed(tool.parameters) or ANY_OBJECT
 
 
 class CallReader:

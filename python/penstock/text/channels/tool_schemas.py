@@ -24,7 +24,7 @@ _COUNTS: Final = ("minLength", "maxLength", "minItems", "maxItems")
 _MAX_DEPTH: Final = 200
 """llguidance refuses far flatter schemas."""
 _BOOLEANS: Final = frozenset({"null", "boolean"})
-_KEYWORDS: Final = frozenset({
+BINDING: Final = frozenset({
     "$dynamicRef", "$recursiveRef", "additionalItems", "additionalProperties", "allOf", "anyOf",
     "const", "contains", "dependencies", "dependentRequired", "dependentSchemas", "else", "enum",
     "exclusiveMaximum", "exclusiveMinimum", "format", "if", "items", "maxContains", "maxItems",
@@ -129,7 +129,7 @@ def unknown_keyword(schema: dict[str, Any], known: frozenset[str]) -> str | None
     for key in schema:
         if key == "format" and "string" not in types_of(schema, {}):
             continue
-        if key in _KEYWORDS - known or (key in _COUNTS and count_of(schema, key) is None):
+        if key in BINDING - known or (key in _COUNTS and count_of(schema, key) is None):
             return key
     return None
 
@@ -189,7 +189,7 @@ def _put(flat: dict[str, Any], key: str, value: Any) -> bool:
             return False
         flat[key] = sorted(kinds)
     else:
-        return key not in _KEYWORDS
+        return key not in BINDING
     return True
 
 

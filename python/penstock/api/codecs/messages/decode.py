@@ -118,4 +118,4 @@ def _constraint(fields: Fields, names: FieldNames) -> Constraint | None:
     wanted.required_string("type")
     wanted.choice("type", ("json_schema",))
     note_constraint(names, wanted.path)
-    return Constraint("json_schema", schema_text(wanted, "schema"))
+    return Constraint("json_schema", schema_text(wanted, "schema"), closed=True)

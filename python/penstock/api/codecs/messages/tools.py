@@ -102,12 +102,13 @@ def decode_tool_choice(fields: Fields, tools: tuple[FunctionTool, ...]) -> ToolP
 
 def _function(entry: Fields) -> FunctionTool:
     name = decode_function_name(entry)
-    schema = entry.required_object("input_schema")
-    check_depth(entry, "input_schema", schema.values)
+    schema = entry.object("input_schema")
+    if schema is not None:
+        check_depth(entry, "input_schema", schema.values)
     return FunctionTool(
         name=name,
         description=entry.string("description"),
-        parameters=schema.values,
+        parameters=schema.values if schema is not None else None,
         strict=entry.boolean("strict") or False,
     )
 
