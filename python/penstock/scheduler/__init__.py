@@ -7,7 +7,8 @@ runtime execute it, and calls `commit`, one step at a time.
 from penstock.scheduler.gauges import SchedulerGauges
 from penstock.scheduler.guide import Guide
 from penstock.scheduler.host_tier import HostTier
-from penstock.scheduler.scheduler import Scheduler, step_token_budget
+from penstock.scheduler.limits import step_token_budget
+from penstock.scheduler.scheduler import Scheduler
 from penstock.scheduler.sequence import FinishReason, NewSequence, Progress
 from penstock.scheduler.speculation import INDEX_BYTES, MAX_DRAFT
 from penstock.scheduler.types import (

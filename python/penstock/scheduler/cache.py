@@ -34,6 +34,11 @@ class BlockCache:
         self.hits = 0
         self._promised: dict[Key, Sequence] = {}
 
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens that all blocks together hold."""
+        return self.pool.num_blocks * self.block_tokens
+
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that `num_tokens` tokens take."""
         return -(-num_tokens // self.block_tokens)

@@ -11,30 +11,24 @@ Since admission is in order of arrival and the newest is preempted first, `runni
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from itertools import groupby
 from operator import attrgetter
 
-from penstock.base.errors import ContextLengthExceeded, InvalidRequest
 from penstock.scheduler.ahead import draft_ahead
 from penstock.scheduler.cache import BlockCache
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.gauges import SchedulerGauges
+from penstock.scheduler.guessing import guess_tokens
 from penstock.scheduler.guide import Guide
 from penstock.scheduler.harvest import Harvest
 from penstock.scheduler.host_tier import HostTier
+from penstock.scheduler.limits import checked_limit, step_token_budget
 from penstock.scheduler.pace import StepPace
 from penstock.scheduler.queue_bound import QueueBound
 from penstock.scheduler.sequence import FinishReason, NewSequence, Progress, Sequence
-from penstock.scheduler.speculation import INDEXED_A_ROW, MAX_DRAFT, Speculation
-from penstock.scheduler.types import NO_ADAPTER, Admit, AppendBlocks, StepPlan, StepResult
-
-
-def step_token_budget(token_budget: int, context_tokens: int, *, no_kv_cache: bool) -> int:
-    """The most tokens of one step, for which the runtime sizes its buffers. Without a cache
-    between steps a step must hold a whole context."""
-    return max(token_budget, context_tokens) if no_kv_cache else token_budget
+from penstock.scheduler.speculation import MAX_DRAFT
+from penstock.scheduler.types import NO_ADAPTER, AppendBlocks, StepPlan, StepResult
 
 
 class Scheduler:
@@ -115,22 +109,10 @@ class Scheduler:
         sequence that could never fit, Overloaded when the queue is full.
         """
         assert new.id not in self._sequences, f"request {new.id} is already here"
-        known_limit = self._checked_limit(len(new.token_ids), new.max_tokens)
+        known_limit = checked_limit(new, self._context_tokens, self._cache.capacity_tokens)
         queued = len(self._waiting) + len(self._held)
         self._bound.check(new.group, queued, len(self._free_rows))
-        sequence = Sequence(
-            id=new.id,
-            tokens=array("i", new.token_ids),
-            sampling=new.sampling,
-            seed=new.seed,
-            known_limit=known_limit,
-            stop_token_ids=new.stop_token_ids,
-            top_logprobs=new.top_logprobs,
-            prompt_logprobs=new.prompt_logprobs,
-            salt=new.cache_salt,
-            adapter=new.adapter,
-            group=new.group,
-        )
+        sequence = Sequence.of(new, known_limit)
         self._sequences[new.id] = self._held[new.id] = sequence
         self._bound.enter(new.group)
 
@@ -288,28 +270,6 @@ class Scheduler:
         spare = self._cache.pool.num_free - len(self._running)
         return self._stalled[0] != self._waiting[0].id or spare > self._stalled[1]
 
-    def _checked_limit(self, prompt_tokens: int, max_tokens: int) -> int:
-        """How many tokens the sequence may come to have."""
-        if prompt_tokens == 0:
-            raise InvalidRequest("the prompt is empty; it must have one token or more")
-        if max_tokens < 0:
-            raise InvalidRequest(f"max_tokens is {max_tokens}; it must be 0 or more")
-        drawn = min(max_tokens, 1)  # the last token is drawn, never computed
-        if prompt_tokens > self._context_tokens - drawn:
-            raise ContextLengthExceeded(
-                f"the prompt has {prompt_tokens} tokens; with {drawn} of answer the context of "
-                f"{self._context_tokens} tokens holds at most {self._context_tokens - drawn}"
-            )
-        known_limit = min(prompt_tokens + max_tokens, self._context_tokens)
-        cache = self._cache
-        capacity = cache.pool.num_blocks * cache.block_tokens
-        if known_limit - drawn > capacity:
-            raise ContextLengthExceeded(
-                f"the prompt of {prompt_tokens} tokens and an answer of up to {max_tokens} do not "
-                f"fit the cache of {capacity} tokens"
-            )
-        return known_limit
-
     def _queue(self, sequence: Sequence, guide: Guide | None, adapter_slot: int) -> None:
         """Wait for a row. What the guide forces at the start is computed with the prompt, but for
         one token: the first draw ends the sequence, if nothing else does."""
@@ -332,7 +292,7 @@ class Scheduler:
                 length = min(missing, draft.budget)
                 guess: tuple[int, ...] = ()
                 if price < 1.0 and length == missing:
-                    guess = self._guess(sequence, missing, draft, price)
+                    guess = guess_tokens(sequence, draft, self._cache, len(self._running), price)
                 draft.compute(sequence, length, guess)
             position += 1
 
@@ -342,33 +302,6 @@ class Scheduler:
             return False
         next_one = self._waiting[0].unscored if self._waiting else 0
         return not next_one and not any(sequence.unscored for sequence in self._running)
-
-    def _guess(
-        self, sequence: Sequence, missing: int, draft: Draft, price: float
-    ) -> tuple[int, ...]:
-        """Tokens that may follow the known ones of a sequence, and that have room. The rows after
-        it keep the budget for a token each."""
-        known = len(sequence.tokens)
-        room = min(
-            draft.budget - missing - len(self._running),
-            sequence.known_limit - 1 - known,
-            MAX_DRAFT - draft.num_guessed,
-        )
-        if room <= 0:
-            return ()
-        if sequence.speculation is None:
-            sequence.speculation = Speculation()
-        index_room = max(draft.index_room, INDEXED_A_ROW)
-        draft.index_room -= sequence.speculation.index(sequence.tokens, index_room)
-        guess = sequence.speculation.draft(sequence.tokens, room, price)
-        if guess and sequence.guide is not None:
-            guess = guess[: sequence.guide.follow(guess)]
-        cache = self._cache
-        while len(sequence.blocks) * cache.block_tokens < known + len(guess):
-            if cache.pool.num_free <= len(self._running):
-                return guess[: len(sequence.blocks) * cache.block_tokens - known]
-            draft.blocks.append(AppendBlocks(sequence.row, (cache.extend(sequence),)))
-        return guess
 
     def _plan_prompts(self, draft: Draft) -> None:
         """Chunks of the running sequences that have not drawn yet. Without a cache between steps
@@ -399,18 +332,7 @@ class Scheduler:
             sequence.row = self._free_rows.pop()
             if sequence.cached_tokens is None:
                 sequence.cached_tokens = sequence.computed
-            draft.admissions.append(
-                Admit(
-                    row=sequence.row,
-                    token_ids=tuple(sequence.tokens),
-                    prompt_tokens=sequence.prompt_tokens,
-                    sampling=sequence.sampling,
-                    seed=sequence.seed,
-                    top_logprobs=sequence.top_logprobs,
-                    prompt_logprobs=sequence.prompt_logprobs,
-                    adapter_slot=sequence.adapter_slot,
-                )
-            )
+            draft.admissions.append(sequence.as_admit())
             draft.blocks.append(AppendBlocks(sequence.row, tuple(sequence.blocks)))
             if not self._keeps_cache:
                 draft.compute_whole(sequence)

@@ -11,7 +11,7 @@ import msgspec
 from penstock.dialog import Sampling
 from penstock.scheduler.guide import Guide
 from penstock.scheduler.speculation import Speculation
-from penstock.scheduler.types import NO_ADAPTER, Scored
+from penstock.scheduler.types import NO_ADAPTER, Admit, Scored
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -103,6 +103,36 @@ class Sequence:
     def __post_init__(self) -> None:
         self.prompt_tokens = len(self.tokens)
         self.next_score = 0 if self.prompt_logprobs is not None else self.prompt_tokens - 1
+
+    @classmethod
+    def of(cls, new: NewSequence, known_limit: int) -> Sequence:
+        """A sequence that waits for all that it needs."""
+        return cls(
+            id=new.id,
+            tokens=array("i", new.token_ids),
+            sampling=new.sampling,
+            seed=new.seed,
+            known_limit=known_limit,
+            stop_token_ids=new.stop_token_ids,
+            top_logprobs=new.top_logprobs,
+            prompt_logprobs=new.prompt_logprobs,
+            salt=new.cache_salt,
+            adapter=new.adapter,
+            group=new.group,
+        )
+
+    def as_admit(self) -> Admit:
+        """Tells the runtime that the sequence takes its row."""
+        return Admit(
+            row=self.row,
+            token_ids=tuple(self.tokens),
+            prompt_tokens=self.prompt_tokens,
+            sampling=self.sampling,
+            seed=self.seed,
+            top_logprobs=self.top_logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            adapter_slot=self.adapter_slot,
+        )
 
     @property
     def unscored(self) -> int:

@@ -1,0 +1,38 @@
+"""The limits of one step and of one sequence."""
+
+from __future__ import annotations
+
+from penstock.base.errors import ContextLengthExceeded, InvalidRequest
+from penstock.scheduler.sequence import NewSequence
+
+
+def step_token_budget(token_budget: int, context_tokens: int, *, no_kv_cache: bool) -> int:
+    """The most tokens of one step, for which the runtime sizes its buffers. Without a cache
+    between steps a step must hold a whole context."""
+    return max(token_budget, context_tokens) if no_kv_cache else token_budget
+
+
+def checked_limit(new: NewSequence, context_tokens: int, capacity_tokens: int) -> int:
+    """How many tokens a sequence may come to have. `capacity_tokens`: those of the whole cache.
+
+    Raises InvalidRequest for an empty prompt or max_tokens < 0, ContextLengthExceeded for a
+    sequence that could never fit.
+    """
+    prompt_tokens = len(new.token_ids)
+    if prompt_tokens == 0:
+        raise InvalidRequest("the prompt is empty; it must have one token or more")
+    if new.max_tokens < 0:
+        raise InvalidRequest(f"max_tokens is {new.max_tokens}; it must be 0 or more")
+    drawn = min(new.max_tokens, 1)  # the last token is drawn, never computed
+    if prompt_tokens > context_tokens - drawn:
+        raise ContextLengthExceeded(
+            f"the prompt has {prompt_tokens} tokens; with {drawn} of answer the context of "
+            f"{context_tokens} tokens holds at most {context_tokens - drawn}"
+        )
+    known_limit = min(prompt_tokens + new.max_tokens, context_tokens)
+    if known_limit - drawn > capacity_tokens:
+        raise ContextLengthExceeded(
+            f"the prompt of {prompt_tokens} tokens and an answer of up to {new.max_tokens} do not "
+            f"fit the cache of {capacity_tokens} tokens"
+        )
+    return known_limit
