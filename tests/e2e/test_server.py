@@ -107,6 +107,24 @@ def test_a_prompt_is_shared_with_requests_of_the_same_salt_only(server: RunningS
     assert all(cached(salt) >= 80 for salt in salts)
 
 
+async def test_a_short_request_is_answered_while_a_long_prompt_is_computed(
+    server: RunningServer,
+) -> None:
+    url = server.url + "/v1/completions"
+    async with httpx.AsyncClient(timeout=300) as client:
+        long = {"prompt": list(range(2000, 7900)), "max_tokens": 1}
+        waiting = asyncio.create_task(client.post(url, json=long))
+        while not gauge(server, "service_sequences_running"):
+            await asyncio.sleep(0.01)
+        for place in range(2):
+            short = {"prompt": [900 + place, *range(1000, 1020)], "max_tokens": 1}
+            answer = await client.post(url, json=short)
+            assert answer.json()["usage"]["completion_tokens"] == 1
+            assert not waiting.done()
+        waiting.cancel()
+    await until_idle(server)
+
+
 def test_too_long_a_prompt_is_refused_with_the_numbers(server: RunningServer) -> None:
     body = {"prompt": [2000] * 100_000, "max_tokens": 2}
     answer = httpx.post(server.url + "/v1/completions", json=body, timeout=60)

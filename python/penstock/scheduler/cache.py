@@ -57,6 +57,23 @@ class BlockCache:
             found.append(block)
         return found
 
+    def awaits_prefix(self, sequence: Sequence) -> bool:
+        """Whether a waiting `sequence` should not run yet: others are computing half or more of
+        what it misses, which it will find. It is not looked up again before the one that computes
+        the next block has published enough to change that."""
+        other = sequence.awaits
+        if other is not None and other.row >= 0 and other.published < sequence.awaits_blocks:
+            return True
+        sequence.awaits = None
+        num_found = len(self.find_prefix(sequence))
+        missing = len(sequence.tokens) - num_found * self.block_tokens
+        promised = self.promised_tokens(sequence, num_found)
+        if 2 * promised < missing:
+            return False
+        sequence.awaits = other = self._promised[sequence.keys[num_found + 1]]
+        sequence.awaits_blocks = other.published + (2 * promised - missing) // self.block_tokens + 1
+        return True
+
     def promised_tokens(self, sequence: Sequence, num_found: int) -> int:
         """How many tokens after the first `num_found` blocks (`find_prefix` was called) others are
         computing right now."""
@@ -68,6 +85,24 @@ class BlockCache:
                 break
             count += 1
         return count * self.block_tokens
+
+    def count_missing(self, sequence: Sequence, found: list[int]) -> int:
+        """How many tokens of a waiting `sequence` must be computed if it is admitted now with the
+        blocks `found` (of `find_prefix`)."""
+        first = len(found)
+        saved = 0
+        if self.prefix_caching:
+            keys = sequence.keys[first + 1 : self._most_found(sequence) + 1]
+            saved = self.tier.count_known(keys)
+        return len(sequence.tokens) - (first + saved) * self.block_tokens
+
+    def count_needed(self, sequence: Sequence) -> int:
+        """How many of the free blocks a waiting `sequence` takes when it is admitted, after others
+        have computed what they are computing of its prefix."""
+        found = self.find_prefix(sequence)
+        held = sum(1 for block in found if self.pool.holders(block) > 0)
+        promised = self.promised_tokens(sequence, len(found)) // self.block_tokens
+        return self.blocks_for(len(sequence.tokens)) - held - promised
 
     def try_admit(self, sequence: Sequence, found: list[int], reserve: int) -> bool:
         """Give a waiting `sequence` blocks for all its known tokens, the first of them `found`.

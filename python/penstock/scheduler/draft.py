@@ -70,10 +70,10 @@ class Draft:
         """Prompts may take `share` of what is left."""
         self.prompt_budget = min(self.budget, share)
 
-    def compute_prompt(self, sequence: Sequence) -> None:
-        """Add as many of the missing tokens of `sequence` as prompts may still take, and as can be
-        scored where that is wanted."""
-        length = min(len(sequence.tokens) - sequence.computed, self.prompt_budget)
+    def compute_prompt(self, sequence: Sequence, most: int) -> None:
+        """Add up to `most` of the missing tokens of `sequence`: as many as prompts may still take,
+        and as can be scored if that is wanted."""
+        length = min(len(sequence.tokens) - sequence.computed, most, self.prompt_budget)
         if sequence.unscored > self.score_room:
             length = min(length, sequence.next_score + self.score_room - sequence.computed)
         if length > 0:

@@ -1,19 +1,24 @@
-"""What the next step computes: each step lets computed tokens catch up with known ones.
+"""Plans steps: each step lets the computed tokens of requests catch up with the known ones.
 
-There is no prompt phase and no decode phase. Under one token budget, running sequences come
-first (those that draw, then unfinished prompts, as chunks), then waiting ones in order
-of arrival while rows, blocks and budget last. When blocks run out, the newest running sequence
-gives its own back and returns to the front of the queue with its tokens.
+There is no prompt phase and no decode phase. Under one token budget, sequences that draw come
+first. Unfinished prompts share the rest, running or waiting (`prefill.py`). When blocks run
+out, the newest running sequence gives its own back and returns to the queue with its tokens.
 
-Since admission is in order of arrival and the newest is preempted first, `running` followed by
-`waiting` is always in order of arrival: the oldest request always advances, so nobody starves.
+`running` and `waiting` are each in order of arrival. A waiting sequence is admitted before an older
+one only if the older one waits for tokens of the step, for a prefix that another is computing, or
+for prompt scores, and only if a row and the blocks that the oldest one needs stay free. If the
+oldest one waits for a row or for blocks, nobody passes it. So the oldest request always advances,
+and nobody starves.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
-from itertools import groupby
+from heapq import merge
+from itertools import groupby, islice
 from operator import attrgetter
+from typing import Final
 
 from penstock.scheduler.ahead import draft_ahead
 from penstock.scheduler.cache import BlockCache
@@ -25,10 +30,15 @@ from penstock.scheduler.harvest import Harvest
 from penstock.scheduler.host_tier import HostTier
 from penstock.scheduler.limits import checked_limit, step_token_budget
 from penstock.scheduler.pace import StepPace
+from penstock.scheduler.prefill import PrefillShares, due
 from penstock.scheduler.queue_bound import QueueBound
 from penstock.scheduler.sequence import FinishReason, NewSequence, Progress, Sequence
 from penstock.scheduler.speculation import MAX_DRAFT
 from penstock.scheduler.types import NO_ADAPTER, AppendBlocks, StepPlan, StepResult
+
+MOST_PASSED: Final = 32
+"""A step looks for waiting sequences to admit behind so many older ones, not further: each costs a
+lookup of its prefix."""
 
 
 class Scheduler:
@@ -80,6 +90,8 @@ class Scheduler:
         self._running: list[Sequence] = []
         self._free_rows = list(range(max_seqs - 1, -1, -1))
         self._releases: list[int] = []
+        self._arrivals = 0
+        self._prefilled = 0
         self._step = 0
         self._in_flight: Draft | None = None
         self._ahead: Draft | None = None
@@ -156,10 +168,12 @@ class Scheduler:
             draft.limit_prompts(self._pace.prompt_share(decodes, prompts))
         drawing = min(self._max_seqs, len(self._running) + len(self._waiting))
         draft.score_room = self._max_seqs + MAX_DRAFT - draft.num_guessed - drawing
-        self._plan_prompts(draft)
-        self._plan_admissions(draft)
+        if self._keeps_cache:
+            self._plan_prompts(draft)
+        else:
+            self._plan_whole_contexts(draft)
         if not draft.chunks:  # all that there is waits for the host
-            draft.compute_prompt(self._running[0])
+            draft.compute_prompt(self._running[0], draft.prompt_budget)
         assert draft.chunks, "the oldest request always advances"
         self._in_flight = draft
         return self._as_plan(draft)
@@ -278,6 +292,8 @@ class Scheduler:
         sequence.known_limit -= 1
         sequence.unreported += sequence.force()
         sequence.known_limit += 1
+        sequence.arrival, sequence.arrived_at = self._arrivals, self._prefilled
+        self._arrivals += 1
         self._waiting.append(sequence)
 
     def _plan_decodes(self, draft: Draft) -> None:
@@ -304,63 +320,109 @@ class Scheduler:
         return not next_one and not any(sequence.unscored for sequence in self._running)
 
     def _plan_prompts(self, draft: Draft) -> None:
-        """Chunks of the running sequences that have not drawn yet. Without a cache between steps
-        these are all of them, and a chunk is the whole context or nothing."""
+        """Chunks of the prompts that are not computed yet, running or waiting."""
+        if draft.prompt_budget <= 0:
+            return
+        before = draft.prompt_budget
+        shares = PrefillShares(before, self._budget, draft.score_room)
+        passing = self._share_in_order(shares, draft)
+        for sequence, missing in sorted(passing, key=lambda pair: due(*pair)):
+            if shares.may_take(sequence, missing) and self._has_row(sequence, draft):
+                shares.take(sequence)
+        for sequence, most in shares.in_order():
+            draft.compute_prompt(sequence, most)
+        self._prefilled += before - draft.prompt_budget
+
+    def _share_in_order(self, shares: PrefillShares, draft: Draft) -> list[tuple[Sequence, int]]:
+        """Grant tokens in order of arrival, to running prompts and to waiting ones that get a row.
+        Returns the prompts that may take tokens of older ones, each with the tokens it misses."""
+        by_arrival, cache = attrgetter("arrival"), self._cache
+        running = [one for one in self._running if not one.decoding and cache.has_arrived(one)]
+        waiting = list(islice(self._waiting, self._max_seqs + MOST_PASSED))
+        passing: list[tuple[Sequence, int]] = []
+        passed, is_blocked = 0, False
+        for sequence in merge(running, waiting, key=by_arrival):
+            if sequence.row >= 0:
+                shares.grant(sequence)
+                continue
+            if is_blocked or passed == MOST_PASSED or not self._may_admit():
+                continue
+            if cache.awaits_prefix(sequence) or (sequence.unscored and not shares.score_room):
+                passed += 1
+                continue
+            found = cache.find_prefix(sequence)
+            if shares.room <= 0:
+                missing = cache.count_missing(sequence, found)
+                if shares.may_take(sequence, missing):
+                    passing.append((sequence, missing))
+                passed += 1
+            elif not self._try_admit(sequence, found, draft):
+                is_blocked = True
+            elif cache.has_arrived(sequence):
+                shares.grant(sequence)
+        return shares.held_up() + passing
+
+    def _has_row(self, sequence: Sequence, draft: Draft) -> bool:
+        """Whether a sequence can compute in this step, after an admission if it waits."""
+        cache = self._cache
+        if sequence.row >= 0:
+            return cache.has_arrived(sequence)
+        found = cache.find_prefix(sequence)
+        return self._try_admit(sequence, found, draft) and cache.has_arrived(sequence)
+
+    def _try_admit(self, sequence: Sequence, found: list[int], draft: Draft) -> bool:
+        """A row, and blocks for all known tokens, for a waiting sequence.
+
+        Each running sequence may soon need a block more: as many stay in reserve, or the newcomer
+        would be preempted at once. One that passes the oldest waiting sequence also leaves a row
+        and the blocks that the oldest one needs.
+        """
+        oldest, cache = self._waiting[0], self._cache
+        reserve = len(self._running)
+        spare = cache.pool.num_free - reserve
+        if sequence is not oldest:
+            reserve += cache.count_needed(oldest)
+        if len(self._free_rows) < (1 if sequence is oldest else 2):
+            return False
+        if not cache.try_admit(sequence, found, reserve):
+            if sequence is oldest:
+                self._stalled = (sequence.id, spare)
+            return False
+        if sequence is oldest:
+            self._stalled = ("", 0)
+        self._admit(sequence, draft)
+        return True
+
+    def _admit(self, sequence: Sequence, draft: Draft) -> None:
+        """Let a waiting sequence that has its blocks run."""
+        self._waiting.remove(sequence)
+        insort(self._running, sequence, key=attrgetter("arrival"))
+        sequence.row = self._free_rows.pop()
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = sequence.computed
+        draft.admissions.append(sequence.as_admit())
+        draft.blocks.append(AppendBlocks(sequence.row, tuple(sequence.blocks)))
+
+    def _plan_whole_contexts(self, draft: Draft) -> None:
+        """Without a cache between steps, a sequence computes its whole context in a step or
+        nothing, in order of arrival."""
         position = 0
         while position < len(self._running) and draft.prompt_budget > 0:
             sequence = self._running[position]
-            missing = len(sequence.tokens) - sequence.computed
-            if not self._keeps_cache:
-                if missing > draft.prompt_budget:
-                    return
-                if self._grow(sequence, draft):
-                    draft.compute_whole(sequence)
-            elif not sequence.decoding and self._cache.has_arrived(sequence):
-                draft.compute_prompt(sequence)
+            if len(sequence.tokens) > draft.prompt_budget:
+                break
+            if self._grow(sequence, draft):
+                draft.compute_whole(sequence)
             position += 1
-
-    def _plan_admissions(self, draft: Draft) -> None:
-        """Rows, blocks and a first chunk for waiting sequences, in order of arrival."""
-        while self._waiting and self._free_rows and draft.prompt_budget > 0:
+        while self._waiting and self._may_admit():
             sequence = self._waiting[0]
+            if len(sequence.tokens) > draft.prompt_budget:
+                return
             if sequence.unscored and not draft.score_room:
                 return
-            if not self._try_blocks(sequence, draft):
+            if not self._try_admit(sequence, [], draft):
                 return
-            self._waiting.popleft()
-            self._running.append(sequence)
-            sequence.row = self._free_rows.pop()
-            if sequence.cached_tokens is None:
-                sequence.cached_tokens = sequence.computed
-            draft.admissions.append(sequence.as_admit())
-            draft.blocks.append(AppendBlocks(sequence.row, tuple(sequence.blocks)))
-            if not self._keeps_cache:
-                draft.compute_whole(sequence)
-            elif self._cache.has_arrived(sequence):
-                draft.compute_prompt(sequence)
-
-    def _try_blocks(self, sequence: Sequence, draft: Draft) -> bool:
-        """Blocks for all known tokens of a waiting sequence, if it should run now.
-
-        Each running sequence may soon need a block more: as many stay in reserve, or the newcomer
-        would be preempted at once. And a prompt of which others are computing half or more waits
-        for them: it will find theirs.
-        """
-        cache, reserve = self._cache, len(self._running)
-        spare = cache.pool.num_free - reserve
-        if self._stalled[0] == sequence.id and spare <= self._stalled[1]:
-            return False
-        found = cache.find_prefix(sequence)
-        missing = len(sequence.tokens) - len(found) * cache.block_tokens
-        if not self._keeps_cache and missing > draft.prompt_budget:
-            return False
-        if 2 * cache.promised_tokens(sequence, len(found)) >= missing:
-            return False
-        if not cache.try_admit(sequence, found, reserve):
-            self._stalled = (sequence.id, spare)
-            return False
-        self._stalled = ("", 0)
-        return True
+            draft.compute_whole(sequence)
 
     def _grow(self, sequence: Sequence, draft: Draft) -> bool:
         """Blocks for all known tokens of a running sequence, taken from newer ones when none is
@@ -380,7 +442,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self._vacate(sequence)
-        self._waiting.appendleft(sequence)
+        insort(self._waiting, sequence, key=attrgetter("arrival"))
         self._preemptions += 1
 
     def _vacate(self, sequence: Sequence) -> None:

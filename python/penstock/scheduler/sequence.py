@@ -68,6 +68,10 @@ class Sequence:
     that it computes with, from the runtime's slot `adapter_slot` on as soon as it is queued.
     `restored_by`: the step that brings blocks of it back from the host, 0 when they are known, or
     awaited, to be there. `group`: of the requests that are admitted together, "" for none.
+    `arrival`: its place in the order of arrival. `arrived_at`: how many prefill tokens had been
+    computed when it arrived. `saved`: how many tenths of tokens it may give to shorter prompts.
+    `awaits`: the sequence that computes most of what it misses, at least until that one has
+    published `awaits_blocks` of its blocks.
     """
 
     id: str
@@ -83,6 +87,11 @@ class Sequence:
     group: str
 
     adapter_slot: int = NO_ADAPTER
+    arrival: int = 0
+    arrived_at: int = 0
+    saved: int = 0
+    awaits: Sequence | None = None
+    awaits_blocks: int = 0
     prompt_tokens: int = field(init=False)
     next_score: int = field(init=False)
     row: int = -1

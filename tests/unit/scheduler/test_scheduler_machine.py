@@ -209,10 +209,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert all(s.row == -1 and not s.blocks for s in scheduler._waiting)
 
     @invariant()
-    def requests_stand_in_order_of_arrival(self) -> None:
+    def running_and_waiting_requests_are_each_in_order_of_arrival(self) -> None:
         scheduler = self.harness.scheduler
-        places = [self.arrivals.index(s.id) for s in (*scheduler._running, *scheduler._waiting)]
-        assert places == sorted(places)
+        for line in (scheduler._running, scheduler._waiting):
+            places = [self.arrivals.index(s.id) for s in line]
+            assert places == sorted(places)
 
     @invariant()
     def answers_are_those_of_a_request_alone(self) -> None:
