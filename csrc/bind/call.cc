@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "bind/call_kernels.h"
 #include "bind/operand.h"
 #include "bind/packed_experts.h"
 #include "cpu/adapter.h"
@@ -203,7 +204,8 @@ void check_overlap(const CheckedCall& call) {
 CheckedCall check_call(const KernelSet& kernels, const std::string& name,
                        const CallArguments& given) {
     CheckedCall call;
-    call.kernel = &kernels.find(name);
+    const cpu::Level level = kernels.level(cpu::family_of(name));
+    find_kernel(level, name);
     call.signature = signature_of(name);
     if (call.signature == nullptr) {
         throw py::key_error("kernel " + name + " has no signature");
@@ -228,12 +230,13 @@ CheckedCall check_call(const KernelSet& kernels, const std::string& name,
     }
     check_extents(call, symbols);
     if (signature.refusal != nullptr) {
-        const std::string reason = signature.refusal(symbols, cpu::lanes(kernels.level()));
+        const std::string reason = signature.refusal(symbols, cpu::lanes(level));
         if (!reason.empty()) {
             throw py::value_error(name + ": " + reason);
         }
     }
     check_overlap(call);
+    call.kernels = kernels_of(kernels, call, name);
     for (size_t i = 0; i < signature.tensors.size(); ++i) {
         if (!signature.tensors[i].below.empty()) {
             call.bounds.push_back({i, symbols.evaluate(signature.tensors[i].below).value()});

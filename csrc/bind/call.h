@@ -24,7 +24,7 @@ struct ValueBound {
 };
 
 struct CheckedCall {
-    const Kernel* kernel = nullptr;
+    KernelChoice kernels;
     const Signature* signature = nullptr;
     std::vector<PlanTensor> tensors;
     std::vector<int64_t> integers;

@@ -60,7 +60,29 @@ void call_now(const KernelSet& kernels, ThreadPool& pool, const std::string& nam
     arguments.object = call.object;
     check_values(call);
     const py::gil_scoped_release release;
-    pool.acquire(call.kernel->workspace_bytes(arguments)).run(*call.kernel, arguments);
+    const Kernel& kernel = call.kernels.of(arguments);
+    pool.acquire(kernel.workspace_bytes(arguments)).run(kernel, arguments);
+}
+
+// Whether the kernels of `level` may serve in place of the family's own.
+bool serves(const KernelSet& kernels, const std::string& family_name, const std::string& level_name,
+            const py::object& object, bool shared_halves) {
+    const auto family = cpu::family_named(family_name);
+    if (!family) {
+        throw py::value_error("no such family of kernels: " + family_name);
+    }
+    const cpu::Level own = kernels.level(*family), level = resolve_level(level_name);
+    if (*family == cpu::Family::attention) {
+        return cpu::same_attention(shared_halves, own, level);
+    }
+    if (*family == cpu::Family::other) {
+        return cpu::same_other(own, level);
+    }
+    const cpu::LinearPanels& panels = *object.cast<const PackedWeights&>().linear.panels();
+    return *family == cpu::Family::affine ? cpu::same_affine(panels, own, level)
+           : *family == cpu::Family::dense
+               ? cpu::same_dense(panels, own, level)
+               : cpu::same_affine(panels, own, level) && cpu::same_dense(panels, own, level);
 }
 
 std::vector<std::string> supported_levels() {
@@ -78,8 +100,15 @@ std::vector<std::string> supported_levels() {
 void bind_kernels(py::module_& module) {
     module.def("supported_levels", &supported_levels);
     py::class_<KernelSet, std::shared_ptr<KernelSet>>(module, "KernelSet")
-        .def(py::init<const std::string&>(), py::arg("level") = "auto")
-        .def_property_readonly("level", &KernelSet::level_name)
+        .def(py::init<const std::string&, const std::string&, const std::string&,
+                      const KernelSet::ByRows&>(),
+             py::arg("level") = "auto", py::arg("attention") = "", py::arg("other") = "",
+             py::arg("by_rows") = KernelSet::ByRows{})
+        .def_property_readonly(
+            "level",
+            [](const KernelSet& kernels) { return std::string(cpu::level_name(kernels.level())); })
+        .def("serves", &serves, py::arg("family"), py::arg("level"), py::arg("object") = py::none(),
+             py::arg("shared_halves") = false)
         .def("call", &call_now, py::arg("pool"), py::arg("kernel"), py::arg("tensors"),
              py::arg("integers") = std::vector<int64_t>{}, py::arg("reals") = std::vector<float>{},
              py::arg("object") = py::none());

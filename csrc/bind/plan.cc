@@ -105,7 +105,7 @@ class PyRecorder {
             }
             narrow_cache(*call.cache);
         }
-        recorder_.record(*call.kernel, call.tensors, call.written, call.integers, call.reals,
+        recorder_.record(call.kernels, call.tensors, call.written, call.integers, call.reals,
                          call.object);
         for (const auto& tensor : tensors) {
             alive_.append(tensor);
@@ -241,7 +241,7 @@ std::map<std::string, std::pair<double, int64_t>> profile_of(const PyPlan& held)
     std::map<std::string, std::pair<double, int64_t>> by_kernel;
     const Plan& plan = held.step->plan;
     for (size_t i = 0; i < plan.steps().size(); ++i) {
-        auto& [seconds, calls] = by_kernel[plan.steps()[i].kernel->name];
+        auto& [seconds, calls] = by_kernel[plan.steps()[i].kernels.name()];
         seconds += plan.seconds()[i];
         calls += plan.timed_runs();
     }

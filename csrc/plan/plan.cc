@@ -66,7 +66,7 @@ Plan::Plan(const Recorder& recorder, const PlanTensor& output, const RowBlocks& 
         for (size_t i = 0; i < step.tensors.size(); ++i) {
             step.arguments.tensor[i].data = address(step.tensors[i]);
         }
-        kernel_bytes_ = std::max(kernel_bytes_, step.kernel->workspace_bytes(step.arguments));
+        kernel_bytes_ = std::max(kernel_bytes_, step.kernels.workspace_bytes(step.arguments));
     }
     for (const Segment& segment : segments_.all) {
         slab_bytes_ = std::max(slab_bytes_, segment.slab_bytes);
@@ -130,11 +130,12 @@ void Plan::walk(const Walk& walk, int64_t block, const Workspace& workspace) con
         const auto started = walk.nanoseconds != nullptr ? Clock::now() : Clock::time_point{};
         const PlanStep& step = steps_[static_cast<size_t>(i)];
         const Arguments call = of_rows(step, first, count, slab);
-        const int phases = step.kernel->phases(call);
+        const Kernel& kernel = step.kernels.of(count);
+        const int phases = kernel.phases(call);
         for (int phase = 0; phase < phases; ++phase) {
-            const int64_t tasks = step.kernel->tasks(call, phase);
+            const int64_t tasks = kernel.tasks(call, phase);
             for (int64_t task = 0; task < tasks; ++task) {
-                step.kernel->run(call, phase, task, rest);
+                kernel.run(call, phase, task, rest);
             }
         }
         if (walk.nanoseconds != nullptr) {
@@ -169,7 +170,7 @@ void Plan::run(ThreadPool::Lease& lease, std::atomic<int64_t>* nanoseconds) {
         }
         const auto started = nanoseconds != nullptr ? Clock::now() : Clock::time_point{};
         const PlanStep& step = steps_[static_cast<size_t>(i)];
-        lease.run(*step.kernel, step.arguments);
+        lease.run(step.kernels.of(step.arguments), step.arguments);
         if (nanoseconds != nullptr) {
             nanoseconds[i] += nanoseconds_since(started);
         }

@@ -35,12 +35,12 @@ PlanTensor Recorder::temporary(DType dtype, Axis axis, std::span<const int64_t> 
     return allocate(dtype, axis, trailing, -1);
 }
 
-void Recorder::record(const Kernel& kernel, std::span<const PlanTensor> tensors, uint32_t written,
-                      std::span<const int64_t> integers, std::span<const float> reals,
-                      const void* object) {
+void Recorder::record(const KernelChoice& kernels, std::span<const PlanTensor> tensors,
+                      uint32_t written, std::span<const int64_t> integers,
+                      std::span<const float> reals, const void* object) {
     const auto now = static_cast<int32_t>(steps_.size());
     PlanStep step;
-    step.kernel = &kernel;
+    step.kernels = kernels;
     step.tensors.assign(tensors.begin(), tensors.end());
     for (size_t i = 0; i < tensors.size(); ++i) {
         step.arguments.tensor[i] = tensors[i].view;
@@ -50,7 +50,7 @@ void Recorder::record(const Kernel& kernel, std::span<const PlanTensor> tensors,
         PlanBuffer& buffer = buffers_.at(static_cast<size_t>(tensors[i].buffer));
         if (buffer.first_step < 0) {
             if ((written >> i & 1U) == 0) {
-                throw std::logic_error(std::string(kernel.name) + " reads tensor " +
+                throw std::logic_error(std::string(kernels.name()) + " reads tensor " +
                                        std::to_string(i) + ", which nothing has written");
             }
             buffer.first_step = now;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "penstock/kernel.h"
+#include "penstock/kernel_choice.h"
 
 namespace penstock {
 
@@ -45,7 +46,7 @@ struct PlanTensor {
 };
 
 struct PlanStep {
-    const Kernel* kernel = nullptr;
+    KernelChoice kernels;
     Arguments arguments;
     std::vector<PlanTensor> tensors;
 };
@@ -69,9 +70,9 @@ class Recorder {
     PlanTensor temporary(DType dtype, Axis axis, std::span<const int64_t> trailing);
 
     // Bit i of `written` says that the call writes tensor i. Throws std::logic_error when the call
-    // reads a temporary that nothing has written. The kernel, its object and external tensors must
-    // outlive the plan.
-    void record(const Kernel& kernel, std::span<const PlanTensor> tensors, uint32_t written,
+    // reads a temporary that nothing has written. The kernels, their object and external tensors
+    // must outlive the plan.
+    void record(const KernelChoice& kernels, std::span<const PlanTensor> tensors, uint32_t written,
                 std::span<const int64_t> integers, std::span<const float> reals,
                 const void* object);
 

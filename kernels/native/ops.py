@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from penstock import _native
 from penstock.kernels.adjust_operands import adjust_operands
+from penstock.kernels.levels import Levels
 from penstock.kernels.lora import Slots, SlotSizes
 from penstock.kernels.native.pack import NativeSlots, matrix_source
 from penstock.kernels.native.sink import EagerSink, PlanSink, Sink
@@ -31,7 +32,7 @@ class SinkOps(Generic[Tensor]):
 
     @property
     def level(self) -> str:
-        """The instruction-set level whose kernels serve."""
+        """The instruction-set level whose arithmetic products have."""
         return str(self._sink.kernels.level)
 
     def pack_linear(self, weight: Linear) -> Any:
@@ -241,9 +242,13 @@ class NativeOps(SinkOps[npt.NDArray[Any]]):
     """Eager ops over numpy arrays, and the sampler."""
 
     @classmethod
-    def eager(cls, pool: Pool, level: str | None = None) -> NativeOps:
-        """`level` None: the best that the CPU has. Raises ValueError for one it lacks."""
-        return cls(EagerSink(_native.KernelSet(level or "auto"), pool))
+    def eager(cls, pool: Pool, level: str | Levels | None = None) -> NativeOps:
+        """`level`: of all kernels, or the levels of each kind; None: the widest that the CPU has.
+        Raises ValueError for one it lacks."""
+        if not isinstance(level, Levels):
+            level = Levels.all_of(level or "auto")
+        kernels = _native.KernelSet(level.products, level.attention, level.other, level.by_rows())
+        return cls(EagerSink(kernels, pool))
 
     def recorder(
         self,

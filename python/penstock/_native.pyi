@@ -5,7 +5,7 @@ Arrays are numpy arrays; every argument is checked, and errors name it: TypeErro
 element type, ValueError for a wrong shape, layout or index value, KeyError for an unknown kernel.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,11 +34,34 @@ class ThreadPool:
         """How often a barrier waited for a thread that the system had put aside."""
 
 class KernelSet:
-    """The kernels of one level. "auto": the widest that the machine can run."""
+    """The kernels of one level, or of several that agree. "auto": the widest that the machine can
+    run.
 
-    def __init__(self, level: str = "auto") -> None: ...
+    `level`: whose arithmetic products have, and that weights are packed for; `attention` and
+    `other`: likewise of attention, and of all that is neither; "": as `level`. `by_rows`: for a
+    family ("affine", "dense", "experts", "attention", "other") pairs of the most rows of a call
+    (None: any number), ascending, and the level that serves it where that gives the same bits;
+    elsewhere the family's own level serves. Raises ValueError for levels that the machine lacks.
+    """
+
+    def __init__(
+        self,
+        level: str = "auto",
+        attention: str = "",
+        other: str = "",
+        by_rows: Mapping[str, Sequence[tuple[int | None, str]]] = {},
+    ) -> None: ...
     @property
     def level(self) -> str: ...
+    def serves(
+        self,
+        family: str,
+        level: str,
+        object: PackedLinear | None = None,
+        shared_halves: bool = False,
+    ) -> bool:
+        """Whether `level` gives the bits of the family's own level: products: with `object`;
+        attention: `shared_halves`, over a float16 cache whose heads are shared."""
     def call(
         self,
         pool: ThreadPool,

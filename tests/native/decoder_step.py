@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.kernels.levels import Levels
 from penstock.kernels.native import NativeOps, plan_arguments
 from penstock.kernels.table import HeadNorm, LayerCache, StepInputs
 from penstock.kernels.weights import Affine, Dense, Linear
@@ -85,7 +86,7 @@ def dense(random: np.random.Generator, rows: int, depth: int) -> Dense:
     return Dense(random.normal(0, 0.1, (rows, depth)).astype(np.float32), "f32")
 
 
-def make_model(threads: int = 2, level: str | None = None) -> Model:
+def make_model(threads: int = 2, level: str | Levels | None = None) -> Model:
     from penstock import _native
 
     random = np.random.default_rng(5)

@@ -54,6 +54,20 @@ const Kernel weighted{"weighted",
                       [](const Arguments&) { return size_t{64}; },
                       true};
 
+// out[i, :] = sign * the rows of the call.
+template <int sign>
+const Kernel counted{"counted",
+                     [](const Arguments&) { return 1; },
+                     [](const Arguments& call, int) { return call.tensor[0].shape[0]; },
+                     [](const Arguments& call, int, int64_t row, Workspace&) {
+                         for (int64_t i = 0; i < call.tensor[1].shape[1]; ++i) {
+                             call.tensor[1].row<float>(row)[i] =
+                                 sign * static_cast<float>(call.tensor[0].shape[0]);
+                         }
+                     },
+                     [](const Arguments&) { return sign > 0 ? size_t{64} : size_t{512}; },
+                     true};
+
 void a_chain_is_replayed_at_every_size() {
     const StepSize largest{17, 3, 5};
     const int64_t width = 40;
@@ -215,7 +229,35 @@ void reading_what_nothing_wrote_is_refused() {
 
 } // namespace
 
+// Kernels of fewer and of more than 20 rows, in a plan that goes through blocks of at most 16.
+void a_call_is_served_by_the_kernel_for_its_rows() {
+    const int64_t width = 8;
+    KernelChoice choice;
+    choice.add(20, counted<-1>);
+    choice.add(KernelChoice::unlimited, counted<1>);
+    for (const int64_t block_rows : {0, 16}) {
+        Recorder recorder({64, 1, 1});
+        const PlanTensor input = recorder.input(DType::f32, Axis::tokens, {&width, 1});
+        const PlanTensor inner = recorder.temporary(DType::f32, Axis::tokens, {&width, 1});
+        const PlanTensor output = recorder.temporary(DType::f32, Axis::tokens, {&width, 1});
+        recorder.record(affine, std::vector<PlanTensor>{input, inner}, 0b10, {}, {}, nullptr);
+        recorder.record(choice, std::vector<PlanTensor>{inner, output}, 0b10, {}, {}, nullptr);
+        Plan plan(recorder, output, {block_rows, 1});
+        CHECK(plan.workspace_bytes() >= 512);
+        ThreadPool pool(1);
+        for (const int64_t tokens : {1, 16, 20, 21, 64}) {
+            plan.resize({tokens, 1, 1});
+            auto lease = pool.acquire(plan.workspace_bytes());
+            plan.run(lease);
+            const bool in_blocks = block_rows != 0 && tokens > block_rows;
+            const float* out = plan.view(output).row<float>(0);
+            CHECK(in_blocks ? out[0] == -16 : out[0] == (tokens > 20 ? tokens : -tokens));
+        }
+    }
+}
+
 int main() {
+    a_call_is_served_by_the_kernel_for_its_rows();
     a_chain_is_replayed_at_every_size();
     blocks_of_rows_give_what_kernel_by_kernel_gives();
     inner_results_of_segments_take_no_room_for_every_token();
