@@ -21,6 +21,7 @@
 #include "cpu/attention_partials.h"
 #include "cpu/half.h"
 #include "cpu/level.h"
+#include "level_argument.h"
 #include "plan/thread_pool.h"
 
 using namespace penstock;
@@ -253,17 +254,15 @@ void measure_all(const Measured& kernel, ThreadPool& pool, Heads heads) {
 
 int main(int argc, char** argv) {
     const std::string_view wanted = argc > 1 ? argv[1] : "avx2";
+    const auto level = lab::level_argument(wanted);
+    if (!level)
+        return 2;
     ThreadPool pool(argc > 2 ? std::atoi(argv[2]) : 1);
     const Heads heads = argc > 5 ? Heads{std::atoi(argv[3]), std::atoi(argv[4]), std::atoi(argv[5])}
                                  : Heads{9, 3, 64};
-    for (const cpu::Level level : cpu::kLevels) {
-        if (wanted == cpu::level_name(level)) {
-            measure_all({*cpu::kernels(level).find("paged_attention"),
-                         cpu::has_bf16_pairs(level) ? kPairsError : 1e-5, argc > 6 ? argv[6] : ""},
-                        pool, heads);
-            return 0;
-        }
-    }
-    std::fprintf(stderr, "no such level\n");
-    return 2;
+    const bool rounds = cpu::has_bf16_pairs(*level) || cpu::has_bf16_tiles(*level);
+    measure_all({*cpu::kernels(*level).find("paged_attention"), rounds ? kPairsError : 1e-5,
+                 argc > 6 ? argv[6] : ""},
+                pool, heads);
+    return 0;
 }

@@ -21,6 +21,7 @@
 #include "cpu/half.h"
 #include "cpu/level.h"
 #include "cpu/pack.h"
+#include "level_argument.h"
 #include "plan/aligned_buffer.h"
 #include "plan/thread_pool.h"
 
@@ -307,21 +308,20 @@ int main(int argc, char** argv) {
     const std::string wanted = argc > 1 ? argv[1] : "avx2";
     const std::string filter = argc > 3 ? argv[3] : "";
     const int64_t only = argc > 4 ? std::atol(argv[4]) : 0;
+    const auto level = lab::level_argument(wanted);
+    if (!level)
+        return 2;
     ThreadPool pool(argc > 2 ? std::atoi(argv[2]) : 1);
     const double ghz = clock_ghz();
     std::printf("%s, %d threads, %.2f GHz\n", wanted.c_str(), pool.threads(), ghz);
-    for (const Level level : kLevels) {
-        if (level_name(level) != wanted)
-            continue;
-        if (filter == "step") {
-            measure_step(level, only != 0 ? only : 1, pool);
-            continue;
-        }
-        for (const Shape& shape : kShapes) {
-            const std::string name = std::string(shape.name) + " " + shape.kind;
-            if (name.find(filter) != std::string::npos)
-                measure(shape, level, only, ghz, pool);
-        }
+    if (filter == "step") {
+        measure_step(*level, only != 0 ? only : 1, pool);
+        return 0;
+    }
+    for (const Shape& shape : kShapes) {
+        const std::string name = std::string(shape.name) + " " + shape.kind;
+        if (name.find(filter) != std::string::npos)
+            measure(shape, *level, only, ghz, pool);
     }
     return 0;
 }

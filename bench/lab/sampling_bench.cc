@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cpu/level.h"
+#include "level_argument.h"
 
 using namespace penstock;
 
@@ -124,13 +125,10 @@ void measure(const cpu::KernelTable& kernels, int64_t vocabulary) {
 
 int main(int argc, char** argv) {
     const std::string_view wanted = argc > 1 ? argv[1] : "avx2";
-    for (const cpu::Level level : cpu::kLevels) {
-        if (wanted != cpu::level_name(level))
-            continue;
-        for (const int64_t vocabulary : {49152, 151936})
-            measure(cpu::kernels(level), vocabulary);
-        return 0;
-    }
-    std::fprintf(stderr, "no such level\n");
-    return 2;
+    const auto level = lab::level_argument(wanted);
+    if (!level)
+        return 2;
+    for (const int64_t vocabulary : {49152, 151936})
+        measure(cpu::kernels(*level), vocabulary);
+    return 0;
 }

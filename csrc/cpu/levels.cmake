@@ -26,8 +26,8 @@ else()
   set(PENSTOCK_CPU_LEVELS scalar)
 endif()
 
-# `host` builds faster, for a machine that runs what it builds: the level that all levels above
-# need, if this processor has it, and the best one.
+# `host` builds faster, for a machine that runs what it builds: the levels that this processor has,
+# among which a measurement chooses, except avx_vnni beside AVX-512.
 set(PENSTOCK_LEVELS "all" CACHE STRING "Instruction-set levels to build: all or host")
 if(PENSTOCK_LEVELS STREQUAL "host")
   file(STRINGS /proc/cpuinfo flags REGEX "^(flags|Features)" LIMIT_COUNT 1)
@@ -42,12 +42,10 @@ if(PENSTOCK_LEVELS STREQUAL "host")
   endif()
   if(NOT flags MATCHES " avx512_vnni")
     list(REMOVE_ITEM PENSTOCK_CPU_LEVELS avx512 avx512_bf16 amx)
-  elseif(flags MATCHES " amx_int8")
-    list(REMOVE_ITEM PENSTOCK_CPU_LEVELS avx512 avx512_bf16)
-  elseif(flags MATCHES " avx512_bf16") # which has most of its kernels from avx512
-    list(REMOVE_ITEM PENSTOCK_CPU_LEVELS amx)
-  else()
+  elseif(NOT flags MATCHES " avx512_bf16")
     list(REMOVE_ITEM PENSTOCK_CPU_LEVELS avx512_bf16 amx)
+  elseif(NOT flags MATCHES " amx_int8")
+    list(REMOVE_ITEM PENSTOCK_CPU_LEVELS amx)
   endif()
 endif()
 
