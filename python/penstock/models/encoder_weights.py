@@ -9,9 +9,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from penstock.kernels.levels import MatrixForm
 from penstock.kernels.weights import Dense, Linear, Matrix
 from penstock.models.encoder_names import EncoderNames
 from penstock.models.encoder_spec import EncoderSpec
+from penstock.models.matrix_forms import matrix_forms
 from penstock.models.strict import NOTHING, Shape, check_shapes
 from penstock.quant.checkpoint import Checkpoint
 from penstock.quant.dequantize import dequantize
@@ -103,11 +105,19 @@ class EncoderWeights:
             mlp_norm=self._norm(names.norm_after(index, spec.layers)),
         )
 
+    def forms(self) -> tuple[MatrixForm, ...]:
+        """How the matrices are stored."""
+        shapes = expected_shapes(self._names, self._spec)
+        prefixed = {self._prefix + name: shape for name, shape in shapes.items()}
+        return matrix_forms(self._checkpoint, prefixed, self._as_asked)
+
     def _source(self, name: str) -> Matrix:
         return self._checkpoint.matrix(f"{self._prefix}{name}.weight")
 
     def _matrix(self, name: str) -> Matrix:
-        matrix = self._source(name)
+        return self._as_asked(self._source(name))
+
+    def _as_asked(self, matrix: Matrix) -> Matrix:
         return Dense(dequantize(matrix), "f32") if self._dtype == "f32" else matrix
 
     def _vector(self, name: str) -> Vector:

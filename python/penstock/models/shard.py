@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from penstock.base.errors import ModelError
+from penstock.kernels.levels import MatrixForm
 from penstock.kernels.weights import Experts, Linear, Matrix
 from penstock.models.loading import LoadedModel
 from penstock.models.spec import DecoderSpec, LayerSpec
@@ -121,6 +122,10 @@ class ShardWeights:
     def rope_factors(self) -> Vector | None:
         """See `Weights`."""
         return self._whole.rope_factors()
+
+    def forms(self) -> tuple[MatrixForm, ...]:
+        """See `Weights`: those of the whole."""
+        return self._whole.forms()
 
     def float8_savings(self, size: MatrixBytes) -> int:
         """See `Weights`."""

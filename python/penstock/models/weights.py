@@ -19,7 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.errors import ModelError
+from penstock.kernels.levels import MatrixForm
 from penstock.kernels.weights import Dense, Experts, Float8, Linear, Matrix
+from penstock.models.matrix_forms import matrix_forms
 from penstock.models.spec import DecoderSpec, ExpertsSpec, LongRopeScaling
 from penstock.models.strict import NOTHING, Shape, check_shapes
 from penstock.models.tensor_names import LONGROPE_FACTORS, TensorNames
@@ -78,6 +80,10 @@ class Weights(Protocol):
 
     def layers(self) -> Iterator[LayerWeights]:
         """Every layer in order."""
+        ...
+
+    def forms(self) -> tuple[MatrixForm, ...]:
+        """How the matrices are stored."""
         ...
 
     def packed_bytes(self, size: MatrixBytes) -> int:
@@ -148,6 +154,11 @@ class DecoderWeights:
         if not (np.isfinite(factors).all() and (factors > 0).all()):
             raise ModelError(f"{self._checkpoint.path}: {name}: not all are positive numbers")
         return factors
+
+    def forms(self) -> tuple[MatrixForm, ...]:
+        """See `Weights`."""
+        shapes = expected_shapes(self.names, self._spec)
+        return matrix_forms(self._checkpoint, shapes, self._as_asked)
 
     def packed_bytes(self, size: MatrixBytes) -> int:
         """See `Weights`."""
