@@ -14,7 +14,7 @@ from penstock.config import (
     ServerSettings,
     StoreSettings,
 )
-from penstock.config.settings import ToolSyntaxName
+from penstock.config.settings import CpuLevelName, ToolSyntaxName
 
 MODEL_PANEL: Final = "Model"
 SAMPLING_PANEL: Final = "Sampling, of requests that say nothing"
@@ -233,6 +233,14 @@ ENGINE_OPTIONS: Final = (
         ENGINE_PANEL,
         "none",
         "NAMES",
+    ),
+    SettingOption(
+        "cpu_level",
+        ("--cpu-level",),
+        CpuLevelName,
+        "Instruction set of a CPU's kernels, such as avx2; auto measures which is fastest.",
+        ENGINE_PANEL,
+        metavar="LEVEL",
     ),
 )
 LORA_OPTIONS: Final = (

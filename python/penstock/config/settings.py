@@ -37,6 +37,9 @@ ToolSyntaxName = Literal[
     "seed_oss",
 ]
 
+# As csrc/cpu/levels.cmake builds them.
+CpuLevelName = Literal["auto", "scalar", "neon", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx"]
+
 
 class LoraSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An adapter that is loaded before the model serves: `alias`, what requests call it; `source`,
@@ -86,7 +89,8 @@ class EngineSettings(msgspec.Struct, frozen=True):
     "packaged" among them: Triton compiles its kernels here.
     `kernels`: who computes; "native" and "reference" are of the CPU, "triton" does without the CUDA
     library. `deterministic`: on a GPU, no answer depends on what is computed beside it, at the
-    price of slower products; on a CPU none ever does.
+    price of slower products; on a CPU none ever does. `cpu_level`: the instruction-set level of a
+    CPU's native kernels; "auto" measures which is fastest, once on each machine.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -109,6 +113,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     threads: int | None = None
     kernels: Literal["auto", "native", "reference", "triton"] = "auto"
     without_kernels: str = ""
+    cpu_level: CpuLevelName = "auto"
     tool_syntax: ToolSyntaxName | None = None
     temperature: float | None = None
     top_k: int | None = None

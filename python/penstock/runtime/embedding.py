@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from penstock.base.errors import ModelError
 from penstock.base.host import available_cores
-from penstock.config import CPU_SIZES, EngineSettings, StepSizes
+from penstock.config import CPU_SIZES, EngineSettings, StepSizes, read_environment
 from penstock.kernels.lora import Slots
 from penstock.kernels.native import NativeOps, PlanOps, Pool, plan_arguments
 from penstock.kernels.table import StepInputs
@@ -23,6 +24,7 @@ from penstock.models.encoder_spec import EncoderSpec
 from penstock.models.loading import LoadedEmbedder
 from penstock.models.spec import DecoderSpec
 from penstock.runtime.adapters import RuntimeAdapters, SlotAdapters, slot_adapters
+from penstock.runtime.cpu_levels import levels_of
 from penstock.runtime.kv_pool import KvPool
 from penstock.runtime.memory import CacheShape, MemoryPlan, inner_bytes, lora_bytes, refuse_excess
 from penstock.runtime.native import check_block_tokens, check_head_dim, finish_together
@@ -83,7 +85,8 @@ class EmbeddingRuntime(Protocol):
 class NativeEmbedding:
     """An `EmbeddingRuntime` on a CPU: the step is recorded once as a plan, and where there are
     adapters once more with them, in the same memory. Raises ModelError where the model does not fit
-    `available` bytes (None: not checked) or the kernels refuse it."""
+    `available` bytes (None: not checked) or the kernels refuse it. `home`: where the chosen levels
+    are kept, None: PENSTOCK_HOME."""
 
     def __init__(
         self,
@@ -92,6 +95,7 @@ class NativeEmbedding:
         settings: EngineSettings,
         available: int | None = None,
         progress: Progress | None = None,
+        home: Path | None = None,
     ) -> None:
         check_block_tokens(settings.block_tokens)
         check_head_dim(model.model_id, model.spec.head_dim)
@@ -101,7 +105,8 @@ class NativeEmbedding:
         paired = isinstance(spec, EncoderSpec) and spec.segments > 1
         self._second_offset = memory.context_tokens if paired else 0
         self._stands_for: StandsFor = "first" if model.sentence.pooling == "cls" else "last"
-        self._ops = NativeOps.eager(Pool(settings.threads or available_cores()))
+        levels = levels_of(model, memory.cache, settings, home or read_environment().home)
+        self._ops = NativeOps.eager(Pool(settings.threads or available_cores()), levels)
         (self._cache,) = KvPool(memory.cache).caches
         max_rows = embedding_rows(memory.sizes, memory.step_tokens)
         self.adapters: SlotAdapters | None = None
@@ -126,7 +131,7 @@ class NativeEmbedding:
         )
         self.info = EmbeddingInfo(
             model_id=model.model_id,
-            fingerprint=model.fingerprint,
+            fingerprint=f"{model.fingerprint}-{levels.arithmetic}",
             vocab_size=model.spec.vocab,
             context_tokens=memory.context_tokens,
             step_tokens=memory.step_tokens,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from penstock.base.errors import ModelError
 from penstock.base.host import available_bytes
@@ -21,6 +21,7 @@ from penstock.models.tensor_names import hf_names
 from penstock.models.weights import expected_shapes
 from penstock.runtime.backend import Backend
 from penstock.runtime.cpu import CpuRuntime
+from penstock.runtime.cpu_levels import levels_of
 from penstock.runtime.device import choose_device, rank_devices
 from penstock.runtime.embedding import NativeEmbedding
 from penstock.runtime.memory import MemoryPlan, plan_memory, warn_of_short_context
@@ -39,8 +40,9 @@ def load_runtime(
 
     Raises ModelError where the model is not found, cannot be read or does not fit.
     """
+    environment = environment or read_environment()
     files, available = find_files(settings, environment)
-    return start_runtime(files, settings, available, progress)
+    return start_runtime(files, settings, available, progress, environment.home)
 
 
 def find_files(
@@ -81,9 +83,11 @@ def start_runtime(
     settings: EngineSettings,
     available: int | None = None,
     progress: Progress | None = None,
+    home: Path | None = None,
 ) -> Runtime:
     """The runtime of a model on disk, on the device that `settings` ask for; on a CPU within
-    `available` bytes (None: as much as it takes). Raises ModelError."""
+    `available` bytes (None: as much as it takes). `home`: where the chosen instruction-set levels
+    are kept, None: PENSTOCK_HOME. Raises ModelError."""
     device = choose_device(settings)
     if device != "cpu":
         # torch takes two seconds to import: a CPU server has no need of it
@@ -104,12 +108,12 @@ def start_runtime(
     packed_bytes = weight_bytes(files, model.spec, settings) + model.widened_bytes
     memory = plan_memory(model.spec, packed_bytes, settings, available)
     warn_of_short_context(model.spec, settings, memory)
-    backend = backend_for(settings)(model, memory, settings, progress)
+    backend, arithmetic = _backend(model, memory, settings, progress, home)
     rows = RowTable(memory.sizes.max_seqs, memory.context_tokens, settings.block_tokens)
     taken = replace(memory, weight_bytes=backend.weight_bytes, buffer_bytes=backend.buffer_bytes)
     info = RuntimeInfo(
         model_id=model.model_id,
-        fingerprint=model.fingerprint,
+        fingerprint=f"{model.fingerprint}-{arithmetic}",
         vocab_size=model.spec.vocab,
         context_tokens=memory.context_tokens,
         cache_blocks=memory.cache.blocks,
@@ -122,16 +126,21 @@ def start_runtime(
     return CpuRuntime(rows, backend, info, report)
 
 
-def backend_for(
+def _backend(
+    model: LoadedModel,
+    memory: MemoryPlan,
     settings: EngineSettings,
-) -> Callable[[LoadedModel, MemoryPlan, EngineSettings, Progress | None], Backend]:
-    """Who computes: decided here, once."""
+    progress: Progress | None,
+    home: Path | None,
+) -> tuple[Backend, str]:
+    """Who computes, and the name of its arithmetic: decided here, once."""
     if settings.kernels == "reference":
         # torch takes two seconds to import: only who asks for the reference waits for it
         from penstock.runtime.reference import ReferenceBackend
 
-        return ReferenceBackend
-    return NativeBackend
+        return ReferenceBackend(model, memory, settings, progress), "reference"
+    levels = levels_of(model, memory.cache, settings, home or read_environment().home)
+    return NativeBackend(model, memory, settings, progress, levels), levels.arithmetic
 
 
 def weight_bytes(files: ModelFiles, spec: DecoderSpec, settings: EngineSettings) -> int:

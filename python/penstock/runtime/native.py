@@ -9,6 +9,7 @@ from typing import Any, Final
 from penstock.base.errors import ModelError
 from penstock.base.host import available_cores
 from penstock.config import EngineSettings
+from penstock.kernels.levels import Levels
 from penstock.kernels.lora import Slots
 from penstock.kernels.native import NativeOps, PlanOps, Pool, plan_arguments
 from penstock.kernels.sampling import SamplingRows
@@ -37,11 +38,13 @@ class NativeBackend:
         memory: MemoryPlan,
         settings: EngineSettings,
         progress: Progress | None = None,
+        levels: Levels | None = None,
     ) -> None:
+        """`levels` None: the widest that the CPU has."""
         check_block_tokens(settings.block_tokens)
         check_head_dim(model.model_id, model.spec.head_dim)
         pool = Pool(settings.threads or available_cores())
-        self._ops = NativeOps.eager(pool)
+        self._ops = NativeOps.eager(pool, levels)
         self._pool = KvPool(memory.cache)
         self.caches = self._pool.caches
         try:

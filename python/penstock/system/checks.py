@@ -61,6 +61,7 @@ def machine_checks(environment: Environment) -> list[Check]:
         check_python(),
         check_cpu(CPUINFO),
         check_native_kernels(),
+        check_cpu_levels(environment.home),
         check_gpu_kernels(),
         check_memory(Path("/proc/meminfo")),
         check_home(environment.home),
@@ -93,6 +94,19 @@ def check_native_kernels() -> Check:
         suggestion = "install the package again with a C++20 compiler at hand (`make setup`)"
         return Check("native_kernels", "error", f"cannot be loaded: {error}", suggestion)
     return Check("native_kernels", "ok", "the extension module loads")
+
+
+def check_cpu_levels(home: Path) -> Check:
+    """The instruction-set levels that this machine and build have, and those that were chosen for
+    the models that were loaded here."""
+    try:
+        from penstock.runtime.cpu_levels import kept_here, summary
+    except ImportError:
+        return Check("cpu_levels", "ok", "none without the native kernels")
+    levels, kept = kept_here(home)
+    chosen = [f"{one.model_id}: {summary(one.levels)}" for one in kept]
+    text = "; ".join(chosen) or "a model's first start here measures which of them serve it"
+    return Check("cpu_levels", "ok", f"{', '.join(levels)}; {text}")
 
 
 def check_gpu_kernels() -> Check:
