@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,3 +39,22 @@ def weights_dir(request: pytest.FixtureRequest) -> Path:
     if value is None:
         pytest.skip("needs --weights-dir")
     return Path(str(value))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """PENSTOCK_HOME of every process that a test starts, unless it names its own: what is kept
+    there goes with the run. Models are those of the operator's home."""
+    from penstock.config import read_environment
+
+    models = read_environment().home / "models"
+    models.mkdir(parents=True, exist_ok=True)
+    home = tmp_path_factory.mktemp("home")
+    (home / "models").symlink_to(models)
+    before = os.environ.get("PENSTOCK_HOME")
+    os.environ["PENSTOCK_HOME"] = str(home)
+    yield home
+    if before is None:
+        del os.environ["PENSTOCK_HOME"]
+    else:
+        os.environ["PENSTOCK_HOME"] = before
