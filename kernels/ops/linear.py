@@ -273,6 +273,9 @@ LINEAR = Op(
         # Scales are multiples of 2^-14 of a row's largest: y, of size 14, is off by up to 2e-3.
         "nibbles-in-bf16": Tolerance(3e-3, 1e-5),
         "float8": Tolerance(1e-4, 1e-5),
+        # Tensor cores of compute capability 9.0 align the terms of a sum of 8-bit floats to its
+        # largest and keep 14 bits: up to 4.5e-3 was measured, sums of size 3 have terms of size 10.
+        "float8-on-tensor-cores": Tolerance(1e-2, 1e-2),
         "float8-rounded": Tolerance(0.3, 0.0),  # x by up to 2^-4 each: y, of size 3, by 2.6 %
     },
     cost=_cost,
