@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.text.schema_endings import can_end
 
@@ -99,6 +99,16 @@ def with_ends(lark: str) -> str:
         if name in ending:
             cut.group(rule)
     return cut.text()
+
+
+def inline_schemas(lark: str) -> list[Any]:
+    """The JSON schemas in a grammar; none if it is not understood."""
+    try:
+        tokens = [t for t in _tokens(lark) if t.kind == "schema"]
+    except _Unknown:
+        return []
+    found = (lark[token.start : token.end].partition("{") for token in tokens)
+    return [json.loads(brace + rest) for name, brace, rest in found if name.startswith("%json")]
 
 
 def _ending(rules: Mapping[str, _Group]) -> set[str] | None:

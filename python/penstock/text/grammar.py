@@ -20,7 +20,7 @@ from penstock.base.errors import InvalidRequest, Unavailable
 from penstock.dialog import Constraint
 from penstock.models.vocabulary import Vocabulary
 from penstock.text.channels.closing import closed
-from penstock.text.endings import EndlessRule, with_ends
+from penstock.text.endings import EndlessRule, inline_schemas, with_ends
 from penstock.text.gbnf import GbnfError, gbnf_grammar
 from penstock.text.grammar_schema import (
     SchemaFault,
@@ -30,6 +30,7 @@ from penstock.text.grammar_schema import (
 )
 from penstock.text.grammar_trial import GrammarTrial, TrialFailed, TrialHindered
 from penstock.text.schema_endings import can_end
+from penstock.text.schema_numbers import inexact
 
 MAX_GRAMMAR_CHARS: Final = 256 * 1024
 CACHE_BYTES: Final = 16 * 1024 * 1024
@@ -211,14 +212,25 @@ def _checked(constraint: Constraint) -> str:
             grammar["lark_grammar"] = _with_ends(constraint, lark)
         if not can_end(grammar.get("json_schema")):
             raise _refusal(constraint, "no value that fits its `json_schema` comes to an end")
+        _refuse_inexact(constraint, grammar.get("json_schema"))
     return json.dumps(whole)
 
 
 def _with_ends(constraint: Constraint, lark: str) -> str:
+    for schema in inline_schemas(lark):
+        _refuse_inexact(constraint, schema)
     try:
         return with_ends(lark)
     except EndlessRule as error:
         raise _refusal(constraint, str(error)) from error
+
+
+def _refuse_inexact(constraint: Constraint, schema: Any) -> None:
+    lost = inexact(schema)
+    if lost is not None:
+        place, keyword, number = lost
+        reason = f"`{keyword}` cannot be kept to the last digit of {number}"
+        raise _refusal(constraint, reason, place)
 
 
 def _plain(constraint: Constraint, error: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.text.schema_endings import can_end, endless_place, without_endless
+from penstock.text.schema_numbers import inexact, without_inexact
 
 if TYPE_CHECKING:  # the library names the type in its stub only
     from llguidance._lib import JsonCompileOptions
@@ -47,7 +48,7 @@ class SchemaFault(ValueError):
 def schema_grammar(schema: str, *, strict: bool) -> str:
     """The serialized grammar of a schema's JSON text. Not `strict`: keywords that cannot be
     enforced are ignored. Raises ValueError for what is no JSON schema, SchemaFault for one that no
-    value fits which comes to an end."""
+    value fits which comes to an end, or that has a number which would not be kept."""
     try:
         decoded = json.loads(schema)
     except RecursionError as error:
@@ -63,6 +64,10 @@ def schema_grammar(schema: str, *, strict: bool) -> str:
         if strict:
             raise SchemaFault(place, "no value that fits it comes to an end")
         del _part_at(decoded, place)["$ref"]
+    lost = inexact(decoded)
+    if lost is not None and strict:
+        place, keyword, number = lost
+        raise SchemaFault(place, f"`{keyword}` cannot be kept to the last digit of {number}")
     return _grammar(decoded, strict)
 
 
@@ -135,16 +140,20 @@ def plain(schema: Any, depth: int = 0) -> Any:
     return kept
 
 
-def enforceable(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema as the library takes it: `plain`, and nothing in it that could never end."""
-    return without_endless(plain(schema)) if can_end(schema) else NOTHING
+def enforceable(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
+    """A schema as the library takes it: `plain`, and nothing in it that could never end or would be
+    kept inexactly. A `strict` one that has such a thing allows nothing, which is refused."""
+    if not can_end(schema) or (strict and inexact(schema) is not None):
+        return NOTHING
+    kept: dict[str, Any] = without_inexact(without_endless(plain(schema)))
+    return kept
 
 
 def _grammar(schema: dict[str, Any], strict: bool) -> str:
     from llguidance import LLMatcher
 
     overrides: JsonCompileOptions = {} if strict else {"lenient": True}
-    taken = enforceable(schema)
+    taken = enforceable(schema, strict=strict)
     return LLMatcher.grammar_from_json_schema(taken, defaults=SPACING, overrides=overrides)
 
 

@@ -111,7 +111,9 @@ class LarkGrammar:
         ignored."""
         own = schema.get("x-guidance")
         options = {**SPACING, "lenient": not strict, **(own if isinstance(own, dict) else {})}
-        return self.rule("%json " + json.dumps({**enforceable(schema), "x-guidance": options}))
+        return self.rule(
+            "%json " + json.dumps({**enforceable(schema, strict=strict), "x-guidance": options})
+        )
 
     def one_of(self, expressions: Iterable[str]) -> str:
         return self.rule(" | ".join(dict.fromkeys(expressions)))
