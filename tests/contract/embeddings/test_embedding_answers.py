@@ -13,9 +13,12 @@ import numpy as np
 import openai
 import pytest
 from http_serving import MODEL, Serving, serving, serving_folder
+from scripted_engine import ScriptedEngine
 from sentence_folders import save_sentence_folder, small_body
+from tiny_text import tiny_tokenizer
 
 from penstock.agent import AgentLoop
+from penstock.generation import Generator
 
 URL = "/v1/embeddings"
 LETTERS = {"a": 4, "b": 5, "c": 6}  # ids of the small vocabulary; [CLS] is 2, [SEP] is 3
@@ -187,7 +190,7 @@ async def test_an_embedding_model_refuses_to_write(server: Serving) -> None:
 
 
 async def test_a_model_that_writes_refuses_to_embed(server: Serving) -> None:
-    writer = AgentLoop(None)  # type: ignore[arg-type]
+    writer = AgentLoop(Generator(ScriptedEngine([]), tiny_tokenizer()))
     async with serving(models={MODEL: writer}) as writing:  # type: ignore[dict-item]
         error = await refused(writing, input="a")
     assert (error["code"], error["param"]) == ("unsupported_model", "model")

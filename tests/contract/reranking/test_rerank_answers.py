@@ -12,9 +12,12 @@ import pytest
 import torch
 from http_serving import MODEL, Serving, serving, serving_folder
 from reranker_folders import expected_logit, save_reranker, small_reranker
+from scripted_engine import ScriptedEngine
 from sentence_folders import save_sentence_folder, small_body
+from tiny_text import tiny_tokenizer
 
 from penstock.agent import AgentLoop
+from penstock.generation import Generator
 
 URL = "/v1/rerank"
 BODY = {"query": "c a t", "documents": ["a b", "cat", "x y z", "c a t", ""]}
@@ -213,7 +216,7 @@ async def test_a_reranker_refuses_everything_else(
 
 
 async def test_a_model_that_writes_refuses_to_rerank() -> None:
-    writer = AgentLoop(None)  # type: ignore[arg-type]
+    writer = AgentLoop(Generator(ScriptedEngine([]), tiny_tokenizer()))
     async with serving(models={MODEL: writer}) as writing:  # type: ignore[dict-item]
         error = await refused(writing)
     assert (error["code"], error["param"]) == ("unsupported_model", "model")
