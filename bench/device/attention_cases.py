@@ -14,7 +14,7 @@ from bench.device.shapes import Shape
 from penstock.kernels.table import LayerCache, StepInputs
 
 Chunks = tuple[tuple[int, int], ...]
-"""Of each row: tokens that are cached before the step, tokens that the step computes."""
+"""For each row: tokens that are cached before the step, and tokens that the step computes."""
 
 _LARGEST = 448.0  # of float8_e4m3fn
 

@@ -69,7 +69,7 @@ def measure(bench: Bench, record: Record, folder: Path | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Of weights: the kernels to choose from, the last of which serves beyond the table; bytes of a
+    """A kind of weights: its kernels, of which the last serves beyond the table; bytes of a
     weight, what makes weights and calls, the right results in float32, and how many matrices are
     multiplied at a time, each with so many rows of its own."""
 
@@ -113,7 +113,7 @@ def _measured(
 
 
 def _wrong(bench: Bench, calls: Calls, truth: torch.Tensor) -> dict[str, str]:
-    """Which kernels give wrong results, or none, and in which way."""
+    """Name the kernels that give wrong results or none, with the reason."""
     found = {}
     for kernel, call in calls.items():
         try:

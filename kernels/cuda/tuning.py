@@ -1,4 +1,4 @@
-"""Which form of its kernels the CUDA library uses: a table by compute capability.
+"""Chooses the form of each kernel of the CUDA library, by compute capability.
 
 `kernels/tuning/cuda.json`: capability -> setting -> value. Every form gives the same results; a run
 of `bench/device` decides which one is fastest. `csrc/cuda/tuning.h` explains the values.
@@ -18,8 +18,8 @@ VALUES: dict[str, tuple[int, ...]] = {
     "decode_programs": (2, 3, 4),
     "sample_loads": (0, 1),
 }
-"""What each setting may be, the default first: it serves on every GPU. In the order of `Setting` in
-csrc/cuda/tuning.h."""
+"""The values of each setting, the default first: it serves on every GPU. The order is that of
+`Setting` in csrc/cuda/tuning.h."""
 
 DEFAULTS = {name: values[0] for name, values in VALUES.items()}
 
@@ -28,7 +28,7 @@ OF_OPS: dict[str, tuple[str, ...]] = {
     "attention": ("decode_programs",),
     "sample": ("sample_loads",),
 }
-"""Which settings decide about the kernel of an op."""
+"""The settings that decide about the kernel of an op."""
 
 EMULATED_CAPABILITY = 90
 """The emulation runs the kernels of compute capability 9.0."""

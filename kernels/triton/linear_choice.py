@@ -40,7 +40,7 @@ _FLOAT8_COLUMNS = 128
 
 
 class _Forced:
-    """Of the process, for trials and tests."""
+    """The table of the process; trials and tests replace it."""
 
     staged = False
 

@@ -1,4 +1,4 @@
-"""What a GGUF file says of its vocabulary and template, as far as a client notices it."""
+"""A client notices how a GGUF file describes its vocabulary and template."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ async def test_each_name_has_a_card_and_metrics_have_the_id() -> None:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[ServingSettings]:
-    """What `penstock serve` would serve."""
+    """The models that `penstock serve` would serve."""
     calls: list[ServingSettings] = []
     monkeypatch.setattr(serve_module, "serve_settings", calls.append)
     return calls

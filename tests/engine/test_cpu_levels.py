@@ -35,7 +35,7 @@ needs_a_choice = pytest.mark.skipif(len(FAST) < 2, reason="this machine or build
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of float16 weights, which every vector level computes alike."""
+    """A model of float16 weights, which every vector level computes alike."""
     return write_small_llama(tmp_path_factory.mktemp("model") / "small-llama")
 
 

@@ -49,7 +49,7 @@ def prepared(op: Op, case: Case, ops: TorchOps) -> list[str]:
 
 
 def every_form(op: Op, case: Case, ops: CudaOps) -> list[str]:
-    """Which forms of the CUDA library's kernels give other bits than the form that serves."""
+    """Forms of the CUDA library's kernels that give other bits than the form that serves."""
     assert isinstance(ops.library, Library)
     names = OF_OPS[op.name]
     expected = op.invoke(ops, _served(case, ops))
@@ -64,7 +64,7 @@ def every_form(op: Op, case: Case, ops: CudaOps) -> list[str]:
 
 
 def small_chunks(op: Op, case: Case, ops: TorchOps) -> list[str]:
-    """What is wrong where decode attention cuts short contexts into smaller chunks."""
+    """Complaints about decode attention that cuts short contexts into smaller chunks."""
     wrong = []
     for size in SIZES:
         with chunks_of(size):

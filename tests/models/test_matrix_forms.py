@@ -1,4 +1,4 @@
-"""What a model's matrices are stored in, and how much of it there is, from the header alone."""
+"""The header alone tells the formats of a model's matrices, and how much there is of each."""
 
 from __future__ import annotations
 

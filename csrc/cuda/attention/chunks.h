@@ -12,7 +12,8 @@ constexpr int kWholeChunk = 256; // keys from which on a chunk is worth a progra
 constexpr int kFewChunks = 16;   // of smaller ones a context has no more
 constexpr int kMostChunks = 64;
 
-// Keys of a chunk: `least`, doubled until kMostChunks hold the context, or kFewChunks of small ones.
+// Keys of a chunk: `least`, doubled until kMostChunks hold the context, or kFewChunks of small
+// ones.
 __host__ __device__ inline int chunk_tokens(int context, int least) {
     int64_t size = least;
     while (size * (size < kWholeChunk ? kFewChunks : kMostChunks) < context)

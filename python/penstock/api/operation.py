@@ -89,10 +89,10 @@ class Operation:
 
     @property
     def statuses(self) -> list[int]:
-        """Of the errors, each once."""
+        """The statuses of the errors, each once."""
         return sorted(set(self.errors))
 
 
 def phrase(status: int) -> str:
-    """What a status means, in words."""
+    """The meaning of a status, in words."""
     return HTTPStatus(status).phrase

@@ -33,7 +33,7 @@ class _Arrival:
     adapter: str
 
     def guide(self) -> Guide | None:
-        """What steers the sequence, once its grammar is compiled."""
+        """The guide of the sequence, once its grammar is compiled."""
         if self.compiled is None:
             return self.floor
         return guide_of(self.compiled, self.wake, self.floor)

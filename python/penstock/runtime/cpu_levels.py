@@ -101,7 +101,7 @@ def kept_here(home: Path) -> tuple[list[str], list[KeptLevels]]:
 
 
 def kernel_shapes(model: LoadedModel | LoadedEmbedder, cache: CacheShape) -> KernelShapes:
-    """What is measured for a model."""
+    """The work that is measured for a model."""
     spec = model.spec
     kv_heads = spec.heads if isinstance(spec, EncoderSpec) else spec.kv_heads
     both = isinstance(spec, EncoderSpec) or spec.bidirectional

@@ -268,7 +268,7 @@ def _sized(
 
 
 def _row_bytes(settings: EngineSettings, seqs: int, step_tokens: int, context: int) -> int:
-    """Of the table of `seqs` rows, of the inputs of a step and of what the host sends for one."""
+    """Bytes of the table of `seqs` rows, of a step's inputs and of what the host sends for one."""
     largest, blocks = sizes_up_to(seqs)[-1], -(-context // settings.block_tokens)
     slots = 0 if settings.lora is None else SLOTS_AN_ADAPTER * settings.lora.max_adapters
     words = most_words(seqs, largest, step_tokens, blocks, slots)

@@ -133,7 +133,7 @@ def _backend(
     progress: Progress | None,
     home: Path | None,
 ) -> tuple[Backend, str]:
-    """Who computes, and the name of its arithmetic: decided here, once."""
+    """Choose the backend, once, and name its arithmetic."""
     if settings.kernels == "reference":
         # torch takes two seconds to import: only who asks for the reference waits for it
         from penstock.runtime.reference import ReferenceBackend

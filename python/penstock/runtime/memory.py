@@ -219,7 +219,7 @@ def _beside_weights(
 
 
 def guess_bytes(settings: EngineSettings, max_seqs: int, context_tokens: int) -> int:
-    """What speculation remembers of `max_seqs` rows at their longest."""
+    """Bytes that speculation remembers of `max_seqs` rows at their longest."""
     speculates = settings.speculation and not settings.no_kv_cache
     return INDEX_BYTES * max_seqs * context_tokens if speculates else 0
 

@@ -229,7 +229,7 @@ class _Reader:
         return {name: rule for name, rule in rules.items() if _is_rule(name)}
 
     def _definition(self, at: int) -> int | None:
-        """Where the body of a definition begins, if one stands here."""
+        """The place where the body of a definition begins, if one stands here."""
         if self._token(at).kind != "name":
             return None
         at += 1

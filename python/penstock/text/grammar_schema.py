@@ -158,7 +158,7 @@ def _grammar(schema: dict[str, Any], strict: bool) -> str:
 
 
 def _part_at(root: Any, place: str) -> Any:
-    """What a JSON pointer names."""
+    """The value that a JSON pointer names."""
     part = root
     for step in place.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")

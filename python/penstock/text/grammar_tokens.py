@@ -21,7 +21,7 @@ _SPACES: Final = {"type": "Replace", "pattern": {"String": " "}, "content": SPAC
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
-    """What the engine must be taught before it can follow a grammar. Takes a part of a second."""
+    """The vocabulary that the engine needs to follow a grammar. Takes a part of a second."""
     return Vocabulary(
         _faithful(tokenizer.serialize()),
         tuple(sorted(tokenizer.stop_ids)),
@@ -46,7 +46,7 @@ def _steers(text: str) -> bool:
 
 @cache
 def _marks() -> frozenset[str]:
-    """What any family of models writes around calls and reasoning."""
+    """The marks that any family of models writes around calls and reasoning."""
     marks = {mark for syntax in SYNTAXES.values() for mark in syntax.marks()}
     return frozenset(marks.union(*((tags.open, tags.close) for tags in REASONING)))
 
@@ -61,7 +61,7 @@ def _faithful(tokenizer_json: str) -> str:
 
 
 def _spelling(normalizer: Any) -> Any:
-    """What is left of a normalizer."""
+    """A normalizer without the steps that change bytes."""
     if not isinstance(normalizer, dict):
         return None
     if normalizer.get("type") == "Sequence":

@@ -73,12 +73,12 @@ def call(grammar: LarkGrammar, syntax: ToolSyntax, tools: Sequence[FunctionTool]
 
 
 def opening(syntax: ToolSyntax, section: Section) -> str:
-    """What the model writes before the first call of a section."""
+    """The text that the model writes before the first call of a section."""
     return section.open + section.space + syntax.body.around[0]
 
 
 def ending(grammar: LarkGrammar, syntax: ToolSyntax, section: Section) -> str:
-    """What the model writes behind the last call of a section."""
+    """The text that the model writes after the last call of a section."""
     return grammar.literal(syntax.body.around[1] + section.space + section.close)
 
 

@@ -63,7 +63,7 @@ class _Closing:
         return self._within(_closed(part), depth)
 
     def _joined(self, part: dict[str, Any], depth: int) -> dict[str, Any]:
-        """What `allOf` and a reference put together, as one object."""
+        """Merge `allOf` and a reference into one object."""
         flat = flattened(part, self._root)
         if "additionalProperties" in flat:
             return part
