@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.api.access_log import AccessLog
 from penstock.api.body import BodyReader
+from penstock.api.codecs.accepted import AS_SPECIFIED, OPENAI, Accepted
 from penstock.api.context import Observers
 from penstock.api.metrics import Metrics
 from penstock.api.registry import ModelRegistry
@@ -47,6 +48,11 @@ class Services:
         bodies = BodyReader(settings.body_limit_bytes, settings.stall_timeout_s)
         object.__setattr__(self, "bodies", bodies)
         object.__setattr__(self, "runs", ResponseRuns(self.store))
+
+    @property
+    def accepted(self) -> Accepted:
+        """What requests may ask for beside what the interface has."""
+        return OPENAI if self.settings.openai_compat else AS_SPECIFIED
 
     async def close(self) -> None:
         """Stop what works on without a request. The store is closed by whoever opened it."""

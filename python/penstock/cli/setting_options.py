@@ -348,6 +348,14 @@ SERVER_OPTIONS: Final = (
         "NETWORK",
     ),
     SettingOption(
+        "openai_compat",
+        ("--openai-compat",),
+        bool,
+        "Accept of OpenAI's API what is refused otherwise: the response format json_object, and"
+        " parallel_tool_calls false on responses.",
+        SERVER_PANEL,
+    ),
+    SettingOption(
         "disable_request_id_header",
         ("--disable-request-id-header",),
         bool,

@@ -184,6 +184,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     `drain_timeout_s`: how long open answers may go on after SIGTERM. `stall_timeout_s`: how long a
     client may leave its stream unread, or its body unsent. `max_connections`: of one API process.
     `fetch_allow`: addresses and networks, not public, that clients' URLs may lead to.
+    `openai_compat`: accept of OpenAI's API what the interface refuses.
     """
 
     host: str = "0.0.0.0"
@@ -200,6 +201,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     stall_timeout_s: float = 120.0
     max_connections: int = 4096
     fetch_allow: tuple[str, ...] = ()
+    openai_compat: bool = False
     store: StoreSettings = StoreSettings()
 
 

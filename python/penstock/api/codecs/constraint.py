@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import orjson
 
+from penstock.api.codecs.accepted import AS_SPECIFIED, OPTION, Accepted
 from penstock.api.codecs.fields import Fields, depth_of
 from penstock.api.codecs.names import FieldNames
 from penstock.dialog import Constraint
@@ -29,25 +30,30 @@ ALONE: Final = {
 }
 UNSUPPORTED_STRUCTURES: Final = ("json_object", "structural_tag")
 MAX_CHOICES: Final = 1024
+ANY_OBJECT: Final = Constraint("json_schema", '{"type":"object"}')
 
 
-def decode_constraint(fields: Fields, names: FieldNames) -> Constraint | None:
+def decode_constraint(
+    fields: Fields, names: FieldNames, accepted: Accepted = AS_SPECIFIED
+) -> Constraint | None:
     """At most one of the fields may ask for something."""
     wanted = {
-        "response_format": _response_format(fields),
+        "response_format": _response_format(fields, accepted),
         "grammar": _grammar(fields),
-        **_structured_outputs(fields),
+        **_structured_outputs(fields, accepted),
     }
     return _only_one(fields, wanted, names)
 
 
-def decode_text_constraint(fields: Fields, names: FieldNames) -> Constraint | None:
+def decode_text_constraint(
+    fields: Fields, names: FieldNames, accepted: Accepted = AS_SPECIFIED
+) -> Constraint | None:
     """As `decode_constraint`, for a dialect that has `text.format` too."""
     wanted = {
-        "response_format": _response_format(fields),
-        "text.format": _text_format(fields),
+        "response_format": _response_format(fields, accepted),
+        "text.format": _text_format(fields, accepted),
         "grammar": _grammar(fields),
-        **_structured_outputs(fields),
+        **_structured_outputs(fields, accepted),
     }
     return _only_one(fields, wanted, names)
 
@@ -87,30 +93,45 @@ def _only_one(
     return wanted[given[0]]
 
 
-def _response_format(fields: Fields) -> Constraint | None:
+def _response_format(fields: Fields, accepted: Accepted) -> Constraint | None:
     wanted = fields.object("response_format")
-    if wanted is None or not _wants_schema(wanted):
+    if wanted is None:
         return None
-    return _schema(wanted.required_object("json_schema"))
+    match _format_type(wanted, accepted):
+        case "json_schema":
+            return _schema(wanted.required_object("json_schema"))
+        case "json_object":
+            return ANY_OBJECT
+        case _:
+            return None
 
 
-def _text_format(fields: Fields) -> Constraint | None:
+def _text_format(fields: Fields, accepted: Accepted) -> Constraint | None:
     """`text.format`, where the schema is not nested."""
     text = fields.object("text")
     wanted = text.object("format") if text is not None else None
-    if wanted is None or not _wants_schema(wanted):
+    if wanted is None:
         return None
-    return _schema(wanted)
+    match _format_type(wanted, accepted):
+        case "json_schema":
+            return _schema(wanted)
+        case "json_object":
+            return ANY_OBJECT
+        case _:
+            return None
 
 
-def _wants_schema(wanted: Fields) -> bool:
-    if wanted.required_string("type") == "json_object":
+def _format_type(wanted: Fields, accepted: Accepted) -> str | None:
+    if wanted.required_string("type") != "json_object":
+        return wanted.choice("type", ("text", "json_schema"))
+    if "json_object" not in accepted:
         wanted.refuse(
             "type",
-            'does not take "json_object"; send "json_schema" with a schema',
+            f'does not take "json_object"; send "json_schema" with a schema, or start the server'
+            f" with `{OPTION}`",
             code="unsupported_value",
         )
-    return wanted.choice("type", ("text", "json_schema")) == "json_schema"
+    return "json_object"
 
 
 def _schema(owner: Fields) -> Constraint:
@@ -139,15 +160,19 @@ def _grammar(fields: Fields) -> Constraint | None:
             return Constraint("llguidance", _llguidance(grammar))
 
 
-def _structured_outputs(fields: Fields) -> dict[str, Constraint]:
+def _structured_outputs(fields: Fields, accepted: Accepted) -> dict[str, Constraint]:
     """What `structured_outputs` and the fields of ALONE say: path -> constraint."""
     wanted: dict[str, Constraint | None] = {}
     structured = fields.object("structured_outputs")
     if structured is not None:
         for key in UNSUPPORTED_STRUCTURES:
-            if structured.get(key):
+            if structured.get(key) and key not in accepted:
                 why = 'is not supported; send "json" with a schema'
+                if key == "json_object":
+                    why += f", or start the server with `{OPTION}`"
                 structured.refuse(key, why, code="unsupported_value")
+        if structured.boolean("json_object"):
+            wanted[structured.name_of("json_object")] = ANY_OBJECT
         for kind in STRUCTURES:
             wanted[structured.name_of(kind)] = _structure(structured, kind, kind)
     for key, kind in ALONE.items():

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from penstock.api.codecs.accepted import AS_SPECIFIED, Accepted
 from penstock.api.codecs.names import FieldNames
 from penstock.base.errors import ServiceError
 from penstock.dialog import Event, GenerateRequest
@@ -85,6 +86,7 @@ class Dialect(AnswerWriter, Protocol):
 
     id_prefix: str
 
-    def decode(self, body: bytes) -> Decoded:
-        """Raises InvalidRequest naming the field."""
+    def decode(self, body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
+        """`accepted`: what an operator adds to the interface. Raises InvalidRequest naming the
+        field."""
         ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from starlette.types import Receive, Scope, Send
 
 from penstock.api.codecs.dialect import Dialect
@@ -16,7 +18,7 @@ class CountTokens:
 
     def __init__(self, services: Services, dialect: Dialect) -> None:
         self._services = services
-        self._reader = RequestReader(services, dialect.decode)
+        self._reader = RequestReader(services, partial(dialect.decode, accepted=services.accepted))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         decoded, record = await self._reader.read(scope, receive)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
@@ -66,7 +67,7 @@ class CreateResponse:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._runs = services.runs
-        self._reader = RequestReader(services, decode)
+        self._reader = RequestReader(services, partial(decode, accepted=services.accepted))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked, record = await self._reader.read(scope, receive)

@@ -50,6 +50,16 @@ class FlatJsonSchemaFormat(Struct, tag="json_schema", tag_field="type"):
     strict: bool | None = None
 
 
+class JsonObjectFormat(Struct, tag="json_object", tag_field="type"):
+    """The answer is a JSON object: of a server that accepts it."""
+
+
+class AnsweredTextConfig(Struct):
+    """What the text was to be."""
+
+    format: TextFormat | FlatJsonSchemaFormat | JsonObjectFormat | None = None
+
+
 class TextConfig(Struct):
     """What the text must be."""
 
@@ -184,7 +194,7 @@ class ResponseResource(Struct):
     previous_response_id: str | None
     store: bool
     temperature: float | None
-    text: TextConfig
+    text: AnsweredTextConfig
     tool_choice: ToolChoice
     tools: list[Tool]
     top_logprobs: int | None

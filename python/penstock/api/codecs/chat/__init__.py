@@ -1,5 +1,6 @@
 """Chat completions: `POST /v1/chat/completions`."""
 
+from penstock.api.codecs.accepted import AS_SPECIFIED, Accepted
 from penstock.api.codecs.chat.decode import decode
 from penstock.api.codecs.chat.encode import TOOL_CALLS, ChatAnswers, ChatStream, encode
 from penstock.api.codecs.dialect import Decoded
@@ -15,5 +16,5 @@ class ChatDialect(ChatAnswers):
     def __init__(self) -> None:
         super().__init__(TOOL_CALLS)
 
-    def decode(self, body: bytes) -> Decoded:
-        return decode(body)
+    def decode(self, body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
+        return decode(body, accepted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.api.codecs.accepted import AS_SPECIFIED, Accepted
 from penstock.api.codecs.begun import split_begun, without_reasoning
 from penstock.api.codecs.chat.encode import FUNCTION_CALLS
 from penstock.api.codecs.chat.functions import decode_function_choice, decode_legacy_functions
@@ -47,7 +48,7 @@ IGNORED: Final = (
 HOSTED: Final = ("code_interpreter",)
 
 
-def decode(body: bytes) -> Decoded:
+def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
     """Raises InvalidRequest naming the field that is wrong."""
     fields = decode_object(body)
     stream = fields.boolean("stream") or False
@@ -81,7 +82,7 @@ def decode(body: bytes) -> Decoded:
             else decode_tool_choice(fields, tools, hosted)
         ),
         sampling=decode_sampling(fields),
-        constraint=decode_constraint(fields, names),
+        constraint=decode_constraint(fields, names, accepted),
         limits=decode_run_limits(fields),
         reasoning=without_reasoning(fields, reasoning) if begun else reasoning,
         stop=decode_stop(fields),

@@ -1,5 +1,6 @@
 """Legacy completions: `POST /v1/completions`."""
 
+from penstock.api.codecs.accepted import AS_SPECIFIED, Accepted
 from penstock.api.codecs.completions.decode import decode
 from penstock.api.codecs.completions.encode import CompletionStream, encode
 from penstock.api.codecs.dialect import AnswerIdentity, Decoded
@@ -14,8 +15,8 @@ class CompletionsDialect:
 
     id_prefix = "cmpl-"
 
-    def decode(self, body: bytes) -> Decoded:
-        return decode(body)
+    def decode(self, body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
+        return decode(body, accepted)
 
     def encoder(self, identity: AnswerIdentity, request: GenerateRequest) -> CompletionStream:
         return CompletionStream(identity, request)

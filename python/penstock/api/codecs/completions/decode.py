@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.api.codecs.accepted import AS_SPECIFIED, Accepted
 from penstock.api.codecs.constraint import decode_constraint
 from penstock.api.codecs.dialect import Decoded
 from penstock.api.codecs.fields import Fields, decode_object
@@ -35,7 +36,7 @@ IGNORED: Final = (
 )
 
 
-def decode(body: bytes) -> Decoded:
+def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
     """Raises InvalidRequest naming the field that is wrong."""
     fields = decode_object(body)
     n = fields.integer("n", 1, MAX_N) or 1
@@ -54,7 +55,7 @@ def decode(body: bytes) -> Decoded:
         prompts=prompts if len(prompts) > 1 else (),
         suffix=fields.string("suffix") or None,
         sampling=decode_sampling(fields),
-        constraint=decode_constraint(fields, names),
+        constraint=decode_constraint(fields, names, accepted),
         limits=decode_limits(fields, least_tokens=0 if echo else 1),
         stop=decode_stop(fields),
         stop_token_ids=decode_stop_token_ids(fields),

@@ -1,5 +1,6 @@
 """The second vendor's messages: `POST /v1/messages` and `/v1/messages/count_tokens`."""
 
+from penstock.api.codecs.accepted import AS_SPECIFIED, Accepted
 from penstock.api.codecs.dialect import AnswerIdentity, Decoded
 from penstock.api.codecs.messages.decode import decode
 from penstock.api.codecs.messages.encode import encode
@@ -15,8 +16,8 @@ class MessagesDialect:
 
     id_prefix = "msg_"
 
-    def decode(self, body: bytes) -> Decoded:
-        return decode(body)
+    def decode(self, body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
+        return decode(body, accepted)
 
     def encoder(self, identity: AnswerIdentity, request: GenerateRequest) -> MessageStream:
         return MessageStream(identity, request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.api.codecs.accepted import AS_SPECIFIED, Accepted
 from penstock.api.codecs.begun import split_begun, without_reasoning
 from penstock.api.codecs.constraint import decode_constraint, note_constraint, schema_text
 from penstock.api.codecs.dialect import Decoded
@@ -41,7 +42,7 @@ THINKING: Final[dict[str | None, bool | None]] = {
 }
 
 
-def decode(body: bytes) -> Decoded:
+def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> Decoded:
     """Raises InvalidRequest naming the field that is wrong."""
     fields = decode_object(body)
     stream = fields.boolean("stream") or False
@@ -66,7 +67,7 @@ def decode(body: bytes) -> Decoded:
         session=decode_session(fields),
         tool_policy=decode_tool_choice(fields, tools),
         sampling=decode_sampling(fields),
-        constraint=_constraint(fields, names),
+        constraint=_constraint(fields, names, accepted),
         limits=decode_run_limits(fields),
         reasoning=_reasoning(fields, begun),
         stop=fields.strings("stop_sequences", MAX_STOP_STRINGS) or (),
@@ -98,10 +99,10 @@ def _reasoning(fields: Fields, begun: str) -> ReasoningPolicy:
     return ReasoningPolicy(policy.enabled, effort)  # says how hard to think, not whether
 
 
-def _constraint(fields: Fields, names: FieldNames) -> Constraint | None:
+def _constraint(fields: Fields, names: FieldNames, accepted: Accepted) -> Constraint | None:
     """`output_config.format`, or the `output_format` of older clients, or one of the service's own
     fields."""
-    own = decode_constraint(fields, names)
+    own = decode_constraint(fields, names, accepted)
     config = fields.object("output_config")
     wanted = config.object("format") if config is not None else None
     older = fields.object("output_format")

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.api.codecs.accepted import AS_SPECIFIED, OPTION, Accepted
 from penstock.api.codecs.constraint import decode_text_constraint
 from penstock.api.codecs.extensions import decode_requested_files
 from penstock.api.codecs.fields import Fields, decode_object, shown
@@ -29,7 +30,14 @@ from penstock.api.codecs.sampling import (
 )
 from penstock.api.codecs.tools import decode_functions, decode_tool_choice
 from penstock.base.errors import InvalidRequest
-from penstock.dialog import GenerateRequest, Limits, ReasoningPolicy
+from penstock.dialog import (
+    FunctionTool,
+    GenerateRequest,
+    HostedTool,
+    Limits,
+    ReasoningPolicy,
+    ToolPolicy,
+)
 
 # Accepted with a value of any type, and without effect; so is every field named nowhere here.
 IGNORED: Final = (
@@ -87,10 +95,10 @@ class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: Namespaces = msgspec.field(default_factory=Namespaces)
 
 
-def decode(body: bytes) -> ResponsesRequest:
+def decode(body: bytes, accepted: Accepted = AS_SPECIFIED) -> ResponsesRequest:
     """Raises InvalidRequest naming the field that is wrong."""
     fields = decode_object(body)
-    _refuse_unsupported(fields)
+    _refuse_unsupported(fields, accepted)
     store, background = _flag(fields, "store", default=True), _flag(fields, "background")
     if background and not store:
         fields.refuse("background", "cannot be used with `store: false`: there is nothing to poll")
@@ -114,9 +122,9 @@ def decode(body: bytes) -> ResponsesRequest:
         tools=tools,
         hosted=hosted,
         files=decode_requested_files(fields),
-        tool_policy=decode_tool_choice(fields, tools, hosted),
+        tool_policy=_tool_policy(fields, tools, hosted),
         sampling=decode_sampling(fields),
-        constraint=decode_text_constraint(fields, names),
+        constraint=decode_text_constraint(fields, names, accepted),
         limits=limits,
         reasoning=_reasoning(fields),
         stop=decode_stop(fields),
@@ -150,15 +158,17 @@ def resolved(asked: ResponsesRequest, known: Items) -> ResponsesRequest:
     return msgspec.structs.replace(asked, request=request)
 
 
-def _refuse_unsupported(fields: Fields) -> None:
+def _refuse_unsupported(fields: Fields, accepted: Accepted) -> None:
     for key, why in REFUSED.items():
         if fields.get(key) is not None:
             fields.refuse(key, why, code="unsupported_value")
     # Of no tools nothing runs in parallel: so a coding agent asks for a summary.
-    if fields.boolean("parallel_tool_calls") is False and fields.get("tools") != []:
+    one_call = fields.boolean("parallel_tool_calls") is False and fields.get("tools") != []
+    if one_call and "parallel_tool_calls" not in accepted:
         fields.refuse(
             "parallel_tool_calls",
-            "cannot be false; leave it out, and name the one function in `tool_choice`",
+            "cannot be false; leave it out: a function that `tool_choice` names is called once; or"
+            f" start the server with `{OPTION}`",
             code="unsupported_value",
         )
     options = fields.object("stream_options")
@@ -167,6 +177,15 @@ def _refuse_unsupported(fields: Fields) -> None:
     metadata = fields.object("metadata")
     if metadata is not None and len(metadata.values) > MAX_METADATA:
         fields.refuse("metadata", f"may hold at most {MAX_METADATA} pairs")
+
+
+def _tool_policy(
+    fields: Fields, tools: tuple[FunctionTool, ...], hosted: tuple[HostedTool, ...]
+) -> ToolPolicy:
+    policy = decode_tool_choice(fields, tools, hosted)
+    if fields.boolean("parallel_tool_calls") is False:
+        return msgspec.structs.replace(policy, parallel=False)
+    return policy
 
 
 def _flag(fields: Fields, key: str, *, default: bool = False) -> bool:
