@@ -1,9 +1,10 @@
-"""The step after the one in flight, planned before anybody knows what that one draws.
+"""Whether the next step can be planned before anybody knows what the step in flight draws.
 
-It is possible where that makes no difference: every running sequence draws one token in the step
-in flight and will want the next one, nothing steers its draw but its own settings, and nobody is
-waiting who could join. A token that ends a sequence is seen one step late, so what was planned
-ahead for it is computed for nothing, and dropped.
+A plan needs numbers of tokens, not their values. A row that draws freely gains exactly one token,
+and a chunk of a prompt that does not draw changes nothing but what is computed. So the plan of the
+next step waits only for draws that decide more than a value: a grammar that binds the answer may
+force tokens or end, a draft may be confirmed or not. A stop token is seen one step late: what was
+planned for its sequence is computed for nothing, and dropped.
 """
 
 from __future__ import annotations
@@ -14,26 +15,21 @@ from penstock.dialog import Sampling
 from penstock.scheduler.cache import BlockCache
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.sequence import Sequence
-from penstock.scheduler.types import AppendBlocks, Chunk
 
 
-def draft_ahead(flying: Draft, running: List[Sequence], cache: BlockCache) -> Draft | None:
-    """The step after `flying`, or None where it must wait for what that one draws."""
-    going_on = [sequence for sequence in running if not _is_leaving(sequence)]
-    flown = dict(zip(map(id, flying.work), flying.chunks, strict=True))
-    if not all(_is_steady(sequence, flown.get(id(sequence))) for sequence in going_on):
-        return None
-    lacking = [sequence for sequence in going_on if _lacks_a_block(sequence, cache)]
-    if not going_on or len(lacking) > cache.pool.num_free or len(going_on) > flying.whole_budget:
-        return None
-    draft = Draft(flying.whole_budget, flying.whole_budget)
-    for sequence in lacking:
-        draft.blocks.append(AppendBlocks(sequence.row, (cache.extend(sequence),)))
-    for sequence in going_on:
-        draft.chunks.append(Chunk(sequence.row, len(sequence.tokens), length=1, samples=True))
-        draft.work.append(sequence)
-    draft.num_tokens = len(going_on)
-    return draft
+def must_wait(flying: Draft, running: List[Sequence], cache: BlockCache) -> bool:
+    """Whether the step after `flying` can only be planned when `flying` is committed: it depends
+    on what `flying` draws, the host has a part in its draws, or it needs blocks that are not free
+    yet."""
+    if any(chunk.draft or chunk.num_scores for chunk in flying.chunks):
+        return True
+    going_on = [sequence for sequence in running if not sequence.leaves]
+    if any(_meets_host(sequence, flying.whole_budget) for sequence in going_on):
+        return True
+    lacking = sum(
+        max(cache.blocks_for(sequence.known) - len(sequence.blocks), 0) for sequence in going_on
+    )
+    return lacking > cache.pool.num_free
 
 
 def is_plain(sampling: Sampling) -> bool:
@@ -44,18 +40,11 @@ def is_plain(sampling: Sampling) -> bool:
     return not penalties and repetition in (None, 1.0) and not sampling.logit_bias
 
 
-def _is_leaving(sequence: Sequence) -> bool:
-    """It was dropped, or what it draws in flight is its last token."""
-    return sequence.aborted or len(sequence.tokens) + 1 >= sequence.known_limit
-
-
-def _is_steady(sequence: Sequence, chunk: Chunk | None) -> bool:
-    """Whether it draws one token of `chunk`, freely."""
-    if chunk is None or not chunk.samples or chunk.draft or chunk.num_scores:
-        return False
+def _meets_host(sequence: Sequence, budget: int) -> bool:
+    """Whether the host may have a part in what a step of up to `budget` tokens gives of a running
+    sequence."""
+    if sequence.unscored:
+        return True
+    draws = sequence.decoding or sequence.missing <= budget
     is_free = sequence.guide is None or sequence.guide.idle
-    return is_free and is_plain(sequence.sampling)
-
-
-def _lacks_a_block(sequence: Sequence, cache: BlockCache) -> bool:
-    return len(sequence.blocks) * cache.block_tokens <= len(sequence.tokens)
+    return draws and not (is_free and is_plain(sequence.sampling))

@@ -136,7 +136,7 @@ class BlockCache:
 
     def publish(self, sequence: Sequence) -> None:
         """Let others find the blocks of `sequence` that became full and computed."""
-        full = sequence.computed // self.block_tokens
+        full = (sequence.computed - sequence.flying) // self.block_tokens
         if not self.prefix_caching or full == sequence.published:
             return
         self._hash(sequence, full)

@@ -46,7 +46,7 @@ class Draft:
         sequence.restored_by = 0
         start, end, first = sequence.computed, sequence.computed + length, sequence.next_score
         scores = min(sequence.unscored, max(0, end - first), self.score_room)
-        complete = end == len(sequence.tokens) and scores == sequence.unscored
+        complete = end == sequence.known and scores == sequence.unscored
         samples = complete and end < sequence.known_limit
         assert samples or not guess
         self.chunks.append(
@@ -73,7 +73,7 @@ class Draft:
     def compute_prompt(self, sequence: Sequence, most: int) -> None:
         """Add up to `most` of the missing tokens of `sequence`: as many as prompts may still take,
         and as can be scored if that is wanted."""
-        length = min(len(sequence.tokens) - sequence.computed, most, self.prompt_budget)
+        length = 0 if sequence.leaves else min(sequence.missing, most, self.prompt_budget)
         if sequence.unscored > self.score_room:
             length = min(length, sequence.next_score + self.score_room - sequence.computed)
         if length > 0:

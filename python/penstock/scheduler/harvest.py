@@ -36,7 +36,6 @@ class Harvest:
         if (drawn and drawn[0].failed) or any(math.isnan(one.logprob) for one in scored):
             return self._fail(sequence, progress)
         if self._keeps_cache:
-            sequence.computed += chunk.length
             self._cache.publish(sequence)
         if scored:
             sequence.next_score += len(scored)
@@ -45,7 +44,6 @@ class Harvest:
             if chunk.start + chunk.length < sequence.known_limit or sequence.unscored:
                 return False
             return self._tell(sequence, progress, finish="length")
-        sequence.decoding = True
         if chunk.draft:
             self._learn(sequence, len(chunk.draft), len(drawn) - 1)
         for token_id in sequence.unreported:

@@ -65,7 +65,7 @@ class PrefillShares:
 
     def grant(self, sequence: Sequence) -> None:
         """Give the next prompt in order of arrival what it misses, as far as there is room."""
-        grant = Grant(sequence, len(sequence.tokens) - sequence.computed)
+        grant = Grant(sequence, sequence.missing)
         self._fill(grant, self.room)
         self.room -= grant.tokens
         sequence.saved = min(sequence.saved + grant.tokens, self._most_saved)
@@ -88,7 +88,7 @@ class PrefillShares:
         """Move tokens to `sequence` from those that give to it, the newest giver first."""
         own = next((grant for grant in self._grants if grant.sequence is sequence), None)
         if own is None:
-            own = Grant(sequence, len(sequence.tokens) - sequence.computed)
+            own = Grant(sequence, sequence.missing)
         givers = self._givers(sequence, own.missing)
         before = own.tokens
         self._fill(own, own.tokens + sum(map(_spare, givers)))

@@ -20,7 +20,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import Final
 
-from penstock.scheduler.ahead import draft_ahead
+from penstock.scheduler.ahead import must_wait
 from penstock.scheduler.cache import BlockCache
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.gauges import SchedulerGauges
@@ -147,7 +147,7 @@ class Scheduler:
             return True
         if sequence.row < 0:
             self._waiting.remove(sequence)
-        elif self._flies(sequence):
+        elif sequence.flying:
             sequence.aborted = True  # the step still writes to its blocks
         else:
             self._running.remove(sequence)
@@ -159,12 +159,34 @@ class Scheduler:
         assert self._in_flight is None, "plan() before commit() of the step before"
         if not self.has_work:
             return None
+        draft = self._draft_step()
+        assert draft is not None, "the oldest request always advances"
+        self._in_flight = draft
+        return self._as_plan(draft)
+
+    def plan_ahead(self) -> StepPlan | None:
+        """The step after the one in flight, to be executed before that one is committed; None if it
+        depends on what that one draws, or if waiting requests may join it."""
+        assert self._in_flight is not None and self._ahead is None, "nothing to plan ahead of"
+        if self._speculates or not self._keeps_cache or self._may_admit():
+            return None
+        if must_wait(self._in_flight, self._running, self._cache):
+            return None
+        draft = self._draft_step()
+        if draft is None:
+            return None
+        self._ahead = draft
+        return self._as_plan(draft)
+
+    def _draft_step(self) -> Draft | None:
+        """The next step; None, and nothing is changed, if it has nothing to compute."""
         draft = Draft(self._budget, self._budget)
         if self._keeps_cache:
             self._plan_decodes(draft)
         decodes = len(draft.chunks)
         if decodes > 0:
-            prompts = len(self._running) - decodes + len(self._waiting)
+            staying = sum(not sequence.leaves for sequence in self._running)
+            prompts = staying - decodes + len(self._waiting)
             draft.limit_prompts(self._pace.prompt_share(decodes, prompts))
         drawing = min(self._max_seqs, len(self._running) + len(self._waiting))
         draft.score_room = self._max_seqs + MAX_DRAFT - draft.num_guessed - drawing
@@ -172,20 +194,10 @@ class Scheduler:
             self._plan_prompts(draft)
         else:
             self._plan_whole_contexts(draft)
-        if not draft.chunks:  # all that there is waits for the host
-            draft.compute_prompt(self._running[0], draft.prompt_budget)
-        assert draft.chunks, "the oldest request always advances"
-        self._in_flight = draft
-        return self._as_plan(draft)
-
-    def plan_ahead(self) -> StepPlan | None:
-        """The step after the one in flight, to be executed before that one is committed; None where
-        it depends on what that one draws, or where waiting requests may join it."""
-        assert self._in_flight is not None and self._ahead is None, "nothing to plan ahead of"
-        if self._speculates or not self._keeps_cache or self._may_admit():
-            return None
-        self._ahead = draft_ahead(self._in_flight, self._running, self._cache)
-        return None if self._ahead is None else self._as_plan(self._ahead)
+        going_on = [sequence for sequence in self._running if not sequence.leaves]
+        if not draft.chunks and going_on:  # all that there is waits for the host
+            draft.compute_prompt(going_on[0], draft.prompt_budget)
+        return draft if draft.chunks else None
 
     @property
     def sampled(self) -> list[tuple[Guide | None, tuple[int, ...]]]:
@@ -209,6 +221,7 @@ class Scheduler:
         scored = {row: tuple(group) for row, group in groupby(result.scored, attrgetter("row"))}
         vacated = False
         for sequence, chunk in zip(draft.work, draft.chunks, strict=True):
+            sequence.land(chunk)
             own = drawn.pop(chunk.row, [])
             assert bool(own) == chunk.samples, "tokens drawn that the plan did not ask for"
             if not sequence.aborted:
@@ -217,7 +230,7 @@ class Scheduler:
                     continue
                 del self._sequences[sequence.id]
                 self._bound.leave(sequence.group)
-            sequence.aborted = self._flies(sequence)  # the next step still writes to its blocks
+            sequence.aborted = sequence.flying > 0  # the next step still writes to its blocks
             if not sequence.aborted:
                 self._vacate(sequence)
                 vacated = True
@@ -258,6 +271,8 @@ class Scheduler:
         self._step += 1
         draft.step = self._step
         assert self._step == self._cache.tier.step
+        for sequence, chunk in zip(draft.work, draft.chunks, strict=True):
+            sequence.take_off(chunk, keeps_cache=self._keeps_cache)
         saves, restores, awaits = self._cache.tier.take_plans()
         releases, self._releases = tuple(self._releases), []
         return StepPlan(
@@ -271,11 +286,6 @@ class Scheduler:
             restores=restores,
             awaits=max(awaits, draft.awaits),
         )
-
-    def _flies(self, sequence: Sequence) -> bool:
-        """Whether a step in flight computes tokens of `sequence`."""
-        steps = (self._in_flight, self._ahead)
-        return any(step is not None and sequence in step.work for step in steps)
 
     def _may_admit(self) -> bool:
         """Whether the next of those who wait may get a row, as far as that is known."""
@@ -303,8 +313,9 @@ class Scheduler:
         price = self._pace.price(len(self._running)) if self._may_guess() else 1.0
         while position < len(self._running) and draft.budget > 0:
             sequence = self._running[position]
-            missing = len(sequence.tokens) - sequence.computed
-            if sequence.decoding and self._grow(sequence, draft):
+            missing = sequence.missing
+            draws = sequence.decoding and not sequence.leaves
+            if draws and self._grow(sequence, draft):
                 length = min(missing, draft.budget)
                 guess: tuple[int, ...] = ()
                 if price < 1.0 and length == missing:
@@ -337,7 +348,8 @@ class Scheduler:
         """Grant tokens in order of arrival, to running prompts and to waiting ones that get a row.
         Returns the prompts that may take tokens of older ones, each with the tokens it misses."""
         by_arrival, cache = attrgetter("arrival"), self._cache
-        running = [one for one in self._running if not one.decoding and cache.has_arrived(one)]
+        prompts = [one for one in self._running if not (one.decoding or one.leaves)]
+        running = [one for one in prompts if cache.has_arrived(one)]
         waiting = list(islice(self._waiting, self._max_seqs + MOST_PASSED))
         passing: list[tuple[Sequence, int]] = []
         passed, is_blocked = 0, False
@@ -429,7 +441,7 @@ class Scheduler:
         free. False: it was itself the newest and is waiting again."""
         cache = self._cache
         new: list[int] = []
-        while len(sequence.blocks) * cache.block_tokens < len(sequence.tokens):
+        while len(sequence.blocks) * cache.block_tokens < sequence.known:
             while cache.pool.num_free == 0:
                 victim = self._running.pop()
                 self._preempt(victim)

@@ -11,7 +11,7 @@ import msgspec
 from penstock.dialog import Sampling
 from penstock.scheduler.guide import Guide
 from penstock.scheduler.speculation import Speculation
-from penstock.scheduler.types import NO_ADAPTER, Admit, Scored
+from penstock.scheduler.types import NO_ADAPTER, Admit, Chunk, Scored
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -58,20 +58,23 @@ class Sequence:
     """One request. Known tokens are the prompt and what was drawn; computed ones are those whose
     keys and values are in its blocks. 0 <= computed < known, always, until nothing is left to draw.
 
-    `row` -1: waiting. `keys`: the root, then the keys of its full blocks, as far as
-    they were needed; `published`: how many of its blocks are, or need not be, in the prefix index.
-    `decoding`: it drew a token since it got its row. `guide` steers what is drawn; `unreported`
-    tokens it forced before the first draw, and as many of the known ones as `unsent` says are
-    still to be told to the runtime. `speculation` guesses its next tokens, where that is on.
-    `next_score`: the first position whose logits say what the token of the prompt after it is worth
-    to one who asked for that (`prompt_logprobs`) and was not told yet. `adapter`: the generation
-    that it computes with, from the runtime's slot `adapter_slot` on as soon as it is queued.
-    `restored_by`: the step that brings blocks of it back from the host, 0 when they are known, or
-    awaited, to be there. `group`: of the requests that are admitted together, "" for none.
-    `arrival`: its place in the order of arrival. `arrived_at`: how many prefill tokens had been
-    computed when it arrived. `saved`: how many tenths of tokens it may give to shorter prompts.
-    `awaits`: the sequence that computes most of what it misses, at least until that one has
-    published `awaits_blocks` of its blocks.
+    Steps in flight count as done, as far as numbers go: `computed` includes the `flying` tokens
+    that they compute, `known` the `drawing` tokens whose values are not here yet.
+
+    `row` -1: waiting. `keys`: the root, then the keys of its full blocks, as far as they were
+    needed; `published`: how many of its blocks are, or need not be, in the prefix index.
+    `decoding`: it drew a token since it got its row, or a step in flight draws one. `guide` steers
+    what is drawn; `unreported` tokens it forced before the first draw, and as many of the known
+    ones as `unsent` says are still to be told to the runtime. `speculation` guesses its next
+    tokens, where that is on. `next_score`: the first position whose logits say what the token of
+    the prompt after it is worth to one who asked for that (`prompt_logprobs`) and was not told yet.
+    `adapter`: the generation that it computes with, from the runtime's slot `adapter_slot` on as
+    soon as it is queued. `restored_by`: the step that brings blocks of it back from the host, 0
+    when they are known, or awaited, to be there. `group`: of the requests that are admitted
+    together, "" for none. `arrival`: its place in the order of arrival. `arrived_at`: how many
+    prefill tokens had been computed when it arrived. `saved`: how many tenths of tokens it may give
+    to shorter prompts. `awaits`: the sequence that computes most of what it misses, at least until
+    that one has published `awaits_blocks` of its blocks.
     """
 
     id: str
@@ -96,6 +99,8 @@ class Sequence:
     next_score: int = field(init=False)
     row: int = -1
     computed: int = 0
+    flying: int = 0
+    drawing: int = 0
     blocks: list[int] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
     published: int = 0
@@ -147,6 +152,37 @@ class Sequence:
     def unscored(self) -> int:
         """Of how many tokens of the prompt the log-probability is wanted still."""
         return self.prompt_tokens - 1 - self.next_score
+
+    @property
+    def known(self) -> int:
+        """Tokens that are known when the steps in flight are over."""
+        return len(self.tokens) + self.drawing
+
+    @property
+    def missing(self) -> int:
+        """Known tokens that are not computed when the steps in flight are over."""
+        return self.known - self.computed
+
+    @property
+    def leaves(self) -> bool:
+        """Whether no step after those in flight computes anything for it: it was dropped, or they
+        draw its last token, or compute all of a prompt that has no answer."""
+        if self.aborted or not self.missing:
+            return True
+        return self.drawing > 0 and self.known >= self.known_limit
+
+    def take_off(self, chunk: Chunk, *, keeps_cache: bool) -> None:
+        """A step that computes `chunk` is about to fly."""
+        self.flying += chunk.length
+        self.drawing += chunk.samples
+        self.decoding |= chunk.samples
+        if keeps_cache:
+            self.computed += chunk.length
+
+    def land(self, chunk: Chunk) -> None:
+        """The step that computes `chunk` is over."""
+        self.flying -= chunk.length
+        self.drawing -= chunk.samples
 
     def force(self) -> tuple[int, ...]:
         """Append what the guide allows alone. Nothing where log-probabilities are wanted: those

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from scheduler_fakes import Harness, answer_alone
+from scheduler_fakes import Harness, ScriptedGuide, answer_alone
 
 from penstock.dialog import Sampling
 from penstock.scheduler import NewSequence, StepPlan, StepResult
@@ -79,9 +79,116 @@ def test_one_that_has_no_row_yet_is_not() -> None:
     assert len(ahead(harness).chunks) == 1
 
 
-def test_an_unfinished_prompt_is_waited_for() -> None:
+def spans(plan: StepPlan) -> list[tuple[int, int, bool]]:
+    return [(chunk.start, chunk.length, chunk.samples) for chunk in plan.chunks]
+
+
+def run_ahead(harness: Harness) -> tuple[int, int]:
+    """Take all requests to their end, each step planned ahead if it can be. Returns how many
+    steps there were, and how many of them were planned ahead."""
+    steps = planned_ahead = 0
+    result = None
+    while result is not None or harness.scheduler.has_work:
+        if result is None:
+            result, steps = start(harness), steps + 1
+        plan = harness.scheduler.plan_ahead()
+        following = None if plan is None else harness.runtime.execute(plan)
+        harness.take(result)
+        result = following
+        steps += plan is not None
+        planned_ahead += plan is not None
+    return steps, planned_ahead
+
+
+def test_the_next_chunk_of_a_prompt_is_planned_ahead() -> None:
     harness = Harness(token_budget=4)
-    harness.submit("a", PROMPT)
+    harness.submit("a", [*PROMPT, *PROMPT], 3)
+    result = start(harness)
+    for expected in ((4, 4, False), (8, 2, True), (10, 1, True), (11, 1, True)):
+        plan = ahead(harness)
+        assert spans(plan) == [expected]
+        following = harness.runtime.execute(plan)
+        harness.take(result)
+        result = following
+    harness.take(result)
+    assert harness.answers["a"] == answer_alone([*PROMPT, *PROMPT], 3, frozenset())
+
+
+def test_chunks_beside_decodes_are_planned_ahead_and_change_no_answer() -> None:
+    harness = Harness(token_budget=8)
+    prompts = {"a": PROMPT, "b": [7, 3] * 15}
+    for id, prompt in prompts.items():
+        harness.submit(id, prompt, 20)
+    steps, planned_ahead = run_ahead(harness)
+    assert planned_ahead == steps - 1
+    for id, prompt in prompts.items():
+        assert harness.answers[id] == answer_alone(prompt, 20, frozenset())
+
+
+def test_a_prompt_that_was_dropped_gets_no_further_chunk() -> None:
+    harness = Harness(token_budget=8)
+    harness.submit("short", PROMPT)
+    harness.submit("long", PROMPT * 3)
+    result = start(harness)
+    assert harness.scheduler.abort("long")
+    assert [chunk.row for chunk in ahead(harness).chunks] == [result.drawn[0].row]
+
+
+def test_a_prompt_with_a_guide_is_waited_for_where_it_may_draw() -> None:
+    harness = Harness(token_budget=4)
+    harness.submit("a", PROMPT * 2, guide=ScriptedGuide())
+    result = start(harness)
+    following = ahead(harness)
+    assert spans(following) == [(4, 4, False)]
+    harness.take(result)
+    assert harness.scheduler.plan_ahead() is None
+
+
+class IdleGuide(ScriptedGuide):
+    """A guide that steers nothing yet."""
+
+    idle = True
+
+    def accept(self, token_id: int) -> bool:
+        return True
+
+
+def test_prompts_and_draws_whose_guide_is_idle_are_planned_ahead() -> None:
+    harness = Harness(token_budget=4)
+    harness.submit("a", PROMPT * 2, guide=IdleGuide())
+    steps, planned_ahead = run_ahead(harness)
+    assert planned_ahead == steps - 1
+    assert harness.answers["a"] == answer_alone(PROMPT * 2, 8, frozenset())
+
+
+def test_a_prompt_without_an_answer_gets_nothing_after_its_last_chunk() -> None:
+    harness = Harness(token_budget=8)
+    harness.submit("empty", PROMPT, 0)
+    harness.submit("long", [9, *PROMPT * 3], 2)
+    steps, planned_ahead = run_ahead(harness)
+    assert planned_ahead == steps - 1
+    assert harness.answers == {"empty": [], "long": answer_alone([9, *PROMPT * 3], 2, frozenset())}
+
+
+def test_a_short_prompt_passes_a_long_one_in_steps_planned_ahead() -> None:
+    """Both run already when the second step is planned."""
+    harness = Harness(token_budget=40, context_tokens=1024, num_blocks=512)
+    harness.submit("long", PROMPT * 100, 1)
+    harness.submit("short", [9, 9, 9], 1)
+    result = start(harness)
+    while "short" not in harness.finishes:
+        following = harness.runtime.execute(ahead(harness))
+        harness.take(result)
+        result = following
+    assert "long" not in harness.finishes
+    harness.take(result)
+    harness.run()
+    assert harness.answers["long"] == answer_alone(PROMPT * 100, 1, frozenset())
+
+
+def test_a_prompt_to_be_scored_is_waited_for() -> None:
+    harness = Harness(token_budget=4)
+    harness.submit("a", PROMPT, prompt_logprobs=0)
     start(harness)
     assert harness.scheduler.plan_ahead() is None
 
