@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import pytest
 from device_runtimes import rehearse
 from generations import Outcome, Request, generate, requests_over
@@ -16,12 +17,15 @@ from small_gpt_oss import gpt_oss_tensors, write_small_gpt_oss
 from small_llama import CONTEXT, VOCAB, write_small_llama
 
 from penstock.config import EngineSettings
+from penstock.dialog import Sampling
 from penstock.engine.core import EngineCore
 from penstock.engine.types import TokenRequest
 from penstock.models.sources import files_at
 from penstock.runtime import start_runtime
 from penstock.runtime.gpu import FREE, GpuRuntime
-from penstock.scheduler import Scheduler
+from penstock.runtime.protocol import Masks
+from penstock.scheduler import Scheduler, StepPlan, StepResult
+from penstock.scheduler.types import Admit, AppendBlocks, Chunk
 
 T = TypeVar("T")
 BLOCK, ROWS = 16, 6
@@ -146,23 +150,30 @@ def test_steps_of_decodes_are_replayed_at_sizes_that_hold_them(device: GpuRuntim
     assert sizes <= {1, 2, 4, 8}
 
 
-def chunks_of(core: EngineCore, requests: list[Request]) -> dict[str, list[tuple[object, ...]]]:
-    """The tokens of every request with their log-probabilities, through the engine's loop."""
+def chunks_of(
+    core: EngineCore, requests: list[Request], every: int = 0
+) -> dict[str, list[tuple[object, ...]]]:
+    """The tokens of every request with their log-probabilities, through the engine's loop. The
+    requests come all at once, or one every so many steps."""
     found: dict[str, list[tuple[object, ...]]] = {}
-    for index, request in enumerate(requests):
-        found[str(index)] = []
-        core.submit(
-            TokenRequest(
-                id=str(index),
-                token_ids=request.prompt,
-                sampling=request.sampling,
-                seed=request.seed,
-                max_tokens=request.max_tokens,
-                top_logprobs=2 if index % 2 else None,
-                stop_token_ids=frozenset(range(10)),
+    steps = 0
+    while core.has_work or len(found) < len(requests):
+        while len(found) < len(requests) and steps >= every * len(found):
+            index = len(found)
+            request = requests[index]
+            found[str(index)] = []
+            core.submit(
+                TokenRequest(
+                    id=str(index),
+                    token_ids=request.prompt,
+                    sampling=request.sampling,
+                    seed=request.seed,
+                    max_tokens=request.max_tokens,
+                    top_logprobs=2 if index % 2 else None,
+                    stop_token_ids=frozenset(range(10)),
+                )
             )
-        )
-    while core.has_work:
+        steps += 1
         for chunk in core.step():
             found[chunk.id] += [(t.token_id, t.logprob is None) for t in chunk.tokens]
             if chunk.finish is not None:
@@ -183,6 +194,90 @@ def test_computing_ahead_changes_no_answer(folder: Path, requests: list[Request]
         core.close()
     assert answers[0] == answers[1]
     assert any(answer[-1] == ("stop",) for answer in answers[0].values())
+
+
+class CountingRuntime:
+    """Counts the steps that are submitted, and those of them while another is in flight."""
+
+    def __init__(self, own: GpuRuntime) -> None:
+        self._own = own
+        self._flying = 0
+        self.steps = 0
+        self.ahead = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._own, name)
+
+    def submit(self, plan: StepPlan, masks: Masks | None = None) -> None:
+        self.steps += 1
+        self.ahead += self._flying > 0
+        self._flying += 1
+        self._own.submit(plan, masks)
+
+    def collect(self) -> StepResult:
+        self._flying -= 1
+        return self._own.collect()
+
+
+def admitted(row: int, prompt: tuple[int, ...], sampling: Sampling) -> Admit:
+    return Admit(row, prompt, len(prompt), sampling, seed=row, top_logprobs=1)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="shown for the reference bodies")
+def test_a_step_that_the_host_draws_in_may_follow_one_in_flight(folder: Path) -> None:
+    """The host waits for the step before: its draws are for rows that know what that one drew."""
+    dry = Sampling(temperature=0.0, dry_multiplier=1.0, dry_base=1.5, dry_allowed_length=1)
+    prompts = (tuple(range(9)), (3, 4) * 5)
+    chunks = [(Chunk(0, 0, 9, True),), (Chunk(0, 9, 1, True), Chunk(1, 0, 10, True))]
+    plans = [
+        StepPlan(
+            step=row + 1,
+            releases=(),
+            admissions=(admitted(row, prompts[row], sampling),),
+            blocks=(AppendBlocks(row, (row,)),),
+            chunks=chunks[row],
+        )
+        for row, sampling in enumerate((Sampling(temperature=1.0), dry))
+    ]
+    in_turn, at_once = rehearse(folder, settings()), rehearse(folder, settings())
+    expected = [in_turn.execute(plan) for plan in plans]
+    for plan in plans:
+        at_once.submit(plan)
+    assert [at_once.collect() for _ in plans] == expected
+    for runtime in (in_turn, at_once):
+        runtime.close()
+
+
+FREE_DRAWS = (
+    Sampling(temperature=0.0),
+    Sampling(temperature=1.0),
+    Sampling(temperature=0.8, top_k=20, top_p=0.9, min_p=0.02),
+)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="shown for the reference bodies")
+@pytest.mark.parametrize("budget", [CONTEXT, 23])
+def test_steps_are_planned_ahead_while_requests_come(
+    folder: Path, requests: list[Request], budget: int
+) -> None:
+    sizes = msgspec.structs.replace(settings(), token_budget=budget)
+    reference = msgspec.structs.replace(sizes, kernels="reference")
+    free = [
+        replace(one, sampling=FREE_DRAWS[index % len(FREE_DRAWS)])
+        for index, one in enumerate(requests * 2)
+    ]
+    device = CountingRuntime(rehearse(folder, sizes))
+    answers = []
+    for runtime, asked in (
+        (device, sizes),
+        (start_runtime(files_at(folder, "m"), reference), reference),
+    ):
+        core = EngineCore.over(runtime, asked)  # type: ignore[arg-type]
+        answers.append(chunks_of(core, free, every=3))
+        assert core.gauges().kv_cache_blocks_used == 0
+        core.close()
+    assert answers[0] == answers[1]
+    assert device.ahead >= 0.8 * device.steps
 
 
 @pytest.mark.skipif(INTERPRETED, reason="shown for the reference bodies")

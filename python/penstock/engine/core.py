@@ -155,7 +155,7 @@ class EngineCore:
             return chunks
         ahead = self._scheduler.plan_ahead() if self._runtime.info.overlaps else None
         if ahead is not None:
-            self._runtime.submit(ahead)
+            self._runtime.submit(ahead, self._masks.begin(self._scheduler.sampled))
         result = self._runtime.collect()
         now = time.monotonic()
         progress = self._scheduler.commit(result, now - self._began)

@@ -165,7 +165,7 @@ class GpuRuntime:
             if free:
                 self._flights.append(self._fly(plan, drawn, logits, tokens))
                 return
-            assert not self._flights, "a step that the host draws in cannot be planned ahead"
+            self._settle()
             self._packer.forget(plan)
             wanted = logits[: self._wanted(plan)]
             self._flights.append(self._draws.finish(plan, wanted, masks))
@@ -178,7 +178,14 @@ class GpuRuntime:
         return msgspec.structs.replace(result, landed=self._host_cache.landed)
 
     def _collect(self) -> StepResult:
-        flight = self._flights.popleft()
+        return self._arrived(self._flights.popleft())
+
+    def _settle(self) -> None:
+        """Wait for what the steps in flight drew: the host draws next, for rows that know it."""
+        self._flights = deque(self._arrived(flight) for flight in self._flights)
+
+    def _arrived(self, flight: _Flight | StepResult) -> StepResult:
+        """What a step drew, once it is there."""
         if isinstance(flight, StepResult):
             return flight
         arrived = flight.fetched.wait()

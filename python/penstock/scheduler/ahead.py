@@ -9,7 +9,9 @@ planned for its sequence is computed for nothing, and dropped.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as List
+from itertools import chain
 
 from penstock.dialog import Sampling
 from penstock.scheduler.cache import BlockCache
@@ -17,14 +19,16 @@ from penstock.scheduler.draft import Draft
 from penstock.scheduler.sequence import Sequence
 
 
-def must_wait(flying: Draft, running: List[Sequence], cache: BlockCache) -> bool:
+def must_wait(
+    flying: Draft, running: List[Sequence], joining: Iterable[Sequence], cache: BlockCache
+) -> bool:
     """Whether the step after `flying` can only be planned when `flying` is committed: it depends
     on what `flying` draws, the host has a part in its draws, or it needs blocks that are not free
-    yet."""
+    yet. `joining`: waiting sequences that may get a row."""
     if any(chunk.draft or chunk.num_scores for chunk in flying.chunks):
         return True
     going_on = [sequence for sequence in running if not sequence.leaves]
-    if any(_meets_host(sequence, flying.whole_budget) for sequence in going_on):
+    if any(_meets_host(sequence, flying.whole_budget) for sequence in chain(going_on, joining)):
         return True
     lacking = sum(
         max(cache.blocks_for(sequence.known) - len(sequence.blocks), 0) for sequence in going_on
@@ -41,7 +45,7 @@ def is_plain(sampling: Sampling) -> bool:
 
 
 def _meets_host(sequence: Sequence, budget: int) -> bool:
-    """Whether the host may have a part in what a step of up to `budget` tokens gives of a running
+    """Whether the host may have a part in what a step of up to `budget` tokens gives of a
     sequence."""
     if sequence.unscored:
         return True

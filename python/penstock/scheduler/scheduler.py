@@ -166,11 +166,12 @@ class Scheduler:
 
     def plan_ahead(self) -> StepPlan | None:
         """The step after the one in flight, to be executed before that one is committed; None if it
-        depends on what that one draws, or if waiting requests may join it."""
+        depends on what that one draws. Waiting requests may join it."""
         assert self._in_flight is not None and self._ahead is None, "nothing to plan ahead of"
-        if self._speculates or not self._keeps_cache or self._may_admit():
+        if self._speculates or not self._keeps_cache:
             return None
-        if must_wait(self._in_flight, self._running, self._cache):
+        joining = islice(self._waiting, self._most_joining())
+        if must_wait(self._in_flight, self._running, joining, self._cache):
             return None
         draft = self._draft_step()
         if draft is None:
@@ -201,8 +202,9 @@ class Scheduler:
 
     @property
     def sampled(self) -> list[tuple[Guide | None, tuple[int, ...]]]:
-        """Of the planned step: guide and draft of each chunk that samples, in the plan's order."""
-        draft = self._in_flight
+        """Guide and draft of each chunk that samples in the step planned last, in the plan's
+        order."""
+        draft = self._ahead or self._in_flight
         assert draft is not None, "no step is planned"
         pairs = zip(draft.work, draft.chunks, strict=True)
         return [(sequence.guide, chunk.draft) for sequence, chunk in pairs if chunk.samples]
@@ -293,6 +295,14 @@ class Scheduler:
             return False
         spare = self._cache.pool.num_free - len(self._running)
         return self._stalled[0] != self._waiting[0].id or spare > self._stalled[1]
+
+    def _most_joining(self) -> int:
+        """How far from the oldest of those who wait the next step may admit any: only the oldest
+        one takes the last free row."""
+        if not self._may_admit():
+            return 0
+        free = len(self._free_rows)
+        return free if free == 1 else free + MOST_PASSED
 
     def _queue(self, sequence: Sequence, guide: Guide | None, adapter_slot: int) -> None:
         """Wait for a row. What the guide forces at the start is computed with the prompt, but for

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from scheduler_fakes import Harness, ScriptedGuide, answer_alone
 
@@ -9,6 +11,15 @@ from penstock.dialog import Sampling
 from penstock.scheduler import NewSequence, StepPlan, StepResult
 
 PROMPT = [3, 1, 4, 1, 5]
+
+
+class IdleGuide(ScriptedGuide):
+    """A guide that steers nothing yet."""
+
+    idle = True
+
+    def accept(self, token_id: int) -> bool:
+        return True
 
 
 def start(harness: Harness) -> StepResult:
@@ -63,15 +74,88 @@ def test_what_was_computed_for_nothing_is_not_found_by_others() -> None:
     assert harness.cached["b"] == 3
 
 
-def test_a_request_that_could_join_is_waited_for() -> None:
+def test_a_request_that_comes_meanwhile_joins_the_step_planned_ahead() -> None:
+    harness = Harness(max_seqs=2)
+    harness.submit("a", PROMPT)
+    result = start(harness)
+    harness.submit("b", PROMPT[:3])
+    plan = ahead(harness)
+    assert [admit.token_ids for admit in plan.admissions] == [tuple(PROMPT[:3])]
+    assert spans(plan) == [(5, 1, True), (0, 3, True)]
+    following = harness.runtime.execute(plan)
+    harness.take(result)
+    harness.take(following)
+    harness.run()
+    assert harness.answers["b"] == answer_alone(PROMPT[:3], 8, frozenset())
+
+
+def test_a_row_that_was_left_gets_its_next_tenant_in_a_step_planned_ahead() -> None:
+    harness = Harness(max_seqs=2)
+    harness.submit("long", PROMPT, 20)
+    for id in ("first", "second", "third"):
+        harness.submit(id, [*PROMPT, ord(id[0]) % 9], 3)
+    steps, planned_ahead = run_ahead(harness)
+    assert planned_ahead == steps - 1
+    for id in ("first", "second", "third"):
+        assert harness.answers[id] == answer_alone([*PROMPT, ord(id[0]) % 9], 3, frozenset())
+
+
+def test_after_the_last_token_of_all_a_waiting_request_is_planned_ahead() -> None:
+    harness = Harness(max_seqs=2)
+    harness.submit("a", PROMPT, 1)
+    start(harness)
+    harness.submit("b", [9, *PROMPT])
+    assert spans(ahead(harness)) == [(0, 6, True)]
+
+
+def test_a_prefix_that_the_step_in_flight_computes_is_waited_for() -> None:
+    harness = Harness(max_seqs=2)
+    harness.submit("a", PROMPT * 2)
+    result = start(harness)
+    harness.submit("b", [*PROMPT, *PROMPT, 7])
+    following = harness.runtime.execute(ahead(harness))
+    harness.take(result)
+    assert len(ahead(harness).admissions) == 1
+    harness.take(following)
+    assert harness.scheduler.gauges().prefix_cache_hits == 1
+
+
+def test_a_short_prompt_that_comes_meanwhile_passes_a_long_one() -> None:
+    harness = Harness(token_budget=40, context_tokens=1024, num_blocks=512)
+    harness.submit("long", PROMPT * 100, 1)
+    result = start(harness)
+    harness.submit("short", [9, 9, 9], 1)
+    plan = ahead(harness)
+    assert [admit.token_ids for admit in plan.admissions] == [(9, 9, 9)]
+    assert spans(plan) == [(0, 3, True), (40, 37, False)]
+    following = harness.runtime.execute(plan)
+    harness.take(result)
+    harness.take(following)
+    assert list(harness.finishes) == ["short"]
+    harness.run()
+    assert harness.answers["long"] == answer_alone(PROMPT * 100, 1, frozenset())
+
+
+def test_a_request_whose_guide_is_idle_joins_a_step_planned_ahead() -> None:
     harness = Harness(max_seqs=2)
     harness.submit("a", PROMPT)
     start(harness)
-    harness.submit("b", PROMPT)
+    harness.submit("b", PROMPT[:3], guide=IdleGuide())
+    assert len(ahead(harness).admissions) == 1
+
+
+@pytest.mark.parametrize("wanted", [{"guide": ScriptedGuide()}, {"prompt_logprobs": 0}])
+def test_a_request_whose_draws_the_host_steers_joins_no_step_planned_ahead(
+    wanted: dict[str, Any],
+) -> None:
+    harness = Harness(max_seqs=2)
+    harness.submit("a", PROMPT)
+    start(harness)
+    harness.submit("b", PROMPT, **wanted)
     assert harness.scheduler.plan_ahead() is None
 
 
-def test_one_that_has_no_row_yet_is_not() -> None:
+def test_one_that_has_no_row_yet_does_not_join() -> None:
     harness = Harness(max_seqs=1)
     harness.submit("a", PROMPT)
     harness.submit("b", PROMPT)
@@ -142,15 +226,6 @@ def test_a_prompt_with_a_guide_is_waited_for_where_it_may_draw() -> None:
     assert spans(following) == [(4, 4, False)]
     harness.take(result)
     assert harness.scheduler.plan_ahead() is None
-
-
-class IdleGuide(ScriptedGuide):
-    """A guide that steers nothing yet."""
-
-    idle = True
-
-    def accept(self, token_id: int) -> bool:
-        return True
 
 
 def test_prompts_and_draws_whose_guide_is_idle_are_planned_ahead() -> None:
