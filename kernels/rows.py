@@ -4,7 +4,8 @@ A request keeps one row from admission to release. What a step needs of its rows
 `RowState`; the host sends what it alone knows, packed into one array of int32 words (`Upload`), and
 three ops do the rest: `update_rows` takes changes in, `prepare_step` builds the inputs of the step
 from a list of chunks, `append_tokens` lets drawn tokens join their rows, so that the next step can
-start from them before the host has seen them.
+start from them before the host has seen them. Penalties, biases and the like are kept there too:
+`adjust_rows` changes logits by them before the draw.
 
 The state has one row more than there are requests, the last: that of the chunks that only fill a
 step up to a size for which a graph was captured. It stays as it is.
@@ -25,13 +26,37 @@ knows where it stands), length with its draft, index of its first token in the s
 first place among the sampled rows (negative: it draws nothing), length of its draft, index of its
 first scored place, position of the first score, number of scores."""
 
-UPDATE_WORDS: Final = 9
+UPDATE_WORDS: Final = 15
 """A row as the host knows it: row, known tokens, last of them, temperature, top-k, top-p, min-p
-(floats as their bits), low and high half of the seed."""
+(floats as their bits), low and high half of the seed; presence, frequency and repetition penalty
+(floats), number of biases, number of tokens that are held back, and until which position."""
 
 RUN_WORDS: Final = 4
 """Blocks that follow those of a row: row, how many it has, how many follow, index of their words in
 the upload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustments(Generic[Tensor]):
+    """What changes the logits of N rows before their draw, and nothing of the one that fills up.
+    The order and the arithmetic are those of `adjust_logits` in `kernels.sampling`. int32 except
+    for the floats; the order of a list means nothing, and a row names a token once.
+
+    Tokens that are held back get -inf where the position of the drawn token is below `held_until`;
+    those that the vocabulary does not have mean nothing.
+    `counts` means nothing in a row whose penalties are off.
+    """
+
+    presence: Tensor  # [N + 1] float32; 0: off
+    frequency: Tensor  # [N + 1] float32; 0: off
+    repetition: Tensor  # [N + 1] float32; 1: off
+    num_biases: Tensor  # [N + 1]
+    num_held: Tensor  # [N + 1]
+    held_until: Tensor  # [N + 1]
+    counts: Tensor  # [N + 1, V]; 0: not seen; n + 1: seen, and n times in the answer
+    bias_tokens: Tensor  # [N + 1, most biases]
+    bias_values: Tensor  # [N + 1, most biases] float32
+    held: Tensor  # [N + 1, most tokens held back]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +71,7 @@ class RowState(Generic[Tensor]):
     top_p: Tensor  # [N + 1] float32
     min_p: Tensor  # [N + 1] float32
     seed: Tensor  # [N + 1] int64, the bits of a uint64
+    adjust: Adjustments[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +91,8 @@ class Upload(Generic[Tensor]):
 @dataclass(frozen=True, slots=True)
 class StepSlots(Generic[Tensor]):
     """Where a step is prepared: at least as large as the step. `inputs`: what the model reads;
-    the others: [S] what the sampler reads of each sampled row, `seed` and `position` int64."""
+    the others: [S] what the sampler reads of each place that is drawn from, `seed` and `position`
+    int64; `rows`: its row."""
 
     inputs: StepInputs[Tensor]
     temperature: Tensor
@@ -74,6 +101,7 @@ class StepSlots(Generic[Tensor]):
     min_p: Tensor
     seed: Tensor
     position: Tensor
+    rows: Tensor
 
     def cut(
         self, chunks: int, tokens: int, places: int, drawing: int, blocks: int
@@ -98,5 +126,6 @@ class StepSlots(Generic[Tensor]):
             self.min_p,
             self.seed,
             self.position,
+            self.rows,
         )
         return StepSlots(cut, *(column[:drawing] for column in columns))

@@ -10,7 +10,7 @@ from penstock.kernels.arrays import tensor_of
 from penstock.kernels.draw import map_tensors
 from penstock.kernels.lora import SlotSizes
 from penstock.kernels.op import KernelTable
-from penstock.kernels.rows import RowState, StepSlots, Upload
+from penstock.kernels.rows import Adjustments, RowState, StepSlots, Upload
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import AdapterRows, HeadNorm, LayerCache, StepInputs
 from penstock.kernels.weights import Experts, Linear, Matrix
@@ -204,6 +204,17 @@ class TorchOps:
     ) -> None:
         """See `kernels.rows`: the inputs of a step, written to `slots`."""
         self.table["prepare_step"].call(state, upload, slots, chunks, block_tokens)
+
+    def adjust_rows(
+        self,
+        logits: torch.Tensor,
+        adjust: Adjustments[torch.Tensor],
+        rows: torch.Tensor,
+        positions: torch.Tensor,
+    ) -> None:
+        """See `kernels.rows`: logits [S, V] of rows [S] are changed in place, for the tokens drawn
+        at `positions: [S]`."""
+        self.table["adjust_rows"].call(logits, adjust, rows, positions)
 
     def append_tokens(
         self,

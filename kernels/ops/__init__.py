@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.kernels.op import Op
 from penstock.kernels.ops.activation import GELU, GELU_MUL, GELU_TANH_MUL, SILU_MUL, TANH
 from penstock.kernels.ops.adjust import ADJUST_LOGITS
+from penstock.kernels.ops.adjust_rows import ADJUST_ROWS
 from penstock.kernels.ops.attention import ATTENTION, BIDIRECTIONAL_ATTENTION
 from penstock.kernels.ops.embedding import EMBEDDING
 from penstock.kernels.ops.experts import EXPERTS, ROUTE_EXPERTS
@@ -47,5 +48,6 @@ def all_ops() -> tuple[Op, ...]:
         L2_NORMALIZE,
         UPDATE_ROWS,
         PREPARE_STEP,
+        ADJUST_ROWS,
         APPEND_TOKENS,
     )

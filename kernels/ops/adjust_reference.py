@@ -14,11 +14,11 @@ def adjust_logits(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     barren = torch.zeros(len(logits), dtype=torch.int32, device=logits.device)
     for index, row in enumerate(logits):
         if rows.bias is not None:
-            _add(row, rows.bias, index, 1)
+            add_listed(row, rows.bias, index, 1)
         if rows.seen is not None:
-            _penalize(row, rows.seen, index)
+            penalize(row, rows.seen, index)
         if rows.dry is not None:
-            _add(row, rows.dry, index, -1)
+            add_listed(row, rows.dry, index, -1)
         if rows.masks is not None and rows.mask_of is not None and rows.mask_of[index] >= 0:
             words = rows.masks[rows.mask_of[index]].astype("int64")
             token = torch.arange(len(row), device=row.device)
@@ -28,14 +28,16 @@ def adjust_logits(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     return barren
 
 
-def _add(row: torch.Tensor, listed: TokenValues, index: int, sign: int) -> None:
+def add_listed(row: torch.Tensor, listed: TokenValues, index: int, sign: int) -> None:
+    """Add `sign` times the values of row `index` of a list to its logits [V]."""
     span = slice(*listed.starts[index : index + 2].tolist())
     tokens = torch.from_numpy(listed.tokens[span]).to(row.device).long()
     values = torch.from_numpy(listed.values[span]).to(row)
     row[tokens] = _saturated(row[tokens] + sign * values, row[tokens])
 
 
-def _penalize(row: torch.Tensor, seen: SeenTokens, index: int) -> None:
+def penalize(row: torch.Tensor, seen: SeenTokens, index: int) -> None:
+    """Apply the penalties of row `index` to its logits [V]."""
     span = slice(*seen.starts[index : index + 2].tolist())
     tokens = torch.from_numpy(seen.tokens[span]).to(row.device).long()
     counts = torch.from_numpy(seen.counts[span]).to(row)

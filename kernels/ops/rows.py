@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from penstock.kernels.draw import Draw
+from penstock.kernels.draw import Draw, map_tensors
 from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.ops.adjust_rows import draw_adjustments
 from penstock.kernels.rows import (
     CHUNK_WORDS,
     RUN_WORDS,
@@ -32,6 +33,10 @@ def update_rows(state: RowState[torch.Tensor], upload: Upload[torch.Tensor]) -> 
         state.temperature[row], state.top_k[row] = floats[3], own[4]
         state.top_p[row], state.min_p[row] = floats[5], floats[6]
         state.seed[row] = (own[8].long() << 32) | (own[7].long() & 0xFFFFFFFF)
+        adjust = state.adjust
+        adjust.presence[row], adjust.frequency[row] = floats[9], floats[10]
+        adjust.repetition[row], adjust.num_biases[row] = floats[11], own[12]
+        adjust.num_held[row], adjust.held_until[row] = own[13], own[14]
     for index in range(upload.num_runs):
         begin = upload.runs_at + index * RUN_WORDS
         row, first, count, source = words[begin : begin + RUN_WORDS].tolist()
@@ -77,6 +82,7 @@ def prepare_step(
             slots.temperature[drawn] = state.temperature[row]
             slots.top_k[drawn], slots.top_p[drawn] = state.top_k[row], state.top_p[row]
             slots.min_p[drawn], slots.seed[drawn] = state.min_p[row], state.seed[row]
+            slots.rows[drawn] = row
 
 
 def append_tokens(
@@ -86,14 +92,17 @@ def append_tokens(
     tokens: torch.Tensor,
     chunks: int,
 ) -> None:
-    """`tokens: [S]` drawn in a step of `chunks` chunks join the rows of those without a draft; in
-    place of one that could not be drawn, token 0."""
+    """`tokens: [S]` drawn in a step of `chunks` chunks join the rows of those without a draft, and
+    are counted; in place of one that could not be drawn, token 0, which is not counted."""
     for index in range(chunks):
         words = upload.words[index * CHUNK_WORDS : (index + 1) * CHUNK_WORDS].tolist()
         row, place, draft = words[0], words[4], words[5]
         if place >= 0 and draft == 0 and row < len(state.known) - 1:
             state.last[row] = tokens[place].clamp(min=0)
             state.known[row] = context_lens[index] + 1
+            if tokens[place] >= 0:
+                counts = state.adjust.counts[row]
+                counts[tokens[place]] = counts[tokens[place]].clamp(min=1) + 1
 
 
 def _state(source: Draw, rows: int, blocks: int, block_tokens: int) -> RowState[torch.Tensor]:
@@ -108,6 +117,7 @@ def _state(source: Draw, rows: int, blocks: int, block_tokens: int) -> RowState[
         top_p=source.normal(rows + 1).abs(),
         min_p=source.normal(rows + 1).abs(),
         seed=source.integers(-(2**31), 2**31 - 1, rows + 1).long() << 17,
+        adjust=draw_adjustments(source, rows, 100),
     )
 
 
@@ -135,6 +145,7 @@ def _slots(chunks: int, tokens: int, places: int, blocks: int) -> StepSlots[torc
         min_p=room(places, **floats),
         seed=room(places, **longs),
         position=room(places, **longs),
+        rows=room(places),
     )
 
 
@@ -177,7 +188,8 @@ def _draw_changes(rows: int, blocks: int, updated: int, runs: int) -> Callable[[
         chosen = torch.randperm(rows, generator=source.torch).tolist()
         floats = source.normal(updated, UPDATE_WORDS).abs().view(torch.int32)
         updates = source.integers(-(2**31), 2**31 - 1, updated, UPDATE_WORDS)
-        updates[:, [3, 5, 6]] = floats[:, [3, 5, 6]]
+        are_floats = [3, 5, 6, 9, 10, 11]
+        updates[:, are_floats] = floats[:, are_floats]
         updates[:, 0] = torch.tensor(chosen[:updated])
         updates_at = 5
         runs_at = updates_at + updates.numel()
@@ -196,8 +208,10 @@ def _draw_changes(rows: int, blocks: int, updated: int, runs: int) -> Callable[[
 
 
 def _columns(value: Any) -> tuple[torch.Tensor, ...]:
-    fields = (getattr(value, name) for name in value.__dataclass_fields__)
-    return tuple(field for field in fields if field is not None)
+    """The tensors of a dataclass and of those in it."""
+    found: list[torch.Tensor] = []
+    map_tensors(value, found.append)
+    return tuple(found)
 
 
 def _invoke_update(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
@@ -208,13 +222,14 @@ def _invoke_update(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
 def _invoke_prepare(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     slots = inputs["slots"]
     ops.prepare_step(*(inputs[n] for n in ("state", "upload", "slots", "chunks", "block_tokens")))
-    return (*_columns(slots.inputs), *_columns(slots)[1:])
+    return _columns(slots)
 
 
 def _invoke_append(ops: Any, inputs: Inputs) -> tuple[torch.Tensor, ...]:
     names = ("state", "upload", "context_lens", "tokens", "chunks")
     ops.append_tokens(*(inputs[name] for name in names))
-    return inputs["state"].known, inputs["state"].last
+    state = inputs["state"]
+    return state.known, state.last, state.adjust.counts
 
 
 def _cost(inputs: Inputs) -> Cost:

@@ -17,6 +17,7 @@ from penstock.kernels.torch_ops import TorchOps
 from penstock.kernels.triton import (
     activation,
     adjust,
+    adjust_rows,
     attention,
     embedding,
     experts,
@@ -39,6 +40,7 @@ __all__ = [
     "TritonOps",
     "activation",
     "adjust",
+    "adjust_rows",
     "attention",
     "embedding",
     "experts",

@@ -14,8 +14,8 @@ from penstock.kernels.triton.language import tl, triton
 from penstock.kernels.triton.launch import ceil_div, launch, power_of_two, why_not
 from penstock.kernels.triton.sampling_operands import adjust_tensors
 
-_LISTED = 256
-_WHOLE = 4096
+LISTED = 256
+WHOLE = 4096
 
 
 @triton.jit
@@ -35,9 +35,9 @@ def _listed(tokens, base, end, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _add(row, index, starts, tokens, values, sign, BLOCK: tl.constexpr):
-    end = tl.load(starts + index + 1)
-    for base in range(tl.load(starts + index), end, BLOCK):
+def add_span(row, tokens, values, begin, end, sign, BLOCK: tl.constexpr):
+    """Adds `sign` times the values at begin .. end - 1 of a list to the logits of its tokens."""
+    for base in range(begin, end, BLOCK):
         place, inside, token = _listed(tokens, base, end, BLOCK)
         before = tl.load(row + token, mask=inside, other=0.0)
         after = before + sign * tl.load(values + place, mask=inside, other=0.0)
@@ -45,19 +45,33 @@ def _add(row, index, starts, tokens, values, sign, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _add(row, index, starts, tokens, values, sign, BLOCK: tl.constexpr):
+    begin, end = tl.load(starts + index), tl.load(starts + index + 1)
+    add_span(row, tokens, values, begin, end, sign, BLOCK)
+
+
+@triton.jit
+def penalized(before, count, presence, frequency, repetition):
+    """Logits of seen tokens that the answer has `count` times, with their penalties."""
+    cost = presence + frequency * count.to(tl.float32)
+    x = tl.where(count > 0, _saturated(before - cost, before), before)
+    x = tl.where(x > 0, x / repetition, x * repetition)
+    return _saturated(x, before)
+
+
+@triton.jit
 def _penalize(
     row, index, starts, tokens, counts, presence, frequency, repetition, BLOCK: tl.constexpr
 ):
     end = tl.load(starts + index + 1)
+    once, often = tl.load(presence + index), tl.load(frequency + index)
+    factor = tl.load(repetition + index)
     for base in range(tl.load(starts + index), end, BLOCK):
         place, inside, token = _listed(tokens, base, end, BLOCK)
         before = tl.load(row + token, mask=inside, other=0.0)
         count = tl.load(counts + place, mask=inside, other=0)
-        cost = tl.load(presence + index) + tl.load(frequency + index) * count.to(tl.float32)
-        x = tl.where(count > 0, _saturated(before - cost, before), before)
-        factor = tl.load(repetition + index)
-        x = tl.where(x > 0, x / factor, x * factor)
-        tl.store(row + token, _saturated(x, before), mask=inside)
+        x = penalized(before, count, once, often, factor)
+        tl.store(row + token, x, mask=inside)
 
 
 @triton.jit
@@ -134,8 +148,8 @@ def adjust_logits(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
         *(logits, *lists, barren),
         num_warps=8,
         VOCABULARY=vocabulary,
-        LISTED=_LISTED,
-        WHOLE=min(_WHOLE, power_of_two(vocabulary)),
+        LISTED=LISTED,
+        WHOLE=min(WHOLE, power_of_two(vocabulary)),
     )
     return barren
 

@@ -36,6 +36,12 @@ def update_rows_kernel(
     top_p,
     min_p,
     seed,
+    presence,
+    frequency,
+    repetition,
+    num_biases,
+    num_held,
+    held_until,
     words,
     updates_at,
     updates,
@@ -57,6 +63,12 @@ def update_rows_kernel(
         tl.store(min_p + row, _float(own + 6))
         low, high = tl.load(own + 7).to(tl.int64), tl.load(own + 8).to(tl.int64)
         tl.store(seed + row, (high << 32) | (low & 0xFFFFFFFF))
+        tl.store(presence + row, _float(own + 9))
+        tl.store(frequency + row, _float(own + 10))
+        tl.store(repetition + row, _float(own + 11))
+        tl.store(num_biases + row, tl.load(own + 12))
+        tl.store(num_held + row, tl.load(own + 13))
+        tl.store(held_until + row, tl.load(own + 14))
     else:
         run = words + runs_at + (index - updates) * RUN
         row, first = tl.load(run).to(tl.int64), tl.load(run + 1)
@@ -82,6 +94,7 @@ def prepare_step_kernel(
     min_p,
     seed,
     position,
+    rows,
     words,
     known,
     last,
@@ -147,26 +160,36 @@ def prepare_step_kernel(
             tl.store(top_p + at, tl.load(row_top_p + row), mask=inside)
             tl.store(min_p + at, tl.load(row_min_p + row), mask=inside)
             tl.store(seed + at, tl.load(row_seed + row), mask=inside)
+            tl.store(rows + at, row.to(tl.int32), mask=inside)
 
 
-@triton.jit(do_not_specialize=["rows"])
-def append_tokens_kernel(known, last, words, context_lens, tokens, rows, CHUNK: tl.constexpr):
+@triton.jit(do_not_specialize=["rows", "vocabulary"])
+def append_tokens_kernel(
+    known, last, counts, words, context_lens, tokens, rows, vocabulary, CHUNK: tl.constexpr
+):
     index = tl.program_id(0)
     own = words + index * CHUNK
     row = tl.load(own).to(tl.int64)
     place, draft = tl.load(own + 4), tl.load(own + 5)
     if (place >= 0) & (draft == 0) & (row < rows):
-        tl.store(last + row, tl.maximum(tl.load(tokens + place), 0))
+        token = tl.load(tokens + place)
+        tl.store(last + row, tl.maximum(token, 0))
         tl.store(known + row, tl.load(context_lens + index) + 1)
+        count = counts + row * vocabulary + token
+        seen = tl.load(count, mask=token >= 0, other=0)
+        tl.store(count, tl.maximum(seen, 1) + 1, mask=token >= 0)
 
 
 def update_rows(state: RowState[torch.Tensor], upload: Upload[torch.Tensor]) -> None:
     """See `kernels.ops.rows`."""
+    adjust = state.adjust
     launch(
         update_rows_kernel,
         (upload.num_updates + upload.num_runs,),
         *(state.known, state.last, state.tables, state.temperature),
-        *(state.top_k, state.top_p, state.min_p, state.seed, upload.words),
+        *(state.top_k, state.top_p, state.min_p, state.seed),
+        *(adjust.presence, adjust.frequency, adjust.repetition),
+        *(adjust.num_biases, adjust.num_held, adjust.held_until, upload.words),
         *(upload.updates_at, upload.num_updates, upload.runs_at, state.tables.shape[1]),
         UPDATE=UPDATE_WORDS,
         RUN=RUN_WORDS,
@@ -190,6 +213,7 @@ def prepare_step(
         *(out.tokens, out.positions, out.slots, out.query_starts, out.context_lens),
         *(out.block_tables, out.sample_rows),
         *(slots.temperature, slots.top_k, slots.top_p, slots.min_p, slots.seed, slots.position),
+        slots.rows,
         *(upload.words, state.known, state.last, state.tables, state.temperature),
         *(state.top_k, state.top_p, state.min_p, state.seed),
         *(upload.tokens_at, state.tables.shape[1], out.block_tables.shape[1]),
@@ -210,7 +234,8 @@ def append_tokens(
     launch(
         append_tokens_kernel,
         (chunks,),
-        *(state.known, state.last, upload.words, context_lens, tokens, len(state.known) - 1),
+        *(state.known, state.last, state.adjust.counts, upload.words, context_lens, tokens),
+        *(len(state.known) - 1, state.adjust.counts.shape[1]),
         num_warps=1,
         CHUNK=CHUNK_WORDS,
     )

@@ -19,7 +19,7 @@ from penstock.kernels.lora import SlotSizes
 from penstock.kernels.op import KernelTable, Machine
 from penstock.kernels.ops import all_ops
 from penstock.kernels.ops.linear import FLOAT8_GROUP
-from penstock.kernels.rows import RowState, StepSlots, Upload
+from penstock.kernels.rows import Adjustments, RowState, StepSlots, Upload
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import AdapterRows, HeadNorm, StepInputs
 from penstock.kernels.torch_ops import TorchOps
@@ -261,13 +261,20 @@ def _rows(ops: TorchOps, sizes: Sizes, extents: Extents) -> None:
     logits = floats(rows, sizes.vocab)
     draws = (floats(rows), ints(rows), floats(rows), floats(rows))
     seed = empty(rows, dtype=torch.int64)
-    state: RowState[Any] = RowState(ints(rows + 1), ints(rows + 1), ints(rows + 1, 2), *draws, seed)
+    adjust: Adjustments[Any] = Adjustments(
+        *(floats(rows + 1) for _ in range(3)),
+        *(ints(rows + 1) for _ in range(3)),
+        *(ints(rows + 1, sizes.vocab), ints(rows + 1, 2), floats(rows + 1, 2), ints(rows + 1, 2)),
+    )
+    tables = (ints(rows + 1), ints(rows + 1), ints(rows + 1, 2))
+    state: RowState[Any] = RowState(*tables, *draws, seed, adjust)
     upload: Upload[Any] = Upload(ints(64), num_updates=1)
-    slots: StepSlots[Any] = StepSlots(_inputs(extents), *draws, seed, seed)
+    slots: StepSlots[Any] = StepSlots(_inputs(extents), *draws, seed, seed, ints(rows))
     ops.update_rows(state, upload)
     ops.prepare_step(state, upload, slots, rows, BLOCK_TOKENS)
     sampling: Any = SamplingRows(*draws, seed, seed)
     ops.adjust_logits(logits, sampling)
+    ops.adjust_rows(logits, adjust, slots.rows, slots.position)
     ops.append_tokens(state, upload, ints(rows), ops.sample(logits, sampling), rows)
 
 

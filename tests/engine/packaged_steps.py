@@ -100,10 +100,12 @@ def run(runtime: GpuRuntime, adapter_slot: int | None) -> None:
         token_budget=64,
     )
     biased = Sampling(temperature=0.0, logit_bias={3: 4.0})
+    dry = Sampling(temperature=0.0, dry_multiplier=1.0, dry_base=2.0, dry_allowed_length=1)
     for name, length, sampling in [
         ("short", 1, Sampling(temperature=0.0)),
         ("long", 100, Sampling(temperature=0.8, top_k=5)),
         ("biased", 9, biased),
+        ("dry", 9, dry),
     ]:
         tokens = tuple(index % VOCAB for index in range(length))
         own = NO_ADAPTER if adapter_slot is None or name != "long" else adapter_slot

@@ -105,7 +105,7 @@ def test_what_keeps_an_answer_from_ending_early_holds_too(runtime: CpuRuntime) -
 def guide_of_z() -> CallGuide:
     masker = VOCABULARY.grammar_tokenizer(TOKENIZER.vocab_size)
     watch = Watch(Wake(tuple(MARKS)), TOKENIZER.token_bytes)
-    return CallGuide(compile_grammar(masker, RULES), watch, None)
+    return CallGuide(compile_grammar(masker, RULES), watch)
 
 
 def test_a_draft_is_followed_up_to_where_the_grammar_binds() -> None:

@@ -64,6 +64,12 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For what does not depend on the model."""
+    return write_small_llama(tmp_path_factory.mktemp("plain") / "small")
+
+
+@pytest.fixture(scope="module")
 def device(folder: Path) -> Iterator[GpuRuntime]:
     runtime = rehearse(folder, settings())
     yield runtime
@@ -171,6 +177,7 @@ def chunks_of(
                     max_tokens=request.max_tokens,
                     top_logprobs=2 if index % 2 else None,
                     stop_token_ids=frozenset(range(10)),
+                    min_tokens=5 * (index % 3),
                 )
             )
         steps += 1
@@ -224,7 +231,7 @@ def admitted(row: int, prompt: tuple[int, ...], sampling: Sampling) -> Admit:
 
 
 @pytest.mark.skipif(INTERPRETED, reason="shown for the reference bodies")
-def test_a_step_that_the_host_draws_in_may_follow_one_in_flight(folder: Path) -> None:
+def test_a_step_that_the_host_draws_in_may_follow_one_in_flight(plain: Path) -> None:
     """The host waits for the step before: its draws are for rows that know what that one drew."""
     dry = Sampling(temperature=0.0, dry_multiplier=1.0, dry_base=1.5, dry_allowed_length=1)
     prompts = (tuple(range(9)), (3, 4) * 5)
@@ -239,7 +246,7 @@ def test_a_step_that_the_host_draws_in_may_follow_one_in_flight(folder: Path) ->
         )
         for row, sampling in enumerate((Sampling(temperature=1.0), dry))
     ]
-    in_turn, at_once = rehearse(folder, settings()), rehearse(folder, settings())
+    in_turn, at_once = rehearse(plain, settings()), rehearse(plain, settings())
     expected = [in_turn.execute(plan) for plan in plans]
     for plan in plans:
         at_once.submit(plan)
@@ -248,44 +255,80 @@ def test_a_step_that_the_host_draws_in_may_follow_one_in_flight(folder: Path) ->
         runtime.close()
 
 
-FREE_DRAWS = (
-    Sampling(temperature=0.0),
-    Sampling(temperature=1.0),
-    Sampling(temperature=0.8, top_k=20, top_p=0.9, min_p=0.02),
-)
+DRAWS = {
+    "free": (
+        Sampling(temperature=0.0),
+        Sampling(temperature=1.0),
+        Sampling(temperature=0.8, top_k=20, top_p=0.9, min_p=0.02),
+    ),
+    "adjusted": (
+        Sampling(temperature=0.0, presence_penalty=0.7, frequency_penalty=0.4),
+        Sampling(temperature=0.0, repetition_penalty=1.3),
+        Sampling(temperature=1.0, logit_bias={3: 4.0, 5: -100.0, 12: 2.5}),
+        Sampling(temperature=0.0),
+        Sampling(
+            temperature=0.7,
+            repetition_penalty=0.8,
+            frequency_penalty=-0.3,
+            logit_bias={token: token / 50 for token in range(40)},
+        ),
+    ),
+}
+DRY = Sampling(temperature=0.0, dry_multiplier=1.5, dry_base=1.4, dry_allowed_length=1)
 
 
-@pytest.mark.skipif(INTERPRETED, reason="shown for the reference bodies")
-@pytest.mark.parametrize("budget", [CONTEXT, 23])
-def test_steps_are_planned_ahead_while_requests_come(
-    folder: Path, requests: list[Request], budget: int
-) -> None:
-    sizes = msgspec.structs.replace(settings(), token_budget=budget)
-    reference = msgspec.structs.replace(sizes, kernels="reference")
-    free = [
-        replace(one, sampling=FREE_DRAWS[index % len(FREE_DRAWS)])
-        for index, one in enumerate(requests * 2)
+def asked_for(requests: list[Request], draws: tuple[Sampling, ...]) -> list[Request]:
+    return [
+        replace(one, sampling=draws[index % len(draws)]) for index, one in enumerate(requests * 2)
     ]
-    device = CountingRuntime(rehearse(folder, sizes))
+
+
+def compare(folder: Path, requests: list[Request], **sizes: int) -> CountingRuntime:
+    """The answers of a device to requests that come while others are computed are those of the
+    reference. Returns the runtime, which has counted its steps."""
+    asked = msgspec.structs.replace(settings(), **sizes)
+    reference = msgspec.structs.replace(asked, kernels="reference")
+    device = CountingRuntime(rehearse(folder, asked))
     answers = []
-    for runtime, asked in (
-        (device, sizes),
+    for runtime, own in (
+        (device, asked),
         (start_runtime(files_at(folder, "m"), reference), reference),
     ):
-        core = EngineCore.over(runtime, asked)  # type: ignore[arg-type]
-        answers.append(chunks_of(core, free, every=3))
+        core = EngineCore.over(runtime, own)  # type: ignore[arg-type]
+        answers.append(chunks_of(core, requests, every=3))
         assert core.gauges().kv_cache_blocks_used == 0
         core.close()
     assert answers[0] == answers[1]
+    return device
+
+
+@pytest.mark.skipif(INTERPRETED, reason="shown for the reference bodies")
+@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize("budget", [CONTEXT, 23])
+def test_steps_are_planned_ahead_while_requests_come(
+    plain: Path, requests: list[Request], budget: int, draws: str
+) -> None:
+    device = compare(plain, asked_for(requests, DRAWS[draws]), token_budget=budget)
     assert device.ahead >= 0.8 * device.steps
 
 
 @pytest.mark.skipif(INTERPRETED, reason="shown for the reference bodies")
-def test_an_engine_has_as_many_rows_as_memory_was_planned_for(folder: Path) -> None:
+def test_the_device_goes_on_with_what_the_host_has_drawn_and_counted(
+    plain: Path, requests: list[Request]
+) -> None:
+    """One request in which the host must draw, between others in which it need not."""
+    asked = asked_for(requests, DRAWS["adjusted"])
+    asked[4] = replace(asked[4], sampling=DRY, max_tokens=8)
+    device = compare(plain, asked)
+    assert 0 < device.ahead < device.steps
+
+
+@pytest.mark.skipif(INTERPRETED, reason="shown for the reference bodies")
+def test_an_engine_has_as_many_rows_as_memory_was_planned_for(plain: Path) -> None:
     asked = EngineSettings(dtype="f32", context_tokens=CONTEXT, cache_mb=1)
     for runtime, rows in (
-        (rehearse(folder, asked), 256),
-        (start_runtime(files_at(folder, "m"), asked), 32),
+        (rehearse(plain, asked), 256),
+        (start_runtime(files_at(plain, "m"), asked), 32),
     ):
         core = EngineCore.over(runtime, asked)
         assert core.info.max_seqs == core.gauges().sequences_capacity == rows

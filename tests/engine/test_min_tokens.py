@@ -20,11 +20,11 @@ from constrained import (
 )
 from msgspec.structs import replace
 
-from penstock.engine.guide import MinTokensGuide
-from penstock.engine.masks import MaskFiller
+from penstock.dialog import Sampling
 from penstock.engine.types import TokenRequest
 from penstock.runtime import CpuRuntime
 from penstock.runtime.gpu import GpuRuntime
+from penstock.runtime.held import HeldBack, hold_back
 
 TOKENIZER, VOCABULARY = tokenizer_and_vocabulary()
 HALF = frozenset(range(0, VOCAB, 2))
@@ -88,21 +88,53 @@ def test_a_grammar_ends_where_it_ends(runtime: CpuRuntime | GpuRuntime) -> None:
     assert TOKENIZER.decode(answer.tokens) == "the thing" and answer.finish == "stop"
 
 
-def test_a_draft_is_followed_as_far_as_it_could_be_drawn() -> None:
-    guide = MinTokensGuide(2, frozenset({7}))
-    assert guide.follow([1, 7, 2]) == 1
-    assert guide.follow([1, 2, 7]) == 3  # two were drawn before it
-    assert guide.accept(5) and guide.follow([7]) == 0
-    assert guide.accept(5) and guide.follow([7]) == 1
+@pytest.mark.parametrize("speculation", [False, True])
+def test_a_draft_does_not_bring_the_end_forward(
+    runtime: CpuRuntime | GpuRuntime, speculation: bool
+) -> None:
+    """A greedy answer repeats itself, and so does its guess, with what ends it."""
+    free = replace(request("a", None, max_tokens=40), sampling=Sampling(temperature=0.0))
+    repeated = answered(runtime, [free])["a"].tokens[-1]
+    held = replace(free, stop_token_ids=frozenset({repeated}), min_tokens=25, max_tokens=60)
+    core = core_of(runtime, speculation=speculation)
+    answer = run(core, [held])["a"]
+    while core.has_work:
+        core.step()
+    assert len(answer.tokens) >= 25 and repeated not in answer.tokens
+
+
+def bits_left_out(mask: np.ndarray, count: int) -> list[int]:
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+    return np.flatnonzero(bits[:count] == 0).tolist()
 
 
 def test_one_mask_is_for_the_places_of_a_draft_that_are_held_back() -> None:
-    filler = MaskFiller(70, threads=1)
-    step = filler.begin([(None, ()), (MinTokensGuide(2, frozenset({3, 69, 500})), (1, 2))])
-    assert step is not None
-    masks, mask_of = step.wait()
+    held = HeldBack(np.array([3, 69, 500, -1], np.int32), until=6)
+    rows = [None, held, held, held]
+    found = hold_back(None, rows, np.array([4, 4, 5, 6]), 70)
+    assert found is not None
+    masks, mask_of = found
     assert mask_of.tolist() == [-1, 0, 0, -1]
-    bits = np.unpackbits(masks[0].view(np.uint8), bitorder="little")
-    assert np.flatnonzero(bits[:70] == 0).tolist() == [3, 69]
-    assert filler.begin([(MinTokensGuide(0, frozenset({3})), ())]) is None
-    filler.close()
+    assert bits_left_out(masks[0], 70) == [3, 69]
+    assert hold_back(None, rows, np.array([4, 6, 7, 8]), 70) is None
+
+
+def test_a_place_with_a_mask_has_its_tokens_held_back_too() -> None:
+    others = (np.array([[0b11010, 0, 0], [0b1000, 0, 0]], np.uint32), np.array([0, 1], np.int32))
+    held = HeldBack(np.array([3], np.int32), 6)
+    found = hold_back(others, [held, held], np.array([5, 6]), 70)
+    assert found is not None
+    masks, mask_of = found
+    assert masks[mask_of].tolist() == [[0b10010, 0, 0], [0b1000, 0, 0]]
+
+
+def test_masks_of_others_stay_as_they_are() -> None:
+    others = (np.array([[7, 0, 0]], np.uint32), np.array([0, -1, -1], np.int32))
+    held = [None, HeldBack(np.array([3], np.int32), 6), HeldBack(np.array([4], np.int32), 6)]
+    found = hold_back(others, held, np.array([5, 5, 5]), 70)
+    assert found is not None
+    masks, mask_of = found
+    assert mask_of.tolist() == [0, 1, 2]
+    assert masks[0].tolist() == [7, 0, 0]
+    assert [bits_left_out(mask, 70) for mask in masks[1:]] == [[3], [4]]
+    assert hold_back(others, held, np.array([5, 6, 6]), 70) is others

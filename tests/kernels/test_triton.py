@@ -33,6 +33,7 @@ _INVARIANT_KINDS = {
     "l2_normalize": ("float",),
     "gather_rows": ("exact",),
     "adjust_logits": ("float",),
+    "adjust_rows": ("float",),
     "sample": ("exact",),
 }
 _CASES = [

@@ -14,7 +14,6 @@ from queue import SimpleQueue
 
 from penstock.base.errors import ModelError, ServiceError
 from penstock.engine.grammars import Compiled, Grammars, guide_of
-from penstock.engine.guide import MinTokensGuide
 from penstock.engine.no_adapters import Adapters
 from penstock.engine.types import TokenChunk, TokenRequest, Wake
 from penstock.scheduler import NO_ADAPTER, Guide, NewSequence, Progress, Scheduler
@@ -25,18 +24,15 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Arrival:
     """A request that is not scheduled yet. `compiled` None: it has no grammar. `wake`: where the
-    grammar starts to bind. `floor`: what keeps the answer from ending early."""
+    grammar starts to bind."""
 
     compiled: Future[Compiled] | None
     wake: Wake | None
-    floor: MinTokensGuide | None
     adapter: str
 
     def guide(self) -> Guide | None:
         """The guide of the sequence, once its grammar is compiled."""
-        if self.compiled is None:
-            return self.floor
-        return guide_of(self.compiled, self.wake, self.floor)
+        return None if self.compiled is None else guide_of(self.compiled, self.wake)
 
 
 @dataclass(slots=True)
@@ -82,8 +78,7 @@ class Admissions:
         self._take_lease(request)
         ready = compiled is None or (compiled.done() and compiled.exception() is None)
         slot = self._enter(request.id) if ready else None
-        floor = None if binds_all else _floor(request)
-        arrival = _Arrival(compiled, wake, floor, request.adapter)
+        arrival = _Arrival(compiled, wake, request.adapter)
         stops = request.stop_token_ids | (stop_token_ids if binds_all else frozenset())
         new = NewSequence(
             id=request.id,
@@ -91,6 +86,7 @@ class Admissions:
             sampling=request.sampling,
             seed=request.seed,
             max_tokens=request.max_tokens,
+            min_tokens=0 if binds_all else request.min_tokens,
             stop_token_ids=stops,
             top_logprobs=request.top_logprobs,
             prompt_logprobs=request.prompt_logprobs,
@@ -185,10 +181,3 @@ class Admissions:
         """In a thread of the compiler."""
         self._compiled.put(request_id)
         self._wake()
-
-
-def _floor(request: TokenRequest) -> MinTokensGuide | None:
-    """What keeps a request from ending early; None where nothing could end it."""
-    if request.min_tokens <= 0 or not request.stop_token_ids:
-        return None
-    return MinTokensGuide(request.min_tokens, request.stop_token_ids)

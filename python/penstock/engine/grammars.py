@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.base.errors import InvalidRequest, Unavailable
-from penstock.engine.guide import CallGuide, GrammarGuide, MinTokensGuide
+from penstock.engine.guide import CallGuide, GrammarGuide
 from penstock.engine.types import Grammar, Wake
 from penstock.engine.watch import Watch
 from penstock.models.vocabulary import GrammarError, Vocabulary, compile_grammar
@@ -127,15 +127,13 @@ class Grammars:
         return Compiled(matcher, with_tokens)
 
 
-def guide_of(
-    compiled: Future[Compiled], wake: Wake | None = None, floor: MinTokensGuide | None = None
-) -> GrammarGuide | CallGuide:
-    """A guide from the start of a grammar whose compilation is done. `floor`: for a grammar with
-    `wake`. Raises what the compilation failed with."""
+def guide_of(compiled: Future[Compiled], wake: Wake | None = None) -> GrammarGuide | CallGuide:
+    """A guide from the start of a grammar whose compilation is done. Raises what the compilation
+    failed with."""
     done = compiled.result(timeout=0)
     if wake is None:
         return GrammarGuide(done.matcher.deep_copy(), frozenset(done.tokenizer.eos_tokens))
-    return CallGuide(done.matcher, Watch(wake, done.bytes_of), floor)
+    return CallGuide(done.matcher, Watch(wake, done.bytes_of))
 
 
 def _weight(value: str) -> int:

@@ -1,13 +1,10 @@
-"""What steers one sequence: its way through a grammar, from the start or from where a call begins,
-or how long it must become."""
+"""What steers one sequence: its way through a grammar, from the start or from where a call
+begins."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
-import numpy.typing as npt
 
 from penstock.engine.watch import Watch
 
@@ -76,29 +73,26 @@ class CallGuide:
     """A `scheduler.Guide` that binds a sequence from where `watch` finds that a call begins; before
     that it masks nothing. It never ends a sequence: one that does not follow the grammar, which a
     step that was planned ahead can bring about, is free until the next call. `start`: the grammar
-    at its start, which stays as it is. `floor`: what else holds for the sequence.
+    at its start, which stays as it is.
     """
 
     error: Final = None
     ended: Final = False
 
-    def __init__(self, start: LLMatcher, watch: Watch, floor: MinTokensGuide | None) -> None:
+    def __init__(self, start: LLMatcher, watch: Watch) -> None:
         self._start = start
         self._watch = watch
         self._just_woken = False
-        self.floor = floor
         self.bound: GrammarGuide | None = None
 
     @property
     def idle(self) -> bool:
-        return self.bound is None and (self.floor is None or self.floor.idle)
+        return self.bound is None
 
     def may_end(self, token_id: int) -> bool:
         return True
 
     def accept(self, token_id: int) -> bool:
-        if self.floor is not None:
-            self.floor.accept(token_id)
         if self.bound is None:
             self._look(token_id)
             return True
@@ -122,7 +116,7 @@ class CallGuide:
         for index, token in enumerate(draft):
             if probe.push(token) is not None:
                 return index
-        return len(draft) if self.floor is None else self.floor.follow(draft)
+        return len(draft)
 
     def _look(self, token_id: int) -> None:
         tokens = self._watch.push(token_id)
@@ -134,45 +128,3 @@ class CallGuide:
                 self._just_woken = True
                 return
             tokens = tokens[max(taken, 1) :]  # no call has begun before what it does not allow
-
-
-class MinTokensGuide:
-    """A `scheduler.Guide` that keeps `stop_token_ids` back until `min_tokens` were drawn."""
-
-    error: Final = None
-    ended: Final = False
-
-    @property
-    def idle(self) -> bool:
-        return not self.missing
-
-    def __init__(self, min_tokens: int, stop_token_ids: frozenset[int]) -> None:
-        self.missing = min_tokens
-        self._stop_token_ids = stop_token_ids
-
-    def may_end(self, token_id: int) -> bool:
-        return True
-
-    def accept(self, token_id: int) -> bool:
-        self.missing = max(0, self.missing - 1)
-        return True
-
-    def force(self, room: int) -> Sequence[int]:
-        return ()
-
-    def follow(self, draft: Sequence[int]) -> int:
-        for index, token_id in enumerate(draft[: self.missing]):
-            if token_id in self._stop_token_ids:
-                return index
-        return len(draft)
-
-    def fill(self, mask: npt.NDArray[np.uint32]) -> None:
-        """Set the bits of all tokens but those kept back. `mask`: [ceil(V / 32)]."""
-        mask.fill(0xFFFFFFFF)
-        self.forbid(mask)
-
-    def forbid(self, mask: npt.NDArray[np.uint32]) -> None:
-        """Clear the bits of the tokens kept back. `mask`: [ceil(V / 32)]."""
-        for token_id in self._stop_token_ids:
-            if token_id < 32 * len(mask):
-                mask[token_id // 32] &= np.uint32(0xFFFFFFFF ^ (1 << token_id % 32))

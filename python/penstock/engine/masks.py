@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.base.errors import Unavailable
-from penstock.engine.guide import CallGuide, GrammarGuide, MinTokensGuide
+from penstock.engine.guide import CallGuide, GrammarGuide
 from penstock.scheduler import Guide
 
 if TYPE_CHECKING:
@@ -57,23 +57,17 @@ class MaskFiller:
         where no row has a guide. Until `StepMasks.wait` returns, nobody may touch the guides."""
         matchers: list[tuple[LLMatcher, int, list[int]]] = []
         calls: list[tuple[CallGuide, range]] = []
-        floors: list[tuple[MinTokensGuide, int]] = []
         mask_of: list[int] = []
         count = 0
         for guide, draft in sampled:
             places = 1 + len(draft)
-            bound, floor = _parts(guide)
+            bound = _bound(guide)
             if bound is not None:
                 matchers.append((bound.matcher, count, list(draft)))
                 if isinstance(guide, CallGuide):
                     calls.append((guide, range(count, count + places)))
                 mask_of += range(count, count + places)
                 count += places
-            elif floor is not None and floor.missing:
-                floors.append((floor, count))
-                held = min(floor.missing, places)  # one mask is that of all of them
-                mask_of += [count] * held + [-1] * (places - held)
-                count += 1
             else:
                 mask_of += [-1] * places
         if not count:
@@ -81,12 +75,8 @@ class MaskFiller:
         if len(self._masks) < count:
             self._masks = np.empty((count, self._words), np.uint32)
         masks = self._masks[:count]
-        for floor, index in floors:
-            floor.fill(masks[index])
-        filling = None
-        if matchers:
-            assert self._starter is not None, "not started"
-            filling = self._starter.submit(self._fill, matchers, calls, masks)
+        assert self._starter is not None, "not started"
+        filling = self._starter.submit(self._fill, matchers, calls, masks)
         return StepMasks(self, filling, masks, np.array(mask_of, np.int32))
 
     def close(self) -> None:
@@ -119,10 +109,10 @@ class MaskFiller:
 
 
 class StepMasks:
-    """Implements `runtime.protocol.Masks`. `filling` None: they are full."""
+    """Implements `runtime.protocol.Masks`. They are full when `filling` is done."""
 
     def __init__(
-        self, filler: MaskFiller, filling: Future[None] | None, masks: Words, mask_of: Index
+        self, filler: MaskFiller, filling: Future[None], masks: Words, mask_of: Index
     ) -> None:
         self._filler = filler
         self._filling = filling
@@ -131,30 +121,24 @@ class StepMasks:
 
     def wait(self) -> tuple[Words, Index]:
         """The masks [M, W] and the index of each sampled row's mask [S], -1 for none."""
-        if self._filling is not None:
-            began = time.monotonic()
-            self._filling.result()
-            self._filler.wait_s += time.monotonic() - began
+        began = time.monotonic()
+        self._filling.result()
+        self._filler.wait_s += time.monotonic() - began
         return self._masks, self._mask_of
 
 
-def _parts(guide: Guide | None) -> tuple[GrammarGuide | None, MinTokensGuide | None]:
-    """What of a guide masks the next token: its grammar, and what keeps stop tokens back."""
+def _bound(guide: Guide | None) -> GrammarGuide | None:
+    """The grammar that masks the next token of a guide's sequence; None for no mask."""
     match guide:
         case GrammarGuide():
-            return guide, None
+            return guide
         case CallGuide():
-            return guide.bound, guide.floor
-        case MinTokensGuide():
-            return None, guide
+            return guide.bound
         case _:
-            return None, None
+            return None
 
 
 def _relax(guide: CallGuide, masks: Words) -> None:
-    """A grammar of calls that cannot go on leaves its rows free; and what else holds for them."""
+    """A grammar of calls that cannot go on leaves its rows free."""
     if guide.bound is not None and guide.bound.matcher.is_stopped():
         masks.fill(_FREE)
-    if guide.floor is not None:
-        for mask in masks[: guide.floor.missing]:
-            guide.floor.forbid(mask)

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.runtime.backend import Floats, Ints, Sampler
+from penstock.runtime.held import FilledMasks
 from penstock.runtime.protocol import Masks
 from penstock.runtime.rows import RowTable
 from penstock.scheduler.types import Chunk, Drawn, Scored, StepPlan, StepResult
 
-FilledMasks = tuple[npt.NDArray[np.uint32], Ints]
 Logprobs = tuple[float, tuple[tuple[int, float], ...]]
 
 
@@ -119,6 +119,7 @@ class Drawing:
         ahead: npt.NDArray[np.intp] | None = None,
     ) -> Ints:
         rows = self._rows.sampling(sampled, ahead)
+        masks = self._rows.hold_back(sampled, ahead, masks, logits.shape[1])
         if masks is not None:
             rows = replace(rows, masks=masks[0], mask_of=masks[1])
         return self._sampler.sample(logits, rows)

@@ -1,4 +1,4 @@
-"""What a row carries only if its request asks for it: a bias, penalties, DRY.
+"""What a row carries only if its request asks for it: a bias, penalties, DRY, tokens held back.
 
 A request without them costs an entry in no table and a step without them builds no list.
 """
@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from penstock.dialog import Sampling
 from penstock.kernels.sampling import SeenTokens, TokenValues
 from penstock.runtime.dry import DryRows, DryState
+from penstock.runtime.held import HeldBack
 from penstock.runtime.penalties import NONE, SeenRows, SeenState, penalties_of
+from penstock.scheduler import Admit, draws_on_device
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
@@ -23,11 +24,13 @@ Listed = tuple[Ints, Floats]
 
 @dataclass(frozen=True, slots=True)
 class RowFeatures:
-    """Of one row; None for what it does not use."""
+    """Of one row; None for what it does not use. `on_device`: a device can apply all of it."""
 
     bias: Listed | None
     seen: SeenState | None
     dry: DryState | None
+    held: HeldBack | None
+    on_device: bool
 
     @property
     def has_state(self) -> bool:
@@ -51,6 +54,7 @@ class BatchFeatures:
     bias: TokenValues | None = None
     seen: SeenRows | None = None
     dry: DryRows | None = None
+    held: list[HeldBack | None] | None = None
 
 
 class FeatureTable:
@@ -60,12 +64,12 @@ class FeatureTable:
         self._rows: dict[int, RowFeatures] = {}
         self._batch = BatchFeatures()
 
-    def admit(self, row: int, tokens: Ints, prompt_tokens: int, sampling: Sampling) -> None:
-        """`row` has a new tenant, whose known `tokens` begin with `prompt_tokens` of prompt."""
-        self.release(row)
-        features = features_of(tokens, prompt_tokens, sampling)
+    def admit(self, tokens: Ints, admit: Admit) -> None:
+        """A row has a new tenant, whose known tokens are `tokens`."""
+        self.release(admit.row)
+        features = features_of(tokens, admit)
         if features is not None:
-            self._rows[row] = features
+            self._rows[admit.row] = features
 
     def release(self, row: int) -> None:
         """`row` is free: its memory is given back."""
@@ -87,9 +91,15 @@ class FeatureTable:
         if features is not None:
             features.extend(token_ids)
 
-    def has_any(self, rows: list[int]) -> bool:
-        """Whether any of `rows` has its logits changed before the draw."""
-        return any(row in self._rows for row in rows) if self._rows else False
+    def of(self, row: int) -> RowFeatures | None:
+        """Those of a row; None where it has none."""
+        return self._rows.get(row)
+
+    def need_host(self, rows: list[int]) -> bool:
+        """Whether any of `rows` has its logits changed in a way that a device cannot."""
+        if not self._rows:
+            return False
+        return any(row in self._rows and not self._rows[row].on_device for row in rows)
 
     def has_state(self, row: int) -> bool:
         """Whether the next draw of `row` depends on the token drawn before it."""
@@ -104,33 +114,65 @@ class FeatureTable:
         seen = None if batch.seen is None else batch.seen.tokens()
         return batch.bias, seen, None if batch.dry is None else batch.dry.costs()
 
+    def held(self, rows: list[int]) -> list[HeldBack | None] | None:
+        """Tokens that are held back of each of `rows`; None where none of them has any."""
+        return self._batch_of(rows).held
+
+    def numbers(self, rows: list[int]) -> tuple[Floats, Ints]:
+        """Of each of `rows`: presence, frequency and repetition penalty, [R, 3]; number of biases,
+        number of tokens held back, and until which position, [R, 3]."""
+        penalties = np.empty((len(rows), 3), np.float32)
+        counts = np.zeros((len(rows), 3), np.int32)
+        penalties[:] = NONE
+        for index, row in enumerate(rows) if self._rows else ():
+            features = self._rows.get(row)
+            if features is None:
+                continue
+            if features.seen is not None:
+                penalties[index] = features.seen.penalties
+            if features.bias is not None:
+                counts[index, 0] = len(features.bias[0])
+            if features.held is not None:
+                counts[index, 1:] = len(features.held.tokens), features.held.until
+        return penalties, counts
+
     def _batch_of(self, rows: list[int]) -> BatchFeatures:
         if self._rows and self._batch.rows != rows:
             self._batch = _batch([self._rows.get(row) for row in rows], rows)
         return self._batch
 
 
-def features_of(tokens: Ints, prompt_tokens: int, sampling: Sampling) -> RowFeatures | None:
+def features_of(tokens: Ints, admit: Admit) -> RowFeatures | None:
     """The features of a row with these known tokens, or None if it uses none."""
+    sampling, prompt_tokens = admit.sampling, admit.prompt_tokens
     penalties = penalties_of(sampling)
     features = RowFeatures(
         bias=_bias(sampling.logit_bias) if sampling.logit_bias else None,
         seen=SeenState(tokens, prompt_tokens, penalties) if penalties != NONE else None,
         dry=DryState(tokens, sampling) if sampling.dry_multiplier else None,
+        held=_held(admit) if admit.held_back else None,
+        on_device=draws_on_device(sampling, admit.held_back),
     )
-    return features if features.bias is not None or features.has_state else None
+    lists = (features.bias, features.seen, features.dry, features.held)
+    return features if any(part is not None for part in lists) else None
 
 
 def _batch(features: list[RowFeatures | None], rows: list[int]) -> BatchFeatures:
     biases = [of_row.bias if of_row else None for of_row in features]
     seen = [of_row.seen if of_row else None for of_row in features]
     dry = [of_row.dry if of_row else None for of_row in features]
+    held = [of_row.held if of_row else None for of_row in features]
     return BatchFeatures(
         rows=list(rows),
         bias=_listed(biases) if any(biases) else None,
         seen=SeenRows(seen) if any(seen) else None,
         dry=DryRows(dry) if any(dry) else None,
+        held=held if any(held) else None,
     )
+
+
+def _held(admit: Admit) -> HeldBack:
+    return HeldBack(np.array(admit.held_back, np.int32), admit.held_until)
 
 
 def _bias(bias: dict[int, float]) -> Listed:

@@ -2,8 +2,8 @@
 
 A step in which rows only draw freely never waits for the host: its inputs come from the rows on
 the device, its tokens stay there, and the host gets a copy. A step of decodes is one replay of a
-captured graph. What needs the host between logits and draw (masks, penalties, biases, drafts,
-scores of prompts) gets it: the forward pass is launched the same way, and `Drawing` does the rest
+captured graph. What needs the host between logits and draw (masks, DRY, drafts, scores of prompts)
+gets it: the forward pass is launched the same way, and `Drawing` does the rest
 as on a CPU.
 """
 
@@ -23,6 +23,7 @@ from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.torch_ops import TorchOps
 from penstock.runtime.backend import Ints
 from penstock.runtime.gpu_adapters import DeviceAdapters
+from penstock.runtime.gpu_adjust import AdjustedRows
 from penstock.runtime.gpu_draws import MakeDraws, OwnDraws
 from penstock.runtime.gpu_graphs import CallAgain, Capturer, CudaCapturer, DecodeGraphs, StepForm
 from penstock.runtime.gpu_groups import GroupWords
@@ -113,7 +114,9 @@ class GpuRuntime:
             step_tokens=max(step_tokens, most_rows),
             max_places=max(most_rows, max_seqs + MAX_DRAFT),
             scratch_block=info.cache_blocks,
+            vocab_size=info.vocab_size,
         )
+        self._adjusted = AdjustedRows(self._rows, self._device_rows.adjustments, self._link)
         self._draws = draws(ops, self._rows)
         self._flights: deque[_Flight | StepResult] = deque()
         if self._device.type == "cuda":
@@ -154,19 +157,23 @@ class GpuRuntime:
         """See `Runtime.submit`."""
         self._rows.apply(plan)
         drawn = [chunk.row for chunk in plan.chunks if chunk.samples]
-        free = masks is None and not self._rows.adjusts(drawn)
+        free = masks is None and not self._rows.need_host(drawn)
         free &= not any(chunk.draft or chunk.num_scores for chunk in plan.chunks)
         with self._launching():
             if self._adapters is not None:
                 self._adapters.await_slots(admit.adapter_slot for admit in plan.admissions)
             if self._host_cache is not None:
                 self._host_cache.prepare(plan)
+            self._adjusted.take(plan)
+            if free:
+                self._adjusted.refresh(drawn)
             logits, tokens = self._launch(plan, draws=free and bool(drawn))
             if free:
                 self._flights.append(self._fly(plan, drawn, logits, tokens))
                 return
             self._settle()
             self._packer.forget(plan)
+            self._adjusted.forget(drawn)
             wanted = logits[: self._wanted(plan)]
             self._flights.append(self._draws.finish(plan, wanted, masks))
 
@@ -261,6 +268,7 @@ class GpuRuntime:
         rows: Any = SamplingRows(
             slots.temperature, slots.top_k, slots.top_p, slots.min_p, slots.seed, slots.position
         )
+        self._device_rows.adjust(logits[: packed.drawing], slots)
         tokens = self._draws.sample(logits, rows)
         self._device_rows.append(packed, slots, tokens)
         return logits, tokens

@@ -66,10 +66,16 @@ class Link:
         self._copied[self._next] = self._mark()
         self._next = (self._next + 1) % RING
 
+    def there(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        """A short array on the device, without waiting for what the stream has to do."""
+        here = torch.from_numpy(array)
+        if self._cuda:
+            here = here.pin_memory()
+        return here.to(self.words.device, non_blocking=True)
+
     def index(self, places: list[int]) -> torch.Tensor:
-        """Some indices on the device, int32, without waiting for what the stream has to do."""
-        there = torch.tensor(places, dtype=torch.int32, pin_memory=self._cuda)
-        return there.to(self.words.device, non_blocking=True)
+        """Some indices on the device, int32; see `there`."""
+        return self.there(np.array(places, np.int32))
 
     def fetch(self, tensors: Sequence[torch.Tensor]) -> Fetched:
         """Copies of results, made when the stream has computed them."""

@@ -256,7 +256,7 @@ def _sized(
         cache=cache,
         work_bytes=work,
         graph_bytes=graphs,
-        row_bytes=_row_bytes(settings, sizes.max_seqs, step_tokens, context),
+        row_bytes=_row_bytes(spec, settings, sizes.max_seqs, step_tokens, context),
         rope_bytes=rope_bytes(spec, context),
         context_tokens=context,
         step_tokens=step_tokens,
@@ -267,13 +267,16 @@ def _sized(
     )
 
 
-def _row_bytes(settings: EngineSettings, seqs: int, step_tokens: int, context: int) -> int:
+def _row_bytes(
+    spec: DecoderSpec, settings: EngineSettings, seqs: int, step_tokens: int, context: int
+) -> int:
     """Bytes of the table of `seqs` rows, of a step's inputs and of what the host sends for one."""
     largest, blocks = sizes_up_to(seqs)[-1], -(-context // settings.block_tokens)
     slots = 0 if settings.lora is None else SLOTS_AN_ADAPTER * settings.lora.max_adapters
     words = most_words(seqs, largest, step_tokens, blocks, slots)
     places = max(largest, seqs + MAX_DRAFT)
-    return 4 * words + rows_bytes(seqs, blocks, largest, max(step_tokens, largest), places)
+    tokens = max(step_tokens, largest)
+    return 4 * words + rows_bytes(seqs, blocks, largest, tokens, places, spec.vocab)
 
 
 def rope_bytes(spec: DecoderSpec, context_tokens: int) -> int:

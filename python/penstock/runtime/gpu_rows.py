@@ -7,28 +7,36 @@ from typing import TypeAlias
 
 import torch
 
-from penstock.kernels.rows import RowState, StepSlots, Upload
+from penstock.kernels.rows import Adjustments, RowState, StepSlots, Upload
 from penstock.kernels.table import StepInputs
 from penstock.kernels.torch_ops import TorchOps
 from penstock.runtime.gpu_link import Link
 from penstock.runtime.gpu_upload import Packed
+from penstock.scheduler import MOST_BIASES, MOST_HELD_BACK
 
 Slots: TypeAlias = "StepSlots[torch.Tensor]"
 
 
 def rows_bytes(
-    max_seqs: int, max_blocks: int, max_chunks: int, step_tokens: int, max_places: int
+    max_seqs: int,
+    max_blocks: int,
+    max_chunks: int,
+    step_tokens: int,
+    max_places: int,
+    vocab_size: int,
 ) -> int:
     """What `DeviceRows` of these sizes take, beside the words of the link."""
-    state = (max_seqs + 1) * 4 * (6 + 2 + max_blocks)
+    adjust = 6 + vocab_size + 2 * MOST_BIASES + MOST_HELD_BACK
+    state = (max_seqs + 1) * 4 * (6 + 2 + max_blocks + adjust)
     chunks = 4 * (2 * max_chunks + 1 + max_chunks * max_blocks)
-    return state + chunks + 4 * 3 * step_tokens + max_places * 4 * (5 + 4)
+    return state + chunks + 4 * 3 * step_tokens + max_places * 4 * (6 + 4)
 
 
 class DeviceRows:
     """Rows of `max_seqs` sequences with up to `max_blocks` blocks, and the one that fills steps up,
     whose only token is written to `scratch_block`. Steps have up to `max_chunks` chunks,
-    `step_tokens` tokens and `max_places` places whose logits are wanted."""
+    `step_tokens` tokens and `max_places` places whose logits, of `vocab_size` tokens, are wanted.
+    """
 
     def __init__(
         self,
@@ -42,15 +50,21 @@ class DeviceRows:
         step_tokens: int,
         max_places: int,
         scratch_block: int,
+        vocab_size: int,
     ) -> None:
         self._ops = ops
         self._link = link
         self._block_tokens = block_tokens
         device = link.words.device
-        self._state = _new_state(max_seqs + 1, max_blocks, device)
+        self._state = _new_state(max_seqs + 1, max_blocks, vocab_size, device)
         self._state.known[max_seqs] = 1
         self._state.tables[max_seqs] = scratch_block
         self._slots = _new_slots(max_chunks, step_tokens, max_places, max_blocks, device)
+
+    @property
+    def adjustments(self) -> Adjustments[torch.Tensor]:
+        """What changes the logits of rows, for `AdjustedRows` to write to."""
+        return self._state.adjust
 
     def update(self, packed: Packed) -> None:
         """Send a step's words and take in the changes among them."""
@@ -72,6 +86,10 @@ class DeviceRows:
         inputs = replace(slots.inputs, adapters=tokens, sampled_adapters=sampled)
         return replace(slots, inputs=inputs)
 
+    def adjust(self, logits: torch.Tensor, slots: Slots) -> None:
+        """Change the logits [S, V] that the prepared step draws from."""
+        self._ops.adjust_rows(logits, self._state.adjust, slots.rows, slots.position)
+
     def append(self, packed: Packed, slots: Slots, tokens: torch.Tensor) -> None:
         """`tokens: [S]` drawn in the prepared step join their rows."""
         lengths = slots.inputs.context_lens
@@ -88,7 +106,9 @@ class DeviceRows:
         )
 
 
-def _new_state(rows: int, max_blocks: int, device: torch.device) -> RowState[torch.Tensor]:
+def _new_state(
+    rows: int, max_blocks: int, vocab_size: int, device: torch.device
+) -> RowState[torch.Tensor]:
     """Rows that nobody has: greedy."""
 
     def room(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
@@ -103,6 +123,18 @@ def _new_state(rows: int, max_blocks: int, device: torch.device) -> RowState[tor
         top_p=room(rows, dtype=torch.float32) + 1,
         min_p=room(rows, dtype=torch.float32),
         seed=room(rows, dtype=torch.int64),
+        adjust=Adjustments(
+            presence=room(rows, dtype=torch.float32),
+            frequency=room(rows, dtype=torch.float32),
+            repetition=room(rows, dtype=torch.float32) + 1,
+            num_biases=room(rows),
+            num_held=room(rows),
+            held_until=room(rows),
+            counts=room(rows, vocab_size),
+            bias_tokens=room(rows, MOST_BIASES),
+            bias_values=room(rows, MOST_BIASES, dtype=torch.float32),
+            held=room(rows, MOST_HELD_BACK),
+        ),
     )
 
 
@@ -129,4 +161,5 @@ def _new_slots(
         min_p=room(places, dtype=torch.float32),
         seed=room(places, dtype=torch.int64),
         position=room(places, dtype=torch.int64),
+        rows=room(places),
     )

@@ -41,6 +41,11 @@ class SeenState:
         self.counts = _native.TokenCounts(tokens[: prompt_tokens if penalties[2] != 1.0 else 0])
         self.counts.extend(tokens[prompt_tokens:])
 
+    def listed(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """The distinct tokens, and how often the answer has each."""
+        _, tokens, counts = _native.TokenCounts.lists([self.counts])
+        return tokens, counts
+
 
 class SeenRows:
     """Rows of a batch of which at least one is penalized; None for those that are not."""

@@ -17,10 +17,12 @@ from penstock.dialog import Sampling
 from penstock.kernels.sampling import SamplingRows
 from penstock.kernels.table import StepInputs
 from penstock.runtime.adapter_rows import GroupedRows, group_rows
-from penstock.runtime.features import FeatureTable
+from penstock.runtime.features import FeatureTable, RowFeatures
+from penstock.runtime.held import FilledMasks, hold_back
 from penstock.scheduler.types import NO_ADAPTER, Admit, Chunk, StepPlan
 
 Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.intp]
 _UINT64_MASK = (1 << 64) - 1
 
@@ -152,16 +154,35 @@ class RowTable:
 
     def facts(self, rows: list[int]) -> tuple[npt.NDArray[Any], ...]:
         """Of each of `rows`: known tokens, the last of them, temperature, top-k, top-p, min-p and
-        seed."""
+        seed. See `adjustments` for what changes their logits."""
         index = np.array(rows, np.intp)
         known = self._known[index]
         columns = (self._temperature, self._top_k, self._top_p, self._min_p, self._seed)
         last = self._tokens[index, known - 1]
         return known, last, *(column[index] for column in columns)
 
-    def adjusts(self, rows: list[int]) -> bool:
-        """Whether the logits of any of `rows` are changed before the draw, but for masks."""
-        return self._features.has_any(rows)
+    def adjustments(self, rows: list[int]) -> tuple[Floats, Ints]:
+        """See `FeatureTable.numbers`."""
+        return self._features.numbers(rows)
+
+    def features(self, row: int) -> RowFeatures | None:
+        """What changes the logits of a row before its draw, except for masks; None for nothing."""
+        return self._features.of(row)
+
+    def need_host(self, rows: list[int]) -> bool:
+        """Whether the logits of any of `rows` are changed before the draw in a way that a device
+        cannot, except for masks."""
+        return self._features.need_host(rows)
+
+    def hold_back(
+        self, rows: list[int], ahead: Index | None, masks: FilledMasks | None, vocab_size: int
+    ) -> FilledMasks | None:
+        """`masks`, and those of the tokens held back of `rows`. `ahead`: as in `sampling`."""
+        held = self._features.held(rows)
+        if held is None:
+            return masks
+        known = self._known[self._sampling_of(rows).index]
+        return hold_back(masks, held, known if ahead is None else known + ahead, vocab_size)
 
     def has_state(self, row: int) -> bool:
         """Whether the next draw of `row` depends on the token drawn before it."""
@@ -251,8 +272,7 @@ class RowTable:
         self.top_logprobs[row] = admit.top_logprobs
         self.prompt_logprobs[row] = admit.prompt_logprobs
         self._adapter_slots[row] = admit.adapter_slot
-        known = self._tokens[row, :length]
-        self._features.admit(row, known, admit.prompt_tokens, admit.sampling)
+        self._features.admit(self._tokens[row, :length], admit)
 
     def _set_sampling(self, row: int, sampling: Sampling) -> None:
         """None means off; a temperature of None means 1."""

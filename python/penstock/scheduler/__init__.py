@@ -4,6 +4,7 @@ Plain ints and lists: no tensors, no torch, no clock, no thread. The engine call
 runtime execute it, and calls `commit`, one step at a time.
 """
 
+from penstock.scheduler.ahead import MOST_BIASES, MOST_HELD_BACK, draws_on_device
 from penstock.scheduler.gauges import SchedulerGauges
 from penstock.scheduler.guide import Guide
 from penstock.scheduler.host_tier import HostTier
@@ -27,6 +28,8 @@ from penstock.scheduler.types import (
 __all__ = [
     "INDEX_BYTES",
     "MAX_DRAFT",
+    "MOST_BIASES",
+    "MOST_HELD_BACK",
     "NO_ADAPTER",
     "Admit",
     "AppendBlocks",
@@ -44,5 +47,6 @@ __all__ = [
     "Scored",
     "StepPlan",
     "StepResult",
+    "draws_on_device",
     "step_token_budget",
 ]

@@ -9,14 +9,21 @@ planned for its sequence is computed for nothing, and dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from collections.abc import Sequence as List
 from itertools import chain
+from typing import Final
 
 from penstock.dialog import Sampling
 from penstock.scheduler.cache import BlockCache
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.sequence import Sequence
+
+MOST_BIASES: Final = 512
+"""A device keeps so many biases of a row."""
+
+MOST_HELD_BACK: Final = 64
+"""A device keeps so many tokens of a row that are held back."""
 
 
 def must_wait(
@@ -36,12 +43,13 @@ def must_wait(
     return lacking > cache.pool.num_free
 
 
-def is_plain(sampling: Sampling) -> bool:
-    """Whether a draw is from the logits as the model gives them. What changes them is listed by
-    the host, of penalties and DRY after every token."""
-    penalties = sampling.presence_penalty or sampling.frequency_penalty or sampling.dry_multiplier
-    repetition = sampling.repetition_penalty
-    return not penalties and repetition in (None, 1.0) and not sampling.logit_bias
+def draws_on_device(sampling: Sampling, held_back: Collection[int]) -> bool:
+    """Whether a device can draw without the host, from logits that it changes itself by penalties,
+    a bias and tokens that are `held_back`. The repetitions that DRY charges are found by the host
+    after every token."""
+    biases = len(sampling.logit_bias or ())
+    short = biases <= MOST_BIASES and len(held_back) <= MOST_HELD_BACK
+    return short and not sampling.dry_multiplier
 
 
 def _meets_host(sequence: Sequence, budget: int) -> bool:
@@ -51,4 +59,4 @@ def _meets_host(sequence: Sequence, budget: int) -> bool:
         return True
     draws = sequence.decoding or sequence.missing <= budget
     is_free = sequence.guide is None or sequence.guide.idle
-    return draws and not (is_free and is_plain(sequence.sampling))
+    return draws and not (is_free and draws_on_device(sequence.sampling, sequence.held_back))

@@ -18,14 +18,15 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 class NewSequence(msgspec.Struct, frozen=True):
     """One sequence to generate. With a `max_tokens` of 0 the prompt is computed and nothing drawn.
-    `adapter`: a generation, "" for none. While one of a `group` is unfinished, the queue is never
-    too full for the others of it."""
+    No stop token is drawn before `min_tokens` others. `adapter`: a generation, "" for none. While
+    one of a `group` is unfinished, the queue is never too full for the others of it."""
 
     id: str
     token_ids: tuple[int, ...]
     sampling: Sampling
     seed: int
     max_tokens: int
+    min_tokens: int = 0
     stop_token_ids: frozenset[int] = frozenset()
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -82,6 +83,7 @@ class Sequence:
     sampling: Sampling
     seed: int
     known_limit: int
+    min_tokens: int
     stop_token_ids: frozenset[int]
     top_logprobs: int | None
     prompt_logprobs: int | None
@@ -127,6 +129,7 @@ class Sequence:
             sampling=new.sampling,
             seed=new.seed,
             known_limit=known_limit,
+            min_tokens=new.min_tokens,
             stop_token_ids=new.stop_token_ids,
             top_logprobs=new.top_logprobs,
             prompt_logprobs=new.prompt_logprobs,
@@ -146,12 +149,19 @@ class Sequence:
             top_logprobs=self.top_logprobs,
             prompt_logprobs=self.prompt_logprobs,
             adapter_slot=self.adapter_slot,
+            held_back=self.held_back,
+            held_until=self.prompt_tokens + self.min_tokens,
         )
 
     @property
     def unscored(self) -> int:
         """Of how many tokens of the prompt the log-probability is wanted still."""
         return self.prompt_tokens - 1 - self.next_score
+
+    @property
+    def held_back(self) -> tuple[int, ...]:
+        """Tokens that are not drawn before `min_tokens` others."""
+        return tuple(sorted(self.stop_token_ids)) if self.min_tokens > 0 else ()
 
     @property
     def known(self) -> int:

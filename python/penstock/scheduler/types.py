@@ -19,7 +19,8 @@ NO_ADAPTER: Final = -1
 class Admit(msgspec.Struct, frozen=True):
     """A request takes `row`. `token_ids`: all known tokens: the prompt, and after a preemption
     what was generated before it. `prompt_tokens`: how many of them are prompt. `adapter_slot`: the
-    runtime's slot of its adapter."""
+    runtime's slot of its adapter. The tokens `held_back` are not drawn while fewer than
+    `held_until` tokens are known."""
 
     row: int
     token_ids: tuple[int, ...]
@@ -29,6 +30,8 @@ class Admit(msgspec.Struct, frozen=True):
     top_logprobs: int | None
     prompt_logprobs: int | None = None
     adapter_slot: int = NO_ADAPTER
+    held_back: tuple[int, ...] = ()
+    held_until: int = 0
 
 
 class AppendBlocks(msgspec.Struct, frozen=True):

@@ -62,6 +62,7 @@ class Pair:
             step_tokens=tokens,
             max_places=tokens,
             scratch_block=BLOCKS,
+            vocab_size=9,
         )
         self.sent_nothing = 0
 

@@ -8,7 +8,7 @@ import pytest
 from scheduler_fakes import Harness, ScriptedGuide, answer_alone
 
 from penstock.dialog import Sampling
-from penstock.scheduler import NewSequence, StepPlan, StepResult
+from penstock.scheduler import MOST_BIASES, MOST_HELD_BACK, NewSequence, StepPlan, StepResult
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -268,13 +268,61 @@ def test_a_prompt_to_be_scored_is_waited_for() -> None:
     assert harness.scheduler.plan_ahead() is None
 
 
-@pytest.mark.parametrize("penalty", ["presence_penalty", "repetition_penalty", "dry_multiplier"])
-def test_draws_that_depend_on_the_last_token_are_waited_for(penalty: str) -> None:
+def started_with(sampling: Sampling, **wanted: Any) -> Harness:
     harness = Harness()
-    sampling = Sampling(**{penalty: 1.5})
-    harness.scheduler.submit(NewSequence("a", tuple(PROMPT), sampling, seed=0, max_tokens=4))
+    new = NewSequence("a", tuple(PROMPT), sampling, seed=0, max_tokens=4, **wanted)
+    harness.scheduler.submit(new)
     start(harness)
+    return harness
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(presence_penalty=1.5, frequency_penalty=0.5),
+        Sampling(repetition_penalty=1.5),
+        Sampling(logit_bias=dict.fromkeys(range(MOST_BIASES), 1.0)),
+    ],
+)
+def test_draws_that_a_device_steers_itself_are_planned_ahead(sampling: Sampling) -> None:
+    assert spans(ahead(started_with(sampling))) == [(5, 1, True)]
+
+
+def test_tokens_that_are_held_back_are_planned_ahead() -> None:
+    some = frozenset(range(MOST_HELD_BACK))
+    harness = started_with(Sampling(), min_tokens=3, stop_token_ids=some)
+    assert spans(ahead(harness)) == [(5, 1, True)]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(dry_multiplier=1.5),
+        Sampling(logit_bias=dict.fromkeys(range(MOST_BIASES + 1), 1.0)),
+    ],
+)
+def test_draws_that_the_host_steers_are_waited_for(sampling: Sampling) -> None:
+    assert started_with(sampling).scheduler.plan_ahead() is None
+
+
+def test_more_tokens_held_back_than_a_device_keeps_are_waited_for() -> None:
+    many = frozenset(range(MOST_HELD_BACK + 1))
+    harness = started_with(Sampling(), min_tokens=3, stop_token_ids=many)
     assert harness.scheduler.plan_ahead() is None
+    assert started_with(Sampling(), stop_token_ids=many).scheduler.plan_ahead() is not None
+
+
+def test_an_admission_says_which_tokens_are_held_back_and_how_long() -> None:
+    harness = Harness()
+    stops = frozenset({9, 2})
+    for id, min_tokens in (("a", 3), ("b", 0)):
+        new = NewSequence(id, (1, 2, 3), Sampling(), 0, 5, min_tokens, stops)
+        harness.scheduler.submit(new)
+    plan = harness.scheduler.plan()
+    assert plan is not None
+    held, free = plan.admissions
+    assert (held.held_back, held.held_until) == ((2, 9), 6)
+    assert free.held_back == ()
 
 
 def test_without_a_block_for_each_nothing_is_planned_ahead() -> None:

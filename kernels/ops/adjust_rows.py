@@ -1,0 +1,156 @@
+"""Changing logits before the draw from what a device keeps of its rows: see `kernels.rows`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.kernels.draw import Draw
+from penstock.kernels.op import Case, Cost, Inputs, Op, Tolerance
+from penstock.kernels.ops.adjust_reference import add_listed, penalize
+from penstock.kernels.rows import Adjustments
+from penstock.kernels.sampling import SeenTokens, TokenValues
+
+MOST_BIASES, MOST_HELD = 40, 12  # of the cases
+
+
+def adjust_rows(
+    logits: torch.Tensor,
+    adjust: Adjustments[torch.Tensor],
+    rows: torch.Tensor,
+    positions: torch.Tensor,
+) -> None:
+    """Change `logits: [S, V]` in place by what `adjust` has of `rows: [S]`, for the tokens drawn at
+    `positions: [S]`."""
+    for logit, row, position in zip(logits, rows.tolist(), positions.tolist(), strict=True):
+        biases = int(adjust.num_biases[row])
+        if biases:
+            tokens, values = adjust.bias_tokens[row, :biases], adjust.bias_values[row, :biases]
+            add_listed(logit, TokenValues(_span(biases), _array(tokens), _array(values)), 0, 1)
+        penalties = [column[row] for column in (adjust.presence, adjust.frequency)]
+        repetition = adjust.repetition[row]
+        if any(penalties) or repetition != 1:
+            seen = adjust.counts[row].nonzero()[:, 0].int()
+            counts = adjust.counts[row][seen.long()] - 1
+            columns = (_array(column.reshape(1)) for column in (*penalties, repetition))
+            listed = SeenTokens(_span(len(seen)), _array(seen), _array(counts), *columns)
+            penalize(logit, listed, 0)
+        if position < adjust.held_until[row]:
+            held = adjust.held[row, : adjust.num_held[row]].long()
+            logit[held[(held >= 0) & (held < len(logit))]] = float("-inf")
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    return tensor.cpu().numpy()
+
+
+def _span(count: int) -> Any:
+    return np.array([0, count], np.int32)
+
+
+def draw_adjustments(source: Draw, rows: int, vocabulary: int) -> Adjustments[torch.Tensor]:
+    """Of `rows` rows, and of the one that fills up, which has nothing: row r has a bias where bit 0
+    of r is set, penalties for bit 1, tokens held back for bit 2. What a row lacks is garbage."""
+    kinds = torch.arange(rows + 1, dtype=torch.int32)
+    kinds[rows] = 0
+    biased, penalized, held = ((kinds >> bit) & 1 for bit in range(3))
+    counts = source.integers(0, 3, rows + 1, vocabulary) * source.integers(0, 3, rows + 1, 1)
+    counts[(penalized == 0)] = -1
+
+    def listed(width: int) -> torch.Tensor:
+        """Distinct tokens, as far as there are so many."""
+        few = min(width, vocabulary)
+        drawn = [torch.randperm(vocabulary, generator=source.torch)[:few] for _ in kinds]
+        tokens = torch.full((rows + 1, width), -9, dtype=torch.int32)
+        tokens[:, :few] = torch.stack(drawn).int()
+        return tokens
+
+    def column(off: float) -> torch.Tensor:
+        values = source.normal(rows + 1).abs() + 0.2
+        return torch.where(penalized > 0, values, torch.tensor(off))
+
+    tokens_held = listed(MOST_HELD)
+    tokens_held[::2, 0] = vocabulary + 3  # no token of the vocabulary
+    return Adjustments(
+        presence=column(0.0),
+        frequency=column(0.0),
+        repetition=column(1.0),
+        num_biases=biased * min(MOST_BIASES, vocabulary),
+        num_held=held * min(MOST_HELD, vocabulary),
+        held_until=held * 20,
+        counts=counts,
+        bias_tokens=listed(MOST_BIASES),
+        bias_values=source.normal(rows + 1, MOST_BIASES) * 3,
+        held=tokens_held,
+    )
+
+
+def _drawn(rows: int, places: int, vocabulary: int) -> Callable[[int], dict[str, Any]]:
+    def draw(seed: int) -> dict[str, Any]:
+        source = Draw(seed)
+        logits = source.normal(places, vocabulary) * 3
+        logits[:, ::7] = float("-inf")
+        return {
+            "logits": logits,
+            "adjust": draw_adjustments(source, rows, vocabulary),
+            "rows": source.integers(0, rows + 1, places),
+            "positions": source.integers(10, 30, places).long(),
+        }
+
+    return draw
+
+
+def _draw_hard(seed: int) -> dict[str, Any]:
+    """Infinities, NaN and numbers near the largest."""
+    inputs = _drawn(8, 8, 90)(seed)
+    inputs["rows"] = torch.arange(8, dtype=torch.int32)
+    logits, adjust = inputs["logits"], inputs["adjust"]
+    logits[:, :20] *= 1e38
+    logits[1, 21::7] = float("inf")
+    logits[7, 22::7] = float("nan")
+    for row in (2, 6):  # a difference of near numbers would be blown up
+        adjust.presence[row] = adjust.frequency[row] = 0
+    adjust.repetition[2], adjust.repetition[6] = 1e-20, 1e20
+    return inputs
+
+
+def _alone(inputs: Inputs, index: int) -> dict[str, Any]:
+    one = slice(index, index + 1)
+    columns = {name: inputs[name][one] for name in ("logits", "rows", "positions")}
+    return {**inputs, **columns}
+
+
+def _invoke(ops: Any, inputs: Inputs) -> tuple[Any, ...]:
+    ops.adjust_rows(*(inputs[name] for name in ("logits", "adjust", "rows", "positions")))
+    return (inputs["logits"],)
+
+
+def _cost(inputs: Inputs) -> Cost:
+    """The counts of a row with penalties are read; its seen logits are read and written."""
+    rows = inputs["rows"].long()
+    penalized = int((inputs["adjust"].repetition[rows] != 1).sum())
+    elements = penalized * inputs["logits"].shape[1]
+    return Cost(12 * elements + 40 * len(rows), 4 * elements)
+
+
+ADJUST_ROWS = Op(
+    name="adjust_rows",
+    reference=adjust_rows,
+    invoke=_invoke,
+    cases=(
+        Case("few", "float", _drawn(8, 9, 100)),
+        Case("wide", "float", _drawn(8, 9, 9001)),
+        Case("tiny-vocabulary", "float", _drawn(4, 4, 2)),
+        Case("hard-numbers", "float", _draw_hard),
+    ),
+    benchmarks=tuple(
+        Case(f"{places}x151936", "float", _drawn(8, places, 151936)) for places in (1, 16, 64)
+    ),
+    tolerance={"float": Tolerance(4e-6, 1e-6)},
+    cost=_cost,
+    order=("triton", "reference"),
+    alone=_alone,
+)
