@@ -32,6 +32,7 @@ MODULES: Final = {
     "constraints": "JSON schemas and grammars: validity, first mask, cost",
     "embeddings": "sentences, beside torch",
     "growth": "memory over many requests",
+    "long_prompt": "short requests beside one long prompt",
     "lora": "what adapters cost",
     "quality": "divergence from exact arithmetic",
     "sampling": "what the draw takes of a step",

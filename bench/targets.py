@@ -92,12 +92,19 @@ class HttpTarget:
             self._process.wait()
 
 
-def ours(model: str, port: int, options: str = "", python: str = sys.executable) -> HttpTarget:
-    """`penstock serve` of the interpreter `python`."""
+def ours(
+    model: str,
+    port: int,
+    options: str = "",
+    python: str = sys.executable,
+    path: str | None = None,
+) -> HttpTarget:
+    """`penstock serve` of the interpreter `python`. `path`: its PYTHONPATH, None for this one's."""
     command = (
         f"{python} -m penstock.cli.main serve {model} --host 127.0.0.1 --port {port} {options}"
     )
-    return HttpTarget("penstock", command, f"http://127.0.0.1:{port}/v1")
+    env = None if path is None else {"PYTHONPATH": path}
+    return HttpTarget("penstock", command, f"http://127.0.0.1:{port}/v1", env=env)
 
 
 class WorkerTarget:
