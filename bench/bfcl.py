@@ -4,7 +4,7 @@ The questions and answers are those of the package `bfcl-eval` (`pip download --
 unpacked; `--data` is its folder `bfcl_eval/data`). A call is right if it names the right function,
 gives all required arguments, no unknown ones, and each with a value that is listed: strings without
 regard to case, spaces and punctuation, as the leaderboard compares them. In a parallel case all
-calls must be there, in any order, and no others. Any server with the reference chat API is scored
+calls must be there, in any order, and no others. Any server with OpenAI's chat API is scored
 in the same way: `--base-url`, or ours beside llama-server with the same weights (`--gguf`).
 """
 

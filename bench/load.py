@@ -1,4 +1,4 @@
-"""The load client: streamed requests to any server that speaks the reference completions API.
+"""The load client: streamed requests to any server that speaks OpenAI's completions API.
 
 One thread, raw sockets, one connection a request, so that the client takes little of the two cores
 it shares with the server. `burst` starts all requests at once; `beside` has further prompts arrive

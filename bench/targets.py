@@ -31,7 +31,7 @@ class Target(Protocol):
 
 
 class HttpTarget:
-    """A server with the reference completions API over HTTP."""
+    """A server with OpenAI's completions API over HTTP."""
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ async def test_tools_of_the_server_are_refused(
     asked = next(iter(fields))
     asked = "tools[0]" if asked == "tools" else asked
     assert error["message"].startswith(f"{asked} cannot be used: this build runs no ")
-    assert error.get("param", asked) == asked  # the second vendor's errors have none
+    assert error.get("param", asked) == asked  # Anthropic's errors have none
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ async def test_refusals_name_the_field_as_its_client_wrote_it(
 async def test_a_message_that_does_not_say_its_field_is_preceded_by_it(
     path: str, raised: bool
 ) -> None:
-    """A message is all that some clients read, and all that the second vendor's envelope has."""
+    """A message is all that some clients read, and all that Anthropic's envelope has."""
     error = InvalidRequest("a schema of no kind", field="response_format")
 
     def refused(request: GenerateRequest) -> Iterator[Step]:

@@ -27,7 +27,7 @@ class River(pydantic.BaseModel):
 
 
 def vendor(server: Serving, **options: Any) -> anthropic.AsyncAnthropic:
-    """The second vendor's client."""
+    """Anthropic's client."""
     plain = anthropic.DefaultAsyncHttpxClient(verify=False)
     options = {"max_retries": 0} | options
     return anthropic.AsyncAnthropic(

@@ -29,7 +29,7 @@ async def listed(server: Serving, path: str) -> list[str]:
 
 
 async def vendors(server: Serving, path: str) -> tuple[list[str], bool]:
-    """What a client of the second vendor is listed, and whether there is more."""
+    """What a client of Anthropic's API is listed, and whether there is more."""
     async with httpx.AsyncClient(base_url=server.url, headers=VENDOR) as client:
         answer = (await client.get(path)).json()
     return [item["id"] for item in answer["data"]], answer["has_more"]

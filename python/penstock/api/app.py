@@ -60,7 +60,7 @@ from penstock.api.unknown_routes import ABSENT, unknown_route
 from penstock.base.errors import NotFound
 
 CORS_METHODS: Final = ("GET", "POST", "PUT", "DELETE")
-# The specification's; the second vendor's under both of their spellings; and what the official
+# The specification's; Anthropic's under both of their spellings; and what the official
 # clients say of themselves and of their accounts, which a browser must be allowed to send.
 CORS_HEADERS: Final = (
     "Content-Type",

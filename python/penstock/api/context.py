@@ -14,7 +14,7 @@ from penstock.api.record import RequestRecord, current_record
 from penstock.base.ids import new_id
 
 ID_HEADER: Final = b"x-request-id"
-# What the second vendor's clients look for.
+# Anthropic's clients look for these.
 MESSAGES_ID_HEADER: Final = b"request-id"
 # What may be echoed and logged as it is: visible ASCII, bounded.
 GOOD_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")

@@ -191,7 +191,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         *("POST", "/v1/messages", "createMessage", "Messages"),
-        "Answer a chat in the second vendor's form",
+        "Answer a chat in Anthropic's form",
         request=MessagesRequest,
         answer=MessageResponse,
         events=(("MessageStreamEvent", MessageStreamEvent), FILE_EVENT),
@@ -281,7 +281,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         *("GET", "/v1/skills", "listSkills", "Skills"),
-        "All skills; in the second vendor's form for its headers",
+        "All skills; in Anthropic's form for its headers",
         answer=(SkillList, VendorSkillList),
         errors=STORE_ERRORS,
         query=(*VENDOR_PAGES, Query("source", "`custom` for all.", TEXT_VALUE)),

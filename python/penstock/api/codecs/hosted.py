@@ -1,4 +1,4 @@
-"""Tools that the server runs, as clients of the reference chat API ask for them.
+"""Tools that the server runs, as clients of OpenAI's chat API ask for them.
 
 Decodes and validates; whether a runtime for them is enabled is not known here. What the
 specification rejects is refused with the field named.
@@ -191,7 +191,7 @@ def _context_size(options: Fields) -> ContextSize | None:
 
 
 def _nested_location(options: Fields) -> dict[str, str] | None:
-    """As in the reference chat API: `{type: approximate, approximate: {...}}`."""
+    """As in OpenAI's chat API: `{type: approximate, approximate: {...}}`."""
     location = options.object("user_location")
     if location is None:
         return None

@@ -136,7 +136,7 @@ def _namespaced(entry: Fields, namespaces: Namespaces) -> Iterator[tuple[Fields,
 
 
 def _allowed_tools(choice: Fields, tools: tuple[FunctionTool, ...]) -> ToolPolicy:
-    # The reference chat API nests this form in a field of its own; the specification does not.
+    # OpenAI's chat API nests this form in a field of its own; the specification does not.
     inner = choice.object("allowed_tools") or choice
     inner.required_string("mode")
     mode = inner.choice("mode", ("auto", "required"))

@@ -24,7 +24,7 @@ UPLOAD_FIELDS: Final = ("file", "purpose")
 MAX_FIELD_BYTES: Final = 1024
 MAX_PURPOSE_CHARS: Final = 64
 MAX_TYPE_CHARS: Final = 200
-# Clients of the second vendor upload files without a word on what for.
+# Anthropic's clients upload files without a word on what for.
 VENDOR_PURPOSE: Final = b"user_data"
 # What was uploaded is never run as a page of this server's.
 CONTENT_HEADERS: Final = (
@@ -238,7 +238,7 @@ def _metadata(file: StoredFile) -> dict[str, Any]:
 
 
 def _vendor_metadata(file: StoredFile) -> dict[str, Any]:
-    """With what a client of the second vendor looks for; times as it reads them."""
+    """With what a client of Anthropic's API looks for; times as it reads them."""
     return {
         **_metadata(file),
         "type": "file",

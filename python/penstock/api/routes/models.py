@@ -129,7 +129,7 @@ def reload_model(services: Services) -> ModelOperation:
 
 
 def _shown(card: dict[str, Any], scope: Scope) -> dict[str, Any]:
-    """With what a client of the second vendor looks for."""
+    """With what a client of Anthropic's API looks for."""
     if not is_vendor(scope):
         return card
     return {

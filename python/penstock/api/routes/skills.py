@@ -117,7 +117,7 @@ class DeleteSkillVersion:
 
 
 class ListSkillVersions:
-    """GET a skill's versions; in the query a page and its `order`. Always in the second vendor's
+    """GET a skill's versions; in the query a page and its `order`. Always in Anthropic's
     shape."""
 
     def __init__(self, services: Services) -> None:

@@ -1,4 +1,4 @@
-"""What the clients of the second vendor get where its shapes are not those of the reference."""
+"""What Anthropic's clients get where its shapes are not those of the reference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.types import Scope
 
-# Whoever sends one of these is a client of the second vendor.
+# Whoever sends one of these is a client of Anthropic's API.
 ACTIVE: Final = "active"  # the lifecycle of what is served here
 HEADERS: Final = (b"anthropic-version", b"anthropic-beta", b"compat-version", b"compat-beta")
 

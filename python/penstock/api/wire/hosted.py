@@ -1,4 +1,4 @@
-"""Tools that the server runs, as clients of the reference chat API ask for them."""
+"""Tools that the server runs, as clients of OpenAI's chat API ask for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class UserLocation(Struct):
 
 
 class NestedUserLocation(Struct):
-    """The same in the form of the reference chat API, which nests it under `approximate`."""
+    """The same in the form of OpenAI's chat API, which nests it under `approximate`."""
 
     type: Literal["approximate"] | None = None
     approximate: UserLocation | None = None

@@ -1,4 +1,4 @@
-"""The second vendor's messages interface: the answer, the events of a streamed one, errors."""
+"""Anthropic's messages interface: the answer, the events of a streamed one, errors."""
 
 from __future__ import annotations
 

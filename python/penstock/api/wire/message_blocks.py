@@ -1,4 +1,4 @@
-"""The second vendor's messages: the blocks of a request."""
+"""Anthropic's messages: the blocks of a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second vendor's messages interface: the request."""
+"""Anthropic's messages interface: the request."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class SkillVersionObject(Struct):
 
 
 class VendorSkill(Struct):
-    """A skill, for clients of the second vendor; times are as RFC 3339 writes them."""
+    """A skill, for Anthropic's clients; times are as RFC 3339 writes them."""
 
     id: str
     type: Literal["skill"]
@@ -70,7 +70,7 @@ class VendorSkillList(Struct):
 
 
 class VendorSkillVersion(Struct):
-    """A version of a skill, for clients of the second vendor."""
+    """A version of a skill, for Anthropic's clients."""
 
     id: str
     type: Literal["skill_version"]
@@ -83,7 +83,7 @@ class VendorSkillVersion(Struct):
 
 
 class SkillVersionList(Struct):
-    """Versions, the newest first; always in the second vendor's form."""
+    """Versions, the newest first; always in Anthropic's form."""
 
     object: Literal["list"]
     data: list[VendorSkillVersion]

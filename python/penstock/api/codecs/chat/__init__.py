@@ -9,7 +9,7 @@ __all__ = ["ChatDialect", "ChatStream", "decode", "encode"]
 
 
 class ChatDialect(ChatAnswers):
-    """The reference chat API, to the letter."""
+    """OpenAI's chat API, to the letter."""
 
     id_prefix = "chatcmpl-"
 

@@ -1,4 +1,4 @@
-"""The second vendor's messages: `POST /v1/messages` and `/v1/messages/count_tokens`."""
+"""Anthropic's messages: `POST /v1/messages` and `/v1/messages/count_tokens`."""
 
 from penstock.api.codecs.accepted import AS_SPECIFIED, Accepted
 from penstock.api.codecs.dialect import AnswerIdentity, Decoded

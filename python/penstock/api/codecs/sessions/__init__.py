@@ -1,4 +1,4 @@
-"""Serialized sessions: messages in the form of the reference chat API, files with their bodies.
+"""Serialized sessions: messages in the form of OpenAI's chat API, files with their bodies.
 
 What is exported can be imported again; nothing of a message is lost but the order of reasoning and
 text within one message: reasoning comes first.

@@ -1,4 +1,4 @@
-"""A message of the dialog -> messages of the reference chat API."""
+"""A message of the dialog -> messages of OpenAI's chat API."""
 
 from __future__ import annotations
 
