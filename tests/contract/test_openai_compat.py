@@ -20,7 +20,11 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
-TWO_CALLS = {"input": "hi", "tools": [FUNCTION], "parallel_tool_calls": False}
+TWO_CALLS = {
+    "input": "hi",
+    "tools": [FUNCTION, FUNCTION | {"name": "g"}],
+    "parallel_tool_calls": False,
+}
 
 
 def text_of(path: str, answer: dict[str, Any]) -> str:
@@ -65,7 +69,8 @@ async def test_the_refusal_of_one_call_says_what_else_does_it() -> None:
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
 async def test_calls_that_may_not_be_parallel_are_one(choice: str) -> None:
-    async with writing(f"{CALL}\n{CALL}", settings=COMPAT) as server:
+    other = CALL.replace('"f"', '"g"')  # a call that repeats an earlier one would end the turn
+    async with writing(f"{CALL}\n{other}", settings=COMPAT) as server:
         body = TWO_CALLS | {"tool_choice": choice}
         answer = (await server.http.post("/v1/responses", json=body)).json()
         both = body | {"parallel_tool_calls": True}

@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 
-from penstock.config import ServingSettings, SettingsError, read_environment
+from penstock.config import (
+    CPU_SIZES,
+    GPU_SIZES,
+    ServingSettings,
+    SettingsError,
+    read_environment,
+)
 from penstock.config.load import load_serving
 
-ENGINE_DEFAULTS = {"max_seqs": 32, "no_kv_cache": False, "prefix_cache_n": 16}
+ENGINE_DEFAULTS = {"no_kv_cache": False, "prefix_cache_n": 16}
 SERVER_DEFAULTS = {
     "host": "0.0.0.0",
     "port": 1234,
@@ -53,6 +59,12 @@ def loaded(file: Path | None = None, **server: Any) -> ServingSettings:
 def test_default_of_an_engine_option(name: str, default: Any) -> None:
     (model,) = loaded().models
     assert getattr(model.engine, name) == default
+
+
+def test_default_of_max_seqs_is_that_of_the_device() -> None:
+    (model,) = loaded().models
+    assert model.engine.step_sizes(CPU_SIZES).max_seqs == 32
+    assert model.engine.step_sizes(GPU_SIZES[0]).max_seqs == 256
 
 
 @pytest.mark.parametrize(("name", "default"), SERVER_DEFAULTS.items())

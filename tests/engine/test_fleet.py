@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from small_llama import write_small_llama
 
 from penstock.base.errors import ModelError
 from penstock.config import EngineSettings, Environment, LoraSettings
@@ -16,7 +17,6 @@ from penstock.dialog import Sampling
 from penstock.engine.client import EngineClient
 from penstock.engine.fleet import EngineFleet
 from penstock.engine.types import TokenRequest
-from tests.engine.small_llama import write_small_llama
 
 pytestmark = pytest.mark.slow
 

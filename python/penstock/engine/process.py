@@ -51,7 +51,10 @@ def main(socket_path: str) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with open(0, "rb", buffering=0, closefd=False) as lines:  # takes no byte beyond the line
-        task = msgspec.json.decode(lines.readline(), type=EngineTask)
+        line = lines.readline()
+    if not line.endswith(b"\n"):  # the server ended before it gave a task: nobody waits
+        return 0
+    task = msgspec.json.decode(line, type=EngineTask)
     orders = _Orders(socket_path)
     threading.Thread(target=orders.follow, daemon=True).start()
     try:

@@ -1,0 +1,19 @@
+"""The engine's own process, before it has a model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"settings": {"mod'])
+def test_an_engine_whose_server_ends_before_it_sent_a_task_ends_quietly(
+    sent: bytes, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "penstock.engine.process", str(tmp_path / "engine.sock")]
+    done = subprocess.run(command, input=sent, capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert b"Traceback" not in done.stderr
