@@ -395,7 +395,7 @@ def test_a_start_that_fails_is_raised_and_leaves_no_thread() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("max_seqs", "16", "expected 'int'"),
+        ("max_seqs", "16", r"expected 'int \| null'"),
         ("dtype", "f16", "it may be 'auto', 'f32'"),
         ("quantize", "int5", "it may be 'int8', 'int4', 'fp8'"),
         ("lora", 5, "expected 'object"),

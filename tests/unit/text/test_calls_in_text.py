@@ -39,7 +39,7 @@ class Followed:
         value = json.dumps({"grammars": [{"lark_grammar": rules}]})
         start = compile_grammar(masker, value)
         watch = Watch(Wake(marks.texts, marks.first, **wake), tokenizer.token_bytes)
-        guide = CallGuide(start, watch, None)
+        guide = CallGuide(start, watch)
         self.broken = ""
         for token in tokenizer.encode(text):
             was_bound = guide.bound is not None
