@@ -186,8 +186,8 @@ __device__ __forceinline__ Words4 widen(const uint32_t (&bytes)[2]) {
     return words;
 }
 
-// Starts a copy of 16 bytes (8 of e4m3) into the block's memory, which goes on while the thread
-// does other things; zeros where there is nothing to copy.
+// Starts a copy of 16 bytes into the block's memory, which goes on while the thread does other
+// things; zeros if there is nothing to copy.
 __device__ __forceinline__ void copy_async(Words4* to, const void* from, bool exists) {
 #ifdef PENSTOCK_EMULATED
     emulated::copy_async(to, from, sizeof *to, exists);
@@ -198,18 +198,8 @@ __device__ __forceinline__ void copy_async(Words4* to, const void* from, bool ex
                  : "memory");
 #endif
 }
-__device__ __forceinline__ void copy_async(Words2* to, const void* from, bool exists) {
-#ifdef PENSTOCK_EMULATED
-    emulated::copy_async(to, from, sizeof *to, exists);
-#else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(
-                     static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-                 "l"(from), "r"(exists ? 8 : 0)
-                 : "memory");
-#endif
-}
 
-// What this thread started since the last call is a group, which may be empty.
+// Makes the copies that this thread started since the last call a group, which may be empty.
 __device__ __forceinline__ void commit_copies() {
 #ifdef PENSTOCK_EMULATED
     emulated::commit_copies();

@@ -1,4 +1,4 @@
-// What a caller chooses of the kernels, for all later launches of the process. Every form of a
+// Settings choose the forms of kernels for all later launches of the process. Every form of a
 // kernel gives the same results; which one is fastest depends on the GPU and is measured there.
 #pragma once
 
@@ -16,7 +16,7 @@ enum class Setting {
     kCount,
 };
 
-// What penstock_cuda_tune set last.
+// The value that penstock_cuda_tune set last.
 int tuned(Setting setting);
 
 } // namespace penstock::cuda

@@ -40,7 +40,7 @@ __device__ __forceinline__ Item item_of(const DecodeAttention& call, int number,
     return item;
 }
 
-// Where sixteen keys after sixteen of an item lie. Each lane knows the block of one of the next 32.
+// Finds the tiles of an item in the cache. Each lane knows the block of one of the next 32 tiles.
 class Places {
   public:
     __device__ Places(const DecodeAttention& call, const Item& item, const Keys& keys)

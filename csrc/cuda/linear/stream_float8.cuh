@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kWarpsOfFloat8* kWarp, kTiles == 1 ? 3 : 2)
     Words4 upper_codes[kGroupsInFlight][kChunksOfGroup] = {};
     Words4 lower_codes[kGroupsInFlight][kChunksOfGroup] = {};
     float upper_factor[kGroupsInFlight] = {}, lower_factor[kGroupsInFlight] = {};
-    // Nothing past the end is read: what then stands there meets tokens of zeros.
+    // No load goes past the end: stale registers there meet tokens of zeros.
     const auto read = [&](int slot, int k) {
         const bool inside = k < call.width;
         const int64_t place = static_cast<int64_t>(k / kColumnsOfScale) * call.scale_stride;

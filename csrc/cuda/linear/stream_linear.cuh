@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kWarpsOfLinear* kWarp)
     float sums[kTiles][4] = {};
     constexpr int kStep = kChunk * kChunksInFlight, kStride = kWarpsOfLinear * kStep;
     Words4 upper_words[kChunksInFlight], lower_words[kChunksInFlight];
-    // Nothing past the end is read: what then stands there meets tokens of zeros.
+    // No load goes past the end: stale registers there meet tokens of zeros.
     const auto read = [&](int c, int k) {
         stream16_where(k < call.width, upper_words[c], upper + k);
         stream16_where(k < call.width, lower_words[c], lower + k);
